@@ -23,8 +23,11 @@ flags.DEFINE_integer("max_seq_length", 128, "Tokens of each.")
 flags.DEFINE_integer("steps", 5, "Timed steps, after one untimed step.")
 flags.DEFINE_multi_string("set", [], "Overrides of the configuration for all arrangements.")
 flags.DEFINE_string("one", None, "Internal: `training.adapters` of one arrangement, as YAML.")
-ARRANGEMENTS = {"the whole model": "null", "adapters, rank 8, query and value": "{rank: 8}",
-                "adapters, rank 8, all-linear": "{rank: 8, target_modules: all-linear}"}
+ARRANGEMENTS = {
+    "the whole model": "null",
+    "adapters, rank 8, query and value": "{rank: 8}",
+    "adapters, rank 8, all-linear": "{rank: 8, target_modules: all-linear}",
+}
 
 
 def measure(settings: str) -> None:
@@ -37,9 +40,17 @@ def measure(settings: str) -> None:
     from official_bert.training import distribution
     from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
-    config = load_config(FLAGS.config, overrides=[
-        "task=classification", "options={labels: [bad, good]}", f"training.batch_size={FLAGS.batch_size}", *FLAGS.set,
-        f"training.adapters={settings}"])
+
+    config = load_config(
+        FLAGS.config,
+        overrides=[
+            "task=classification",
+            "options={labels: [bad, good]}",
+            f"training.batch_size={FLAGS.batch_size}",
+            *FLAGS.set,
+            f"training.adapters={settings}",
+        ],
+    )
     distribution.set_precision(config.training.precision)
     before, strategy, task = resident("VmRSS"), distribution.make_strategy(Placement()), load_task(config)
     model = task.build_model()
@@ -47,8 +58,12 @@ def measure(settings: str) -> None:
         adapt(model, config.training.adapters, trains_pooler=False)
     trainer = Trainer(task, model, strategy, 1000)
     rng, shape = np.random.default_rng(0), (FLAGS.batch_size, FLAGS.max_seq_length)
-    rows = {"input_ids": rng.integers(0, config.model.vocab_size, shape), "input_mask": np.ones(shape),
-            "segment_ids": np.zeros(shape), "label_ids": rng.integers(0, 2, FLAGS.batch_size)}
+    rows = {
+        "input_ids": rng.integers(0, config.model.vocab_size, shape),
+        "input_mask": np.ones(shape),
+        "segment_ids": np.zeros(shape),
+        "label_ids": rng.integers(0, 2, FLAGS.batch_size),
+    }
     batch = {name: tf.constant(value, tf.int32) for name, value in rows.items()}
     batch["example_weights"] = tf.ones(FLAGS.batch_size)
     iterator, seconds = iter(tf.data.Dataset.from_tensors(batch).repeat()), []
@@ -57,8 +72,16 @@ def measure(settings: str) -> None:
         trainer.run_steps(iterator, tf.constant(1)).numpy()
         seconds.append(time.monotonic() - began)
     saved = 4e-6 * sum(variable.shape.num_elements() for variable in trainer.saved["weights"].values())
-    print(json.dumps({"memory": (resident("VmHWM") - before) / 1e6, "seconds": statistics.median(seconds[1:]),
-                      "saved": saved, "with moments": trainer.bytes_saved / 1e6}))
+    print(
+        json.dumps(
+            {
+                "memory": (resident("VmHWM") - before) / 1e6,
+                "seconds": statistics.median(seconds[1:]),
+                "saved": saved,
+                "with moments": trainer.bytes_saved / 1e6,
+            }
+        )
+    )
 
 
 def main(_) -> None:
@@ -77,9 +100,12 @@ def main(_) -> None:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
         figures = json.loads(done.stdout.strip().splitlines()[-1])
         first = first or figures
-        print(f"| {name} | {figures['memory']:,.0f} MB | {figures['memory'] / first['memory']:.2f} | "
-              f"{first['seconds'] / figures['seconds']:.2f} | {figures['saved']:.2f} MB | "
-              f"{figures['with moments']:.2f} MB |", flush=True)
+        print(
+            f"| {name} | {figures['memory']:,.0f} MB | {figures['memory'] / first['memory']:.2f} | "
+            f"{first['seconds'] / figures['seconds']:.2f} | {figures['saved']:.2f} MB | "
+            f"{figures['with moments']:.2f} MB |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -64,14 +64,14 @@ def main(_) -> None:
         feature = maker.windows(0, [], pieces)[0]
         shift = feature.first_position
         written = span_text(example, feature, Span(0, first + shift, last + shift, 0.0, 0.0), FLAGS.do_lower_case)
-        slice_ = passage.context[offsets[first][1]:offsets[last][2]]
+        slice_ = passage.context[offsets[first][1] : offsets[last][2]]
         total += 1
         if slice_ != written:
             shown[kind_of(slice_, written)].append((example.qas_id, slice_, written))
     print(f"{total} answers, {sum(map(len, shown.values()))} of them written otherwise by 2018")
     for kind, rows in shown.items():
         print(f"  {len(rows)}: {kind}")
-        for name, slice_, written in rows[:FLAGS.examples]:
+        for name, slice_, written in rows[: FLAGS.examples]:
             print(f"    {name}: slice {slice_!r}, 2018 {written!r}")
 
 

@@ -23,8 +23,22 @@ flags.DEFINE_list("clients", ["1", "8", "32"], "Clients at once.")
 flags.DEFINE_integer("requests", 400, "Requests a turn.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 ROWS, THREADS = 32, 2
-WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
-         "quickly", "garden")
+WORDS = (
+    "the",
+    "a",
+    "of",
+    "river",
+    "mountain",
+    "paper",
+    "engine",
+    "teacher",
+    "walked",
+    "writes",
+    "between",
+    "never",
+    "quickly",
+    "garden",
+)
 
 
 def make_ours():
@@ -32,20 +46,26 @@ def make_ours():
     from official_bert.server.batching import Batcher, BatchingParameters
     from official_bert.server.metrics import Metrics
     from official_bert.server.servable import Servable
+
     signature = Servable("model", 1, FLAGS.model).signature("")
 
     async def ask(texts, clients):
-        batcher, seconds, waiting = Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS),
-                                            Metrics()), [], iter(texts)
+        batcher, seconds, waiting = (
+            Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS), Metrics()),
+            [],
+            iter(texts),
+        )
 
         async def client():
             for text in waiting:
                 began = time.perf_counter()
                 await batcher.answer("", {"text": np.array([text], object)}, signature.run)
                 seconds.append(time.perf_counter() - began)
+
         await asyncio.gather(*(client() for _ in range(clients)))
         batcher.close()
         return seconds
+
     return lambda texts, clients: asyncio.run(ask(texts, clients))
 
 
@@ -54,6 +74,7 @@ def make_tensorflows():
     lengths.
     """
     import tensorflow as tf
+
     model = tf.saved_model.load(FLAGS.model)  # must be kept alive as long as its signature
     signature = model.signatures["serving_default"]
     names = sorted(signature.structured_outputs)
@@ -72,14 +93,17 @@ def make_tensorflows():
             began = time.perf_counter()
             call(tf.constant([text]))[0].numpy()
             return time.perf_counter() - began
+
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             return list(pool.map(one, texts))
+
     return ask
 
 
 def main(_) -> None:
     """Takes turns, then prints a row for each number of clients."""
     import tensorflow_text  # noqa: F401
+
     draw = random.Random(1)
     texts = [" ".join(draw.choices(WORDS, k=int(60 ** draw.random()))).encode() for _ in range(FLAGS.requests)]
     sides = {"ours": make_ours(), "TensorFlow's": make_tensorflows()}
@@ -92,11 +116,19 @@ def main(_) -> None:
             for side, ask in sides.items():
                 began = time.perf_counter()
                 seconds = sorted(ask(texts, clients))
-                rates[side].append((len(texts) / (time.perf_counter() - began), 1000 * statistics.median(seconds),
-                                    1000 * seconds[int(0.99 * len(seconds))]))
+                rates[side].append(
+                    (
+                        len(texts) / (time.perf_counter() - began),
+                        1000 * statistics.median(seconds),
+                        1000 * seconds[int(0.99 * len(seconds))],
+                    )
+                )
         for side, rounds in rates.items():
-            print(f"| {clients} | {side} | " + " | ".join(f"{statistics.median(column):.1f}"
-                                                          for column in zip(*rounds)) + " |")
+            print(
+                f"| {clients} | {side} | "
+                + " | ".join(f"{statistics.median(column):.1f}" for column in zip(*rounds))
+                + " |"
+            )
 
 
 if __name__ == "__main__":

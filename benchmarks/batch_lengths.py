@@ -26,9 +26,13 @@ def train_source(dataset: str):
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+
     config = load_config(
-        None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
-        defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+        None,
+        overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
+        defaults=run_config.DEFAULTS,
+        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
+    )
     return load_task(config).resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
 
 
@@ -37,6 +41,7 @@ def padded_share(examples, chunk: int) -> float:
     by length.
     """
     from official_bert.data import sources
+
     sources.SORTED_BATCHES = chunk
     source = sources.ExampleSource(examples, FLAGS.batch_size, seed=1)
     padded = sum(source.lengths[rows].max() * len(rows) for rows in source.plan(0))
@@ -46,6 +51,7 @@ def padded_share(examples, chunk: int) -> float:
 def main(_) -> None:
     """Prints the table."""
     from official_bert.tasks.texts import glue_files
+
     print(f"| data set | rows | tokens of a row | {' | '.join(f'chunks of {chunk}' for chunk in CHUNKS)} |")
     print("|---" * (3 + len(CHUNKS)) + "|")
     for dataset in DATASETS:
@@ -54,7 +60,8 @@ def main(_) -> None:
         print(
             f"| {glue_files.DATASETS[dataset].folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | "
             f"{cells} |",
-            flush=True)
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -30,31 +30,59 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", "", "A text model's folder of versions; empty: MiniLM's size with random weights.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, without --model.")
-flags.DEFINE_list("servers", ["0", "512"],
-                  "--run_cost of each server, and its file of parameters; the first one's capacity counts.")
+flags.DEFINE_list(
+    "servers", ["0", "512"], "--run_cost of each server, and its file of parameters; the first one's capacity counts."
+)
 flags.DEFINE_list("loads", ["0.5", "0.8", "0.95"], "Shares of the capacity.")
 flags.DEFINE_float("seconds", 10.0, "Time of arrivals in a turn.", 0.1)
 flags.DEFINE_float("capacity_seconds", 10.0, "Time to measure each capacity.", 0.1)
 flags.DEFINE_integer("clients", 64, "Requests under way while capacity is measured.", 1)
-flags.DEFINE_integer("rounds", 3,
-                     "Turns of each server at each load, with other arrivals each time; medians are printed.", 1)
+flags.DEFINE_integer(
+    "rounds", 3, "Turns of each server at each load, with other arrivals each time; medians are printed.", 1
+)
 flags.DEFINE_integer("seed", 1, "The seed of texts and arrivals.")
 flags.DEFINE_bool("long", False, "One text of 200 words among nine of 8.")
 SIZE = {
-    "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
-    "vocab_size": 30522
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "vocab_size": 30522,
 }
-WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
-         "quickly", "bright", "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood",
-         "thermometer")
-HEADER = ("POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-          "application/json\r\nContent-Length: {}\r\n\r\n")
+WORDS = (
+    "the",
+    "a",
+    "of",
+    "river",
+    "mountain",
+    "paper",
+    "engine",
+    "teacher",
+    "walked",
+    "writes",
+    "between",
+    "never",
+    "quickly",
+    "bright",
+    "and",
+    "because",
+    "window",
+    "garden",
+    "music",
+    "winter",
+    "unbelievable",
+    "neighbourhood",
+    "thermometer",
+)
+HEADER = (
+    "POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+    "application/json\r\nContent-Length: {}\r\n\r\n"
+)
 
 
 @dataclasses.dataclass
 class Result:
-    """Seconds of the requests that were answered, how many were refused, how late each was sent, all in `wall` seconds.
-    """
+    """Seconds of the requests that were answered, how many were refused, how late each was sent, all in `wall` seconds."""
 
     latencies: list[float] = dataclasses.field(default_factory=list)
     late: list[float] = dataclasses.field(default_factory=list)
@@ -68,8 +96,10 @@ class Result:
         """
         return [
             *(1000 * np.percentile(self.latencies, share) for share in (50, 99)),
-            len(self.latencies) / self.wall, self.refused, 100 * self.cpu / self.wall,
-            1000 * np.percentile(self.late, 99)
+            len(self.latencies) / self.wall,
+            self.refused,
+            100 * self.cpu / self.wall,
+            1000 * np.percentile(self.late, 99),
         ]
 
 
@@ -100,12 +130,18 @@ def make_model(folder: str) -> str:
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
+
     settings = [
-        "task=classification", "options.max_seq_length=256", "options.labels=[no, yes]",
-        f"tokenizer.vocab_file={FLAGS.vocab_file}"
+        "task=classification",
+        "options.max_seq_length=256",
+        "options.labels=[no, yes]",
+        f"tokenizer.vocab_file={FLAGS.vocab_file}",
     ]
-    config = load_config(None, overrides=[*settings, *(f"model.{name}={value}" for name, value in SIZE.items())],
-                         defaults=run_config.DEFAULTS)
+    config = load_config(
+        None,
+        overrides=[*settings, *(f"model.{name}={value}" for name, value in SIZE.items())],
+        defaults=run_config.DEFAULTS,
+    )
     task = load_task(config)
     served = make_served_model(task, task.build_model(), ServingOptions())
     export.export(served, config, export.ExportOptions(output=folder, batch_sizes=()))
@@ -117,10 +153,17 @@ def serve(model: str, options: str):
     """Starts a server; gives its connections."""
     run_cost, _, file = options.partition(":")
     command = [
-        sys.executable, "-m", "official_bert.serve", f"--model_base_path={model}", f"--run_cost={run_cost}",
+        sys.executable,
+        "-m",
+        "official_bert.serve",
+        f"--model_base_path={model}",
+        f"--run_cost={run_cost}",
         "--rest_api_port=0",
         # connections wait for their server's next turn
-        "--port=-1", "--drain_seconds=0", "--keepalive_seconds=600", f"--batching_parameters_file={file}"
+        "--port=-1",
+        "--drain_seconds=0",
+        "--keepalive_seconds=600",
+        f"--batching_parameters_file={file}",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -163,6 +206,7 @@ async def capacity(connections: Connections, seconds: float, clients: int) -> fl
     async def client():
         while time.perf_counter() < until:
             await send(connections, next(requests), result)
+
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
     return len(result.latencies) / (time.perf_counter() - began)
@@ -199,8 +243,16 @@ async def measure(servers: dict[str, Connections]) -> None:
     }
     print("capacity, texts/s: " + ", ".join(f"{name} {rate:.1f}" for name, rate in capacities.items()), flush=True)
     first = next(iter(capacities.values()))
-    columns = ("load", "run cost", "p50 (ms)", "p99 (ms)", "answered/s", "refused", "client: % of a core",
-               "its lateness, p99 (ms)")
+    columns = (
+        "load",
+        "run cost",
+        "p50 (ms)",
+        "p99 (ms)",
+        "answered/s",
+        "refused",
+        "client: % of a core",
+        "its lateness, p99 (ms)",
+    )
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|", flush=True)
     for load in map(float, FLAGS.loads):
         rounds: dict[str, list[list[float]]] = {name: [] for name in servers}
@@ -211,7 +263,8 @@ async def measure(servers: dict[str, Connections]) -> None:
         for name, figures in rounds.items():
             print(
                 f"| {load:.0%} | {name} | " + " | ".join(f"{value:.1f}" for value in np.median(figures, axis=0)) + " |",
-                flush=True)
+                flush=True,
+            )
 
 
 def main(_) -> None:

@@ -44,12 +44,25 @@ def seconds_of_a_step(row: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         (path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        flags = [part.replace("WORK", str(pathlib.Path(FLAGS.work_dir).resolve())) for part in stage["command"]
-                 if part.startswith(("--input_file=", "--vocab_file="))]
-        done = subprocess.run([
-            sys.executable, "-m", "official_bert.run_pretraining", *flags, f"--config={path / 'config.yaml'}",
-            f"--output_dir={path / 'run'}"
-        ], cwd=ROOT, capture_output=True, text=True, check=False)
+        flags = [
+            part.replace("WORK", str(pathlib.Path(FLAGS.work_dir).resolve()))
+            for part in stage["command"]
+            if part.startswith(("--input_file=", "--vocab_file="))
+        ]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "official_bert.run_pretraining",
+                *flags,
+                f"--config={path / 'config.yaml'}",
+                f"--output_dir={path / 'run'}",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             sys.exit(f"error: {row}: {done.stderr.strip().splitlines()[-1]}")
         return config["training"]["batch_size"] / rate_of(path / "run")
@@ -75,13 +88,19 @@ def draw(rows: dict[str, list[dict]], lengths: dict[str, float]) -> None:
     the baseline.
     """
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 6), layout="tight")
     axes = figure.add_subplot()
     for color, (name, length) in enumerate(lengths.items()):
         for number, row in enumerate(rows[name]):
-            axes.plot([step * length for step, _ in row["curve"]], [loss for _, loss in row["curve"]],
-                      color=f"C{color}", linewidth=1.2, marker=".",
-                      label=None if number else f"{row['title']} ({len(rows[name])} seed{'s' * (len(rows[name]) > 1)})")
+            axes.plot(
+                [step * length for step, _ in row["curve"]],
+                [loss for _, loss in row["curve"]],
+                color=f"C{color}",
+                linewidth=1.2,
+                marker=".",
+                label=None if number else f"{row['title']} ({len(rows[name])} seed{'s' * (len(rows[name]) > 1)})",
+            )
     axes.axhline(final_loss(rows[FLAGS.baseline]), color="gray", linestyle="--", linewidth=1)
     axes.axvline(0.5, color="gray", linestyle="--", linewidth=1)
     axes.set(xlabel="time, in whole runs of the baseline", ylabel="held-out loss of masked words, nats")
@@ -116,8 +135,13 @@ def main(_) -> None:
         print(f"turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
     whole, goal = rows[FLAGS.baseline][0]["steps"], final_loss(rows[FLAGS.baseline])
     headings = [
-        "", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean",
-        f"{goal:.3f} reached after"
+        "",
+        "steps",
+        "time of a step",
+        "time of the run",
+        "held-out loss, each seed",
+        "mean",
+        f"{goal:.3f} reached after",
     ]
     print(f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     lengths = {}
@@ -125,10 +149,14 @@ def main(_) -> None:
         ratios = [one / base for one, base in zip(seconds[name], seconds[FLAGS.baseline])]
         lengths[name] = statistics.median(ratios) / whole
         losses = ", ".join(f"{row['held_out']['mlm_loss']:.3f}" for row in rows[name])
-        reached = ", ".join("never" if steps is None else f"{steps * lengths[name]:.2f}"
-                            for steps in (steps_to(goal, row["curve"]) for row in rows[name]))
-        print(f"| {rows[name][0]['title']} | {rows[name][0]['steps']:,} | {min(ratios):.2f} to {max(ratios):.2f} | "
-              f"{lengths[name] * rows[name][0]['steps']:.2f} | {losses} | {final_loss(rows[name]):.3f} | {reached} |")
+        reached = ", ".join(
+            "never" if steps is None else f"{steps * lengths[name]:.2f}"
+            for steps in (steps_to(goal, row["curve"]) for row in rows[name])
+        )
+        print(
+            f"| {rows[name][0]['title']} | {rows[name][0]['steps']:,} | {min(ratios):.2f} to {max(ratios):.2f} | "
+            f"{lengths[name] * rows[name][0]['steps']:.2f} | {losses} | {final_loss(rows[name]):.3f} | {reached} |"
+        )
     draw(rows, lengths)
 
 

@@ -23,6 +23,7 @@ SHAPES = {"one row of 16 tokens": (1, 16), "8 rows of 32 tokens": (8, 32), "32 r
 def rows_of_ids(rows: int, tokens: int) -> dict:
     """Returns the inputs of an `ids` signature, all tokens real."""
     import tensorflow as tf
+
     ids = np.random.default_rng(0).integers(1000, 20000, (rows, tokens)).astype("int32")
     return {"input_ids": tf.constant(ids), "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)}
 
@@ -45,20 +46,24 @@ def seconds_a_call(signature, inputs: dict, calls: int) -> float:
 def main(arguments):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
+
     models = {folder: tf.saved_model.load(os.path.join(folder, "ids", "1")) for folder in arguments[1:]}
     signatures = {folder: model.signatures["serving_default"] for folder, model in models.items()}
     first, *others = signatures
     for folder in others:
         before, after = operations(signatures[first]), operations(signatures[folder])
         changed = {
-            name: f"{before[name]} -> {after[name]}"
-            for name in sorted(before | after) if before[name] != after[name]
+            name: f"{before[name]} -> {after[name]}" for name in sorted(before | after) if before[name] != after[name]
         }
         print(f"operations of {folder}: {changed or 'equal'}")
     for name, shape in SHAPES.items():
         inputs = rows_of_ids(*shape)
-        answers = {folder: np.concatenate([np.ravel(value) for key, value in sorted(signature(**inputs).items())
-                                           if value.dtype != tf.string]) for folder, signature in signatures.items()}
+        answers = {
+            folder: np.concatenate(
+                [np.ravel(value) for key, value in sorted(signature(**inputs).items()) if value.dtype != tf.string]
+            )
+            for folder, signature in signatures.items()
+        }
         calls = max(1, round(FLAGS.turn_seconds / seconds_a_call(signatures[first], inputs, 3)))
         times: dict[str, list[float]] = {folder: [] for folder in signatures}
         for _ in range(FLAGS.rounds):
@@ -70,7 +75,8 @@ def main(arguments):
             print(
                 f"{name}: {1000 * statistics.median(times[first]):.2f} and "
                 f"{1000 * statistics.median(times[folder]):.2f} ms, "
-                f"speed {ratio:.3f}, largest difference {difference:.1e}")
+                f"speed {ratio:.3f}, largest difference {difference:.1e}"
+            )
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ LIST_MARKS = ("BULLET::::- ", "* ", "- ", "1. ")
 @dataclasses.dataclass
 class Texts:
     """The known texts of a file."""
+
     paragraphs: list[str] = dataclasses.field(default_factory=list)
     headings: list[str] = dataclasses.field(default_factory=list)
     items: list[str] = dataclasses.field(default_factory=list)
@@ -66,8 +67,15 @@ class PageReader(html.parser.HTMLParser):
         if tag in self.stack:
             text = " ".join(self.text.split())
             within = {"table", "pre"} & set(self.stack)
-            into = (self.texts.headings if tag[0] == "h" else self.texts.items if "li" in self.stack
-                    else self.texts.paragraphs if (tag, self.kind) == ("p", "paragraph") else [])
+            into = (
+                self.texts.headings
+                if tag[0] == "h"
+                else self.texts.items
+                if "li" in self.stack
+                else self.texts.paragraphs
+                if (tag, self.kind) == ("p", "paragraph")
+                else []
+            )
             text = re.sub(r"^(?:\w+ )?(?:\w\.)?(?:\d+\.)* |[¶#]$", "", text).strip() if tag[0] == "h" else text
             if not within and (tag[0] == "h" or "li" in self.stack or re.search(r"[.!?。！？।؟]$", text)):
                 into.append(text)  # a paragraph without an end is a caption
@@ -92,8 +100,11 @@ def read_texts(path: str, language: str) -> Texts:
 
 def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
     """Returns the paragraph cut after full stops into parts of one, two, three sentences in turn."""
-    sentences = re.findall(r".+?(?:[.!?؟](?=\s+[^a-zäöüß])|[。！？।]|$)\s*", paragraph) if re.search(
-        r"[.!?。！？।؟]", paragraph) else [part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]  # Thai
+    sentences = (
+        re.findall(r".+?(?:[.!?؟](?=\s+[^a-zäöüß])|[。！？।]|$)\s*", paragraph)
+        if re.search(r"[.!?。！？।؟]", paragraph)
+        else [part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]
+    )  # Thai
     parts = []
     while sentences:
         size = next(sizes)
@@ -103,20 +114,21 @@ def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
 
 
 def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
-    """Returns a row of the table, and whether it meets the goals: 98 % of paragraphs kept, 2 % of headings of articles.
-    """
+    """Returns a row of the table, and whether it meets the goals: 98 % of paragraphs kept, 2 % of headings of articles."""
     sizes, cleaner = itertools.cycle((1, 2, 3)), documents.Cleaner(language, shortest=1)
     counts: dict[str, list[int]] = {}
     for path in paths:
         texts = read_texts(path, language)
         parts = [part for paragraph in texts.paragraphs for part in short_paragraphs(paragraph, sizes)]
-        lines = {"paragraphs": parts, "headings": [f"{heading}." for heading in HEADINGS[language]],
-                 "headings of the files": [heading + "." * (heading[-1:] not in "!?") for heading in texts.headings],
-                 "lists": [mark + item for mark, item in zip(itertools.cycle(LIST_MARKS), texts.items)]}
+        lines = {
+            "paragraphs": parts,
+            "headings": [f"{heading}." for heading in HEADINGS[language]],
+            "headings of the files": [heading + "." * (heading[-1:] not in "!?") for heading in texts.headings],
+            "lists": [mark + item for mark, item in zip(itertools.cycle(LIST_MARKS), texts.items)],
+        }
         page = documents.Document([line for kind in lines.values() for line in kind], headings=True)
         kept_lines = {
-            "".join("".join(sentences).split())
-            for sentences in cleaner.clean_paragraphs(page, YieldReport())
+            "".join("".join(sentences).split()) for sentences in cleaner.clean_paragraphs(page, YieldReport())
         }
         for kind, members in lines.items():
             squeezed = ["".join(line.split()) for line in members]
@@ -131,8 +143,9 @@ def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
 
 def main() -> None:
     """Prints a row for each language."""
-    table = rich.table.Table("language", "paragraphs kept", "headings of articles", "the files' own headings", "lists",
-                             title="by characters")
+    table = rich.table.Table(
+        "language", "paragraphs kept", "headings of articles", "the files' own headings", "lists", title="by characters"
+    )
     good = True
     for argument in ",".join(sys.argv[1:]).split(","):
         language, pattern = argument.split(":", 1)

@@ -18,8 +18,9 @@ from pretraining_step import operations
 from official_bert.config import ModelConfig, load_config
 
 FLAGS = flags.FLAGS
-flags.DEFINE_float("share", 0.4, "Share of the peak that the step's arithmetic reaches.", lower_bound=0.01,
-                   upper_bound=1.0)
+flags.DEFINE_float(
+    "share", 0.4, "Share of the peak that the step's arithmetic reaches.", lower_bound=0.01, upper_bound=1.0
+)
 ROWS = 256  # of a step; steps and lengths are those of the paper: 900,000 of 128 tokens, then 100,000 of 512
 SCHEDULE = ((128, 900_000), (512, 100_000))
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs/model"
@@ -38,9 +39,11 @@ class Machine:
     host: float
 
 
-MACHINES = (Machine("8 A100 (312 TFLOP/s, NVLink 300 GB/s)", 8, 312e12, 300e9, 16e9),
-            Machine("8 H100 (989 TFLOP/s, NVLink 450 GB/s)", 8, 989e12, 450e9, 32e9),
-            Machine("64 TPU v3 chips (123 TFLOP/s, links of 70 GB/s)", 64, 123e12, 70e9, 8e9))
+MACHINES = (
+    Machine("8 A100 (312 TFLOP/s, NVLink 300 GB/s)", 8, 312e12, 300e9, 16e9),
+    Machine("8 H100 (989 TFLOP/s, NVLink 450 GB/s)", 8, 989e12, 450e9, 32e9),
+    Machine("64 TPU v3 chips (123 TFLOP/s, links of 70 GB/s)", 64, 123e12, 70e9, 8e9),
+)
 
 
 def operations_of(model: ModelConfig, length: int) -> float:
@@ -64,9 +67,11 @@ def seconds_of_step(model: ModelConfig, machine: Machine, length: int) -> dict[s
     exchanged = 2 * (machine.chips - 1) / machine.chips * 4 * parameters(model)
     # int32 and float32: ids, mask, segments; positions, words, weights
     features = 4 * (3 * length + 3 * (length * 15 // 100) + 2)
-    return {"arithmetic": operations_of(model, length) / (machine.chips * machine.peak * FLAGS.share),
-            "all-reduce": exchanged / machine.link,
-            "input": ROWS / machine.chips * features / machine.host}
+    return {
+        "arithmetic": operations_of(model, length) / (machine.chips * machine.peak * FLAGS.share),
+        "all-reduce": exchanged / machine.link,
+        "input": ROWS / machine.chips * features / machine.host,
+    }
 
 
 def main(_) -> None:
@@ -74,20 +79,24 @@ def main(_) -> None:
     print(
         "| model | machine | tokens a row | operations a step | all-reduce, bytes a chip | arithmetic, ms | "
         "all-reduce, ms | input, ms | "
-        "days of 2018's schedule |\n" + "|---" * 9 + "|")
+        "days of 2018's schedule |\n" + "|---" * 9 + "|"
+    )
     for name in ("base", "large"):
         model = load_config(str(CONFIGS / f"{name}.yaml")).model
         for machine in MACHINES:
             steps = {length: seconds_of_step(model, machine, length) for length, _ in SCHEDULE}
-            days = sum(count * (steps[length]["arithmetic"] + steps[length]["all-reduce"])
-                       for length, count in SCHEDULE) / 86400
+            days = (
+                sum(count * (steps[length]["arithmetic"] + steps[length]["all-reduce"]) for length, count in SCHEDULE)
+                / 86400
+            )
             for length, parts in steps.items():
                 exchanged = parts["all-reduce"] * machine.link
                 print(
                     f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | "
                     f"{operations_of(model, length):.2e} | "
                     f"{exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} | {parts['all-reduce'] * 1e3:.2f} | "
-                    f"{parts['input'] * 1e3:.3f} | {days:.2f} |")
+                    f"{parts['input'] * 1e3:.3f} | {days:.2f} |"
+                )
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Prepared text: comma-separated globs.", required=True)
 flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
-flags.DEFINE_string("work_dir", "build/benchmark_data_generation",
-                    "A folder for the text and records of the measurement.")
+flags.DEFINE_string(
+    "work_dir", "build/benchmark_data_generation", "A folder for the text and records of the measurement."
+)
 flags.DEFINE_integer("megabytes", 100, "Text of the comparison.")
 flags.DEFINE_integer("large_megabytes", 400, "Text of the second measurement of memory; 0: none.")
 flags.DEFINE_list("peer_megabytes", ["4", "8"], "Two sizes of the peer's runs.")
@@ -51,9 +52,17 @@ def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
 
 def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUPES, cache: str = "") -> dict:
     """Runs our command; adds the seconds of its stages and the number of instances."""
-    result = timed(str(ROOT / "tools" / "create_pretraining_data.py"), f"--input_file={text}",
-                   f"--output_file={work / 'ours.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
-                   f"--dupe_factor={dupes}", f"--num_workers={FLAGS.num_workers}", *flags_of_run, cache=cache)
+    result = timed(
+        str(ROOT / "tools" / "create_pretraining_data.py"),
+        f"--input_file={text}",
+        f"--output_file={work / 'ours.tfrecord'}",
+        f"--vocab_file={FLAGS.vocab_file}",
+        *SETTINGS,
+        f"--dupe_factor={dupes}",
+        f"--num_workers={FLAGS.num_workers}",
+        *flags_of_run,
+        cache=cache,
+    )
     stages = {name: float(seconds) for name, seconds in re.findall(r"([a-z]+[a-z ]*): ([\d.]+) s\b", result["errors"])}
     counts = re.search(r"([\d,]+) tokens \(.*\) -> ([\d,]+) instances", result["output"]).groups()
     tokens, instances = (count.replace(",", "") for count in counts)
@@ -63,30 +72,44 @@ def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUP
 
 def run_peer(work: pathlib.Path, text: str) -> dict:
     """tf-models-official's command."""
-    return timed("-m", "official.nlp.data.create_pretraining_data", f"--input_file={text}",
-                 f"--output_file={work / 'peer.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
-                 f"--dupe_factor={DUPES}", "--do_lower_case=True")
+    return timed(
+        "-m",
+        "official.nlp.data.create_pretraining_data",
+        f"--input_file={text}",
+        f"--output_file={work / 'peer.tfrecord'}",
+        f"--vocab_file={FLAGS.vocab_file}",
+        *SETTINGS,
+        f"--dupe_factor={DUPES}",
+        "--do_lower_case=True",
+    )
 
 
 def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
     """Compares our whole command with the peer's; measures the rates of the stages after the tokenizer."""
     first = run_ours(work, make_text(files, work / "tiny.txt", 1), cache=str(work / "numba"))
     ours = min((run_ours(work, text) for _ in range(2)), key=lambda result: result["seconds"])
-    figures = {f"{name} ({clock})": run[clock] for clock in ("seconds", "cpu_seconds") for name, run in
-             (("first run ever, 1 MB, kernels compiled", first), (f"ours, {FLAGS.megabytes} MB", ours))} | {
-             "instances": ours["instances"], "stages (s)": ours["stages"],
-             "instances/s, sampled to written": ours["instances"] / sum(ours["stages"][name] for name in
-                                                                      ("sampling", "writing")),
-             "RssAnon at its peak (MB)": ours["memory"] / 1e6}
+    figures = {
+        f"{name} ({clock})": run[clock]
+        for clock in ("seconds", "cpu_seconds")
+        for name, run in (("first run ever, 1 MB, kernels compiled", first), (f"ours, {FLAGS.megabytes} MB", ours))
+    } | {
+        "instances": ours["instances"],
+        "stages (s)": ours["stages"],
+        "instances/s, sampled to written": ours["instances"]
+        / sum(ours["stages"][name] for name in ("sampling", "writing")),
+        "RssAnon at its peak (MB)": ours["memory"] / 1e6,
+    }
     if FLAGS.peer:
         small, large = (float(size) for size in FLAGS.peer_megabytes)
         runs = [run_peer(work, make_text(files, work / "peer.txt", int(size))) for size in (small, large)]
         for clock in ("seconds", "cpu_seconds"):
             rate = (runs[1][clock] - runs[0][clock]) / (large - small)
             whole = runs[1][clock] + rate * (FLAGS.megabytes - large)
-            figures |= {f"peer, small sizes ({clock})": [run[clock] for run in runs],
-                      f"peer, {FLAGS.megabytes} MB ({clock})": whole,
-                      f"times as fast ({clock})": whole / ours[clock]}
+            figures |= {
+                f"peer, small sizes ({clock})": [run[clock] for run in runs],
+                f"peer, {FLAGS.megabytes} MB ({clock})": whole,
+                f"times as fast ({clock})": whole / ours[clock],
+            }
     return figures
 
 
@@ -95,10 +118,12 @@ def measure_memory(work: pathlib.Path, files: list[str], at_first: float) -> dic
     text = make_text(files, work / "large.txt", FLAGS.large_megabytes)
     large = run_ours(work, text)
     imported = timed("-c", "import tensorflow, time; time.sleep(0.5)")
-    return {f"ours, {FLAGS.large_megabytes} MB (s)": large["seconds"],
-            f"RssAnon at {FLAGS.large_megabytes} MB (MB)": large["memory"] / 1e6,
-            "grown by": large["memory"] / 1e6 / at_first - 1,
-            "RssAnon of importing TensorFlow (MB)": imported["memory"] / 1e6}
+    return {
+        f"ours, {FLAGS.large_megabytes} MB (s)": large["seconds"],
+        f"RssAnon at {FLAGS.large_megabytes} MB (MB)": large["memory"] / 1e6,
+        "grown by": large["memory"] / 1e6 / at_first - 1,
+        "RssAnon of importing TensorFlow (MB)": imported["memory"] / 1e6,
+    }
 
 
 def measure_costs(work: pathlib.Path, text: str) -> dict:
@@ -114,10 +139,13 @@ def measure_costs(work: pathlib.Path, text: str) -> dict:
         return run["stages"]["sampling"] + run["stages"]["writing"]
 
     return {
-        "tokens": tokens, "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
+        "tokens": tokens,
+        "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
         "a pass (ns/token)": (behind(more) - behind(first)) / (DUPES - 1) / tokens * 1e9,
-        "store (bytes/token)": store_bytes / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
-        "tokens an instance": DUPES * tokens / more["instances"], "sharded, 8 files (s)": sharded["seconds"]
+        "store (bytes/token)": store_bytes / tokens,
+        "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
+        "tokens an instance": DUPES * tokens / more["instances"],
+        "sharded, 8 files (s)": sharded["seconds"],
     }
 
 

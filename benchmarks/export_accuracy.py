@@ -22,19 +22,24 @@ def read_rows() -> tuple[list[dict[str, str]], list[str]]:
     """Returns the inputs of the text signature, and the labels."""
     with open(FLAGS.data, encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    names = ("text", "text_pair")[:len(FLAGS.texts)]
-    return [{name: row[column]
-             for name, column in zip(names, FLAGS.texts)} for row in rows], [row[FLAGS.label] for row in rows]
+    names = ("text", "text_pair")[: len(FLAGS.texts)]
+    return [{name: row[column] for name, column in zip(names, FLAGS.texts)} for row in rows], [
+        row[FLAGS.label] for row in rows
+    ]
 
 
 def answers_of(folder: str, rows: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
     """Returns a model's labels and logits for all rows."""
     from official_bert.serving.loading import load_exported
+
     model = load_exported(folder)
-    parts = [model(**{name: [row[name] for row in rows[start:start + FLAGS.batch_size]] for name in rows[0]})
-             for start in range(0, len(rows), FLAGS.batch_size)]
-    return np.concatenate([part["label"]
-                           for part in parts]).astype(str), np.concatenate([part["logits"] for part in parts])
+    parts = [
+        model(**{name: [row[name] for row in rows[start : start + FLAGS.batch_size]] for name in rows[0]})
+        for start in range(0, len(rows), FLAGS.batch_size)
+    ]
+    return np.concatenate([part["label"] for part in parts]).astype(str), np.concatenate(
+        [part["logits"] for part in parts]
+    )
 
 
 def main(argv) -> None:
@@ -50,7 +55,8 @@ def main(argv) -> None:
             f"model's: "
             f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, "
             f"at most "
-            f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}")
+            f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Fine-tunes Hugging Face's PyTorch BERT on texts or given rows; runs in a separate environment (`make venv-torch`).
 
-    # texts, labels, settings; prints results
-    .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json
-    # prints the loss of each batch in turn
-    .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz
+# texts, labels, settings; prints results
+.venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json
+# prints the loss of each batch in turn
+.venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz
 """
 
 import json
@@ -24,9 +24,10 @@ NOT_DECAYED = ("bias", "LayerNorm.weight")
 def make_optimizer(model, epsilon):
     """Returns AdamW with its usual groups: no decay of LayerNorm and biases."""
     named = list(model.named_parameters())
-    groups = [{
-        "params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay
-    } for last, decay in ((False, 0.01), (True, 0.0))]
+    groups = [
+        {"params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay}
+        for last, decay in ((False, 0.01), (True, 0.0))
+    ]
     return torch.optim.AdamW(groups, lr=0.0, eps=epsilon)
 
 
@@ -54,9 +55,11 @@ def load(folder, run):
         return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder, **ATTENTION)
     if run["kind"] == "tags":
         return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(
-            folder, num_labels=run["num_labels"], **ATTENTION)
-    kind = {"problem_type": "regression", "num_labels": 1
-            } if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
+            folder, num_labels=run["num_labels"], **ATTENTION
+        )
+    kind = (
+        {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
+    )
     return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind, **ATTENTION)
 
 
@@ -65,6 +68,7 @@ def with_adapters(model, run):
     if not run["adapters"]:
         return model
     import peft
+
     task = {"texts": "SEQ_CLS", "tags": "TOKEN_CLS", "spans": "QUESTION_ANS"}[run["kind"]]
     return peft.get_peft_model(model, peft.LoraConfig(task_type=task, **run["adapters"]))
 
@@ -85,7 +89,8 @@ def targets(part, numbers, length):
     """Returns the targets of the loss: labels, tags (-100 for none) or the positions of answers."""
     columns = {
         name: [part[name][i] for i in numbers]
-        for name in ("labels", "start_positions", "end_positions") if name in part
+        for name in ("labels", "start_positions", "end_positions")
+        if name in part
     }
     return {
         name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
@@ -114,7 +119,9 @@ def train(folder, run_file):
     seconds = time.monotonic() - began
     print(
         json.dumps(
-            {"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}))
+            {"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}
+        )
+    )
 
 
 def orders(count, size, seed):
@@ -132,8 +139,9 @@ def answer(model, tokenizer, rows, run):
         for start in range(0, len(rows["input_ids"]), size):
             numbers = range(start, min(start + size, len(rows["input_ids"])))
             outputs = model(**collate(tokenizer, rows, numbers))
-            logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits],
-                                                                            -1)
+            logits = (
+                outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
+            )
             logits_of_rows += logits.float().tolist()
     return logits_of_rows
 
@@ -143,16 +151,26 @@ def losses(folder, batches_file):
     batches = np.load(batches_file)
     of_scores = "scores_0" in batches
     model = transformers.BertForSequenceClassification.from_pretrained(
-        folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0,
-        problem_type="regression" if of_scores else "single_label_classification", **ATTENTION)
+        folder,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=0.0,
+        problem_type="regression" if of_scores else "single_label_classification",
+        **ATTENTION,
+    )
     optimizer = make_optimizer(model, float(batches["epsilon"]))
     model.train()
     values = []
     for step, rate in enumerate(batches["rates"]):
-        batch = {name: torch.tensor(batches[f"{ours}_{step}"]).long()
-                 for name, ours in zip(INPUTS, ("input_ids", "input_mask", "segment_ids"))}
-        labels = torch.tensor(batches[f"scores_{step}"]).float() if of_scores else torch.tensor(
-            batches[f"label_ids_{step}"]).long()
+        batch = {
+            name: torch.tensor(batches[f"{ours}_{step}"]).long()
+            for name, ours in zip(INPUTS, ("input_ids", "input_mask", "segment_ids"))
+        }
+        labels = (
+            torch.tensor(batches[f"scores_{step}"]).float()
+            if of_scores
+            else torch.tensor(batches[f"label_ids_{step}"]).long()
+        )
         loss = model(**batch, labels=labels).loss
         values.append(loss.item())
         update(model, optimizer, loss, rate)

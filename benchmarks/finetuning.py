@@ -50,8 +50,9 @@ flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"],
-                  "Of both sides; bfloat16: products in it, weights in float32.")
+flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16"], "Of both sides; bfloat16: products in it, weights in float32."
+)
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
 OURS, THEIRS = "official_bert", "Hugging Face PyTorch"
@@ -63,17 +64,23 @@ PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
 def overrides() -> list[str]:
     """Returns the settings that both sides share, in our form: the steps and the checkpoint of 2018's scripts."""
     from official_bert.config import AS_IN_2018
+
     return [
         *(f"training.{key}={value}" for key, value in AS_IN_2018["training"].items()),
-        f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
-        f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}",
-        f"training.precision={FLAGS.precision}", "training.log_every=1000000", *FLAGS.set
+        f"training.batch_size={FLAGS.batch_size}",
+        f"optimizer.learning_rate={FLAGS.learning_rate}",
+        f"training.epochs={FLAGS.epochs}",
+        f"options.max_seq_length={FLAGS.max_seq_length}",
+        f"training.precision={FLAGS.precision}",
+        "training.log_every=1000000",
+        *FLAGS.set,
     ]
 
 
 def given_files():
     """Returns the data that the flags name."""
     from official_bert.training.task import DataFiles
+
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
 
@@ -84,21 +91,34 @@ def resolve(*more: str):
     from official_bert.tasks.texts.glue_files import dataset_name
     from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE
+
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
-    config = load_config(None, overrides=[*named, *overrides(), *more], defaults=run_config.DEFAULTS,
-                         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+    config = load_config(
+        None,
+        overrides=[*named, *overrides(), *more],
+        defaults=run_config.DEFAULTS,
+        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
+    )
     return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
 
 
 def run_ours(seed: int) -> dict:
-    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics.
-    """
+    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [
-        sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}",
-        f"--data_dir={FLAGS.data_dir}", f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}",
-        f"--init_checkpoint={FLAGS.init_checkpoint}", f"--output_dir={folder}", "--cache_dir=", f"--set=seed={seed}",
-        *(f"--set={text}" for text in overrides())
+        sys.executable,
+        "-u",
+        "-m",
+        "official_bert.run_finetuning",
+        f"--task={FLAGS.task}",
+        f"--data_dir={FLAGS.data_dir}",
+        f"--train_file={FLAGS.train_file}",
+        f"--eval_file={FLAGS.eval_file}",
+        f"--init_checkpoint={FLAGS.init_checkpoint}",
+        f"--output_dir={folder}",
+        "--cache_dir=",
+        f"--set=seed={seed}",
+        *(f"--set={text}" for text in overrides()),
     ]
     began, metrics, marks = time.monotonic(), {}, {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
@@ -112,26 +132,32 @@ def run_ours(seed: int) -> dict:
     shutil.rmtree(folder)
     loaded = marks.get("initialized") or marks["resumed"]
     return {
-        "seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began,
-        "metrics": metrics
+        "seed": seed,
+        "seconds": marks.get("step", loaded) - loaded,
+        "command": time.monotonic() - began,
+        "metrics": metrics,
     }
 
 
 def environment() -> dict[str, str]:
     """Returns the environment of our command: this checkout's package, and the number of threads."""
-    threads = {"TF_NUM_INTRAOP_THREADS": str(FLAGS.threads), "OMP_NUM_THREADS": str(FLAGS.threads)
-               } if FLAGS.threads else {}
+    threads = (
+        {"TF_NUM_INTRAOP_THREADS": str(FLAGS.threads), "OMP_NUM_THREADS": str(FLAGS.threads)} if FLAGS.threads else {}
+    )
     return os.environ | threads | {"PYTHONPATH": str(ROOT)}
 
 
 def run_theirs(seed: int, resolved) -> dict:
-    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours.
-    """
+    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
     run = {
-        "seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
-        "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon,
-        "max_seq_length": FLAGS.max_seq_length, "precision": FLAGS.precision,
-        "adapters": adapters_of(resolved.task.config.training.adapters)
+        "seed": seed,
+        "threads": FLAGS.threads or len(os.sched_getaffinity(0)),
+        "batch_size": FLAGS.batch_size,
+        "rates": rates_of(resolved),
+        "epsilon": resolved.task.config.optimizer.epsilon,
+        "max_seq_length": FLAGS.max_seq_length,
+        "precision": FLAGS.precision,
+        "adapters": adapters_of(resolved.task.config.training.adapters),
     }
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
@@ -139,8 +165,10 @@ def run_theirs(seed: int, resolved) -> dict:
     began = time.monotonic()
     found = ask_peer("train", path)
     return {
-        "seed": seed, "seconds": found["seconds"], "command": time.monotonic() - began,
-        "metrics": measure(found["logits"])
+        "seed": seed,
+        "seconds": found["seconds"],
+        "command": time.monotonic() - began,
+        "metrics": measure(found["logits"]),
     }
 
 
@@ -149,8 +177,14 @@ def adapters_of(settings) -> dict | None:
     if settings is None:
         return None
     targets = settings.target_modules
-    return {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout, "bias": settings.bias,
-            "use_rslora": settings.use_rslora, "target_modules": targets if isinstance(targets, str) else list(targets)}
+    return {
+        "r": settings.rank,
+        "lora_alpha": settings.alpha,
+        "lora_dropout": settings.dropout,
+        "bias": settings.bias,
+        "use_rslora": settings.use_rslora,
+        "target_modules": targets if isinstance(targets, str) else list(targets),
+    }
 
 
 def rates_of(resolved, most: int = 0) -> list[float]:
@@ -159,6 +193,7 @@ def rates_of(resolved, most: int = 0) -> list[float]:
 
     from official_bert.training.schedules import learning_rate
     from official_bert.training.schedules.phases import epoch_steps
+
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
     return [
@@ -169,11 +204,15 @@ def rates_of(resolved, most: int = 0) -> list[float]:
 def of_texts(run: dict, resolved):
     """Adds texts and labels to the peer's input; returns the function from its logits to metrics."""
     from official_bert.tasks.texts import metrics
+
     task, held_out = resolved.task, resolved.held_out.sets[0].data
     _, train = task.read_train(given_files())
-    run |= {"kind": "texts", "num_labels": task.num_outputs,
-            "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
-            "eval": {"texts": [held_out.text, held_out.text_pair]}}
+    run |= {
+        "kind": "texts",
+        "num_labels": task.num_outputs,
+        "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
+        "eval": {"texts": [held_out.text, held_out.text_pair]},
+    }
     return lambda logits: metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
 
 
@@ -184,20 +223,28 @@ def of_rows(run: dict, resolved):
     train, held_out = resolved.train, resolved.held_out.source
     names = ("start_positions", "end_positions") if FLAGS.task == "squad" else ("labels",)
     run |= {
-        "kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
+        "kind": KINDS[FLAGS.task],
+        "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
         "train": inputs_of(train.examples),
-        "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])
+        "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))]),
     }
     # -100 marks tokens without loss in PyTorch.
-    answers = {name: [np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
-                      for row in train.examples] for name in names}
+    answers = {
+        name: [
+            np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
+            for row in train.examples
+        ]
+        for name in names
+    }
     run["train"] |= answers
     outputs = ("start_logits", "end_logits")
 
     def measure(logits):
         rows = [np.array(row, np.float32) for row in logits]
         return resolved.held_out.evaluate(
-            [dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
+            [dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows]
+        )
+
     return measure
 
 
@@ -209,10 +256,18 @@ def inputs_of(rows) -> dict[str, list[list[int]]]:
 
 def ask_peer(*arguments: str):
     """Returns the peer's output."""
-    done = subprocess.run([
-        FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
-        arguments[-1]
-    ], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            FLAGS.torch_python,
+            PEER,
+            arguments[0],
+            FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
+            arguments[-1],
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode < 0:
         sys.exit(f"error: the peer was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
@@ -224,16 +279,16 @@ def compare() -> None:
     """Runs both sides, or one, in turn; prints a table in Markdown."""
     resolved = resolve() if FLAGS.sides != "ours" else None
     runs: dict[str, list[dict]] = {
-        name: []
-        for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]
+        name: [] for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]
     }
     for seed in range(FLAGS.first_seed, FLAGS.first_seed + FLAGS.seeds):
         for name, results in runs.items():
             results.append(run_ours(seed) if name == OURS else run_theirs(seed, resolved))
             print(f"seed {seed}, {name}: {results[-1]}", file=sys.stderr, flush=True)
     if FLAGS.result_file:
-        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: results
-                                                               for name, results in runs.items()}), encoding="utf-8")
+        pathlib.Path(FLAGS.result_file).write_text(
+            json.dumps({SIDES[name]: results for name, results in runs.items()}), encoding="utf-8"
+        )
     common = set.intersection(*(set(results[0]["metrics"]) for results in runs.values()))
     names = [name for name in next(iter(runs.values()))[0]["metrics"] if name in common]
     print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
@@ -267,23 +322,44 @@ def prove() -> None:
     from official_bert.training.running.cluster import Placement
     from official_bert.training.schedules.phases import epoch_steps
     from official_bert.training.trainer import Trainer
+
     strategy = make_strategy(Placement())
-    resolved = resolve("optimizer.name=adamw_bias_corrected", "options.dropout=0.0", "model.hidden_dropout_prob=0.0",
-                       "model.attention_probs_dropout_prob=0.0")
+    resolved = resolve(
+        "optimizer.name=adamw_bias_corrected",
+        "options.dropout=0.0",
+        "model.hidden_dropout_prob=0.0",
+        "model.attention_probs_dropout_prob=0.0",
+    )
     task, source = resolved.task, resolved.train
     trainer = Trainer(task, resolved.model, strategy, epoch_steps(task.config.training, source))
     checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
     weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
     folder = os.path.join(FLAGS.work_dir, "beginning")
     formats.write(
-        StoredModel(origin="the beginning", weights=weights, table=ours.TABLE, config=task.config.model,
-                    head="classifier", labels=list(task.options.labels)), "hugging_face", folder)
+        StoredModel(
+            origin="the beginning",
+            weights=weights,
+            table=ours.TABLE,
+            config=task.config.model,
+            head="classifier",
+            labels=list(task.options.labels),
+        ),
+        "hugging_face",
+        folder,
+    )
     batches = list(source.dataset().take(STEPS_COMPARED))
     # An epoch's last batch is filled up with rows of weight 0, which are not examples.
-    inputs_of_steps = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
-                       for step, batch in enumerate(batches) for name, value in batch.items()}
-    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=task.config.optimizer.epsilon,
-             rates=rates_of(resolved, STEPS_COMPARED), **inputs_of_steps)
+    inputs_of_steps = {
+        f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
+        for step, batch in enumerate(batches)
+        for name, value in batch.items()
+    }
+    np.savez(
+        os.path.join(FLAGS.work_dir, "batches.npz"),
+        epsilon=task.config.optimizer.epsilon,
+        rates=rates_of(resolved, STEPS_COMPARED),
+        **inputs_of_steps,
+    )
     iterator = iter(source.dataset())
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(1)).numpy() for _ in range(STEPS_COMPARED)])
     our_losses = rows[:, trainer.step.names.index("loss")]

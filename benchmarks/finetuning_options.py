@@ -25,10 +25,12 @@ flags.DEFINE_float("train_share", 0.1, "Share of the training rows.")
 flags.DEFINE_integer("seeds", 3, "Seeds of each variant: 1, 2, ...")
 flags.DEFINE_float("epochs", 3.0, "Passes over these rows.")
 flags.DEFINE_integer("batch_size", 16, "Rows of a step.")
-flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning_options.jsonl"),
-                    "A line is added to this file for each run.")
-flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning_options.md"),
-                    "The table of its lines for these settings.")
+flags.DEFINE_string(
+    "results_file", str(ROOT / "docs/results/finetuning_options.jsonl"), "A line is added to this file for each run."
+)
+flags.DEFINE_string(
+    "table_file", str(ROOT / "docs/results/finetuning_options.md"), "The table of its lines for these settings."
+)
 flags.DEFINE_string("work_dir", "build/finetuning_options", "The folder of the run in progress.")
 VARIANTS: Mapping[str, Mapping[str, object]] = {
     "without any": {},
@@ -40,14 +42,18 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
     "optimizer.head_rate: 10": {"optimizer.head_rate": 10.0},
     "training.reinitialize_layers: 1": {"training.reinitialize_layers": 1},
     "training.reinitialize_layers: 2": {"training.reinitialize_layers": 2},
-    "options.label_smoothing: 0.1": {"options.label_smoothing": 0.1}}
+    "options.label_smoothing: 0.1": {"options.label_smoothing": 0.1},
+}
 
 
 def settings() -> dict:
     """What every run of the table has in common."""
     return {
-        "task": FLAGS.task, "model": os.path.basename(os.path.normpath(FLAGS.init_checkpoint)),
-        "train_share": FLAGS.train_share, "epochs": FLAGS.epochs, "batch_size": FLAGS.batch_size
+        "task": FLAGS.task,
+        "model": os.path.basename(os.path.normpath(FLAGS.init_checkpoint)),
+        "train_share": FLAGS.train_share,
+        "epochs": FLAGS.epochs,
+        "batch_size": FLAGS.batch_size,
     }
 
 
@@ -63,15 +69,26 @@ def run(variant: str, seed: int) -> dict:
     import keras
 
     import official_bert
+
     keras.backend.clear_session()
     shutil.rmtree(FLAGS.work_dir, ignore_errors=True)
     common = {
-        "options.train_share": FLAGS.train_share, "training.epochs": FLAGS.epochs,
-        "training.batch_size": FLAGS.batch_size, "training.log_every": 1000, "training.eval_epochs": 0.0,
-        "training.answer_with": "last", "training.report": False, "seed": seed
+        "options.train_share": FLAGS.train_share,
+        "training.epochs": FLAGS.epochs,
+        "training.batch_size": FLAGS.batch_size,
+        "training.log_every": 1000,
+        "training.eval_epochs": 0.0,
+        "training.answer_with": "last",
+        "training.report": False,
+        "seed": seed,
     }
-    tuned = official_bert.fine_tune(FLAGS.task, data_dir=FLAGS.data, init_checkpoint=FLAGS.init_checkpoint,
-                                    output_dir=FLAGS.work_dir, **{**common, **VARIANTS[variant]})
+    tuned = official_bert.fine_tune(
+        FLAGS.task,
+        data_dir=FLAGS.data,
+        init_checkpoint=FLAGS.init_checkpoint,
+        output_dir=FLAGS.work_dir,
+        **{**common, **VARIANTS[variant]},
+    )
     return {"settings": settings(), "variant": variant, "seed": seed, "metrics": dict(tuned.metrics)}
 
 
@@ -79,8 +96,12 @@ def table(rows: Sequence[Mapping]) -> str:
     """The table: mean and standard deviation of each variant over its seeds."""
     metric = {"mrpc": "f1", "cola": "matthews", "stsb": "spearman"}.get(FLAGS.task, "accuracy")
     lines = [
-        "# Options of fine-tuning, measured", "", f"`{settings()}`", "", f"| option | {metric} | runs |",
-        "|---|---|---|"
+        "# Options of fine-tuning, measured",
+        "",
+        f"`{settings()}`",
+        "",
+        f"| option | {metric} | runs |",
+        "|---|---|---|",
     ]
     for variant in VARIANTS:
         values = [row["metrics"][metric] for row in rows if row["variant"] == variant]

@@ -45,6 +45,7 @@ def main(_) -> None:
     from official_bert.training.running.cluster import Placement
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.training.trainer import Trainer
+
     config = load_config(FLAGS.config, overrides=FLAGS.set)
     strategy = make_strategy(Placement())
     resolved = load_task(config).resolve(DataFiles(train_file=FLAGS.input_file), TRAIN_AND_EVALUATE)

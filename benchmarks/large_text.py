@@ -26,9 +26,11 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Raw text as prepare_corpus reads it: comma-separated globs.", required=True)
 flags.DEFINE_list("megabytes", ["1000", "2500", "5000"], "Sizes of the made text, the smallest first.")
-flags.DEFINE_string("work_dir", "build/benchmark_large_text",
-                    "A folder for text and outputs, emptied at the end; about five times the "
-                    "largest size.")
+flags.DEFINE_string(
+    "work_dir",
+    "build/benchmark_large_text",
+    "A folder for text and outputs, emptied at the end; about five times the largest size.",
+)
 flags.DEFINE_string("report", "large_text.jsonl", "Where to add a line for each command and size.")
 flags.DEFINE_integer("num_workers", 2, "Processes or threads of the commands.", lower_bound=1)
 
@@ -57,10 +59,9 @@ class Speller:
 
 
 def is_renewed(word: str, copy: int) -> bool:
-    """Whether a word has a form in this copy, from 0, that no copy before has: of so many words that Heaps' law holds.
-    """
-    share = (copy + 1) ** HEAPS - copy ** HEAPS
-    return zlib.crc32(f"{copy} {word}".encode()) < share * 2 ** 32
+    """Whether a word has a form in this copy, from 0, that no copy before has: of so many words that Heaps' law holds."""
+    share = (copy + 1) ** HEAPS - copy**HEAPS
+    return zlib.crc32(f"{copy} {word}".encode()) < share * 2**32
 
 
 class MadeText:
@@ -126,9 +127,14 @@ def commands(sources: list[str], work: pathlib.Path, vocabulary: pathlib.Path) -
         "prepare_corpus": [f"--input_file={','.join(sources)}", f"--output_file={prepared}", workers],
         "build_vocab": [f"--input_file={prepared}", f"--output_file={work}/vocab.txt", workers],
         "create_pretraining_data": [
-            f"--input_file={prepared}", f"--output_file={work}/train.tfrecord@8", f"--vocab_file={vocabulary}",
-            "--max_seq_length=128", "--max_predictions_per_seq=20", "--dupe_factor=1", workers
-        ]
+            f"--input_file={prepared}",
+            f"--output_file={work}/train.tfrecord@8",
+            f"--vocab_file={vocabulary}",
+            "--max_seq_length=128",
+            "--max_predictions_per_seq=20",
+            "--dupe_factor=1",
+            workers,
+        ],
     }
 
 
@@ -142,14 +148,19 @@ def measure(name: str, arguments: list[str], work: pathlib.Path, megabytes: int)
     result = timed(str(ROOT / "tools" / f"{name}.py"), *arguments, folder=work)
     counts = re.findall(r"([\d,]+) (tokens|instances|different words)", result["output"])
     outputs = {
-        "prepare_corpus": "prepared.txt", "build_vocab": "vocab.txt", "create_pretraining_data": "train.tfrecord"
+        "prepare_corpus": "prepared.txt",
+        "build_vocab": "vocab.txt",
+        "create_pretraining_data": "train.tfrecord",
     }
     return {
-        "command": name, "megabytes": megabytes, "seconds": round(result["seconds"], 1),
-        "cpu_seconds": round(result["cpu_seconds"], 1), "memory_mb": round(result["memory"] / 1e6),
-        "disk_mb": round(result["disk"] / 1e6), "output_mb": round(size_on_disk(work / outputs[name]) / 1e6),
-        "counts": {what: int(number.replace(",", ""))
-                   for number, what in counts}
+        "command": name,
+        "megabytes": megabytes,
+        "seconds": round(result["seconds"], 1),
+        "cpu_seconds": round(result["cpu_seconds"], 1),
+        "memory_mb": round(result["memory"] / 1e6),
+        "disk_mb": round(result["disk"] / 1e6),
+        "output_mb": round(size_on_disk(work / outputs[name]) / 1e6),
+        "counts": {what: int(number.replace(",", "")) for number, what in counts},
     }
 
 

@@ -22,8 +22,9 @@ from absl import app, flags
 from step_contenders import resident
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("config", str(pathlib.Path(__file__).parent.parent / "configs/model/modern_base.yaml"),
-                    "The model's YAML.")
+flags.DEFINE_string(
+    "config", str(pathlib.Path(__file__).parent.parent / "configs/model/modern_base.yaml"), "The model's YAML."
+)
 flags.DEFINE_integer("tokens", 4096, "Tokens of a row.")
 flags.DEFINE_integer("layers", 0, "Layers; 0: as many as the model has.")
 flags.DEFINE_integer("passes", 3, "Timed passes of each, after one untimed pass.")
@@ -35,6 +36,7 @@ flags.DEFINE_enum("one", "", ["", "attention", "windows", "dense"], "Internal: w
 def model_config():
     """Returns the model's configuration, with a small vocabulary: rows of tables are not what is measured."""
     from official_bert.config import load_config
+
     layers = [f"model.num_hidden_layers={FLAGS.layers}"] if FLAGS.layers else []
     return load_config(FLAGS.config, overrides=["model.vocab_size=1000", *layers]).model
 
@@ -47,6 +49,7 @@ def attention_alone() -> dict[str, float]:
     from official_bert.layers.attention_mask import TokenInputs
     from official_bert.layers.relatives.windows import in_windows
     from official_bert.layers.speed.long_rows import LongLayout
+
     config = model_config()
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     layer = SelfAttention(num_heads=heads, hidden_size=config.hidden_size, dropout=0.0)
@@ -65,7 +68,9 @@ def attention_alone() -> dict[str, float]:
                 tape.watch(x)
                 total = tf.reduce_sum(forward(x))
             return tape.gradient(total, x)
+
         return tf.function(both if FLAGS.train else forward, autograph=False)
+
     runs: dict = {"window": run(config.window), "all": run(0)}
     seconds: dict = {name: [] for name in runs}
     for turn in range(1 + 3 * FLAGS.passes):
@@ -89,7 +94,8 @@ def make_dense() -> None:
         places = tf.range(tf.shape(layout.inputs.input_mask)[1])
         mask = layout.mask & (tf.abs(places[:, None] - places[None]) <= window)
         return dataclasses.replace(layout, mask=mask, positions=layout.positions.in_windows())
-    encoder_parts.LONG, encoder_parts.in_windows = 10 ** 9, in_windows
+
+    encoder_parts.LONG, encoder_parts.in_windows = 10**9, in_windows
 
 
 def encoder_passes(dense: bool) -> dict[str, float]:
@@ -100,6 +106,7 @@ def encoder_passes(dense: bool) -> dict[str, float]:
 
     from official_bert.models.encoder import make_encoder
     from official_bert.models.first_weights import draw_first_weights
+
     encoder = make_encoder(model_config())
     draw_first_weights(encoder, 1)
     if dense:
@@ -115,20 +122,23 @@ def encoder_passes(dense: bool) -> dict[str, float]:
             total = forward()
         gradients = tape.gradient(total, [weight.value for weight in encoder.trainable_variables])
         return tf.add_n(
-            [tf.reduce_sum(tf.convert_to_tensor(gradient)**2) for gradient in gradients if gradient is not None])
+            [tf.reduce_sum(tf.convert_to_tensor(gradient) ** 2) for gradient in gradients if gradient is not None]
+        )
+
     run = tf.function(both if FLAGS.train else forward, autograph=False)
     before, seconds = resident("VmRSS"), []
     for _ in range(1 + FLAGS.passes):
         began = time.monotonic()
         result = float(run())
         seconds.append(time.monotonic() - began)
-    return {"seconds": min(seconds[1:]), "MB": (resident("VmHWM") - before) / 2 ** 20, "result": result}
+    return {"seconds": min(seconds[1:]), "MB": (resident("VmHWM") - before) / 2**20, "result": result}
 
 
 def child(name: str) -> dict[str, float]:
     """Runs a measurement in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={name}"], check=True, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], f"--one={name}"], check=True, capture_output=True, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -138,15 +148,19 @@ def main(_) -> None:
         print(json.dumps(figures))
         return
     figures = child("attention")
-    print(f"attention of {FLAGS.tokens} tokens: all {figures['all']:.3f} s, window {figures['window']:.3f} s, "
-          f"ratio {figures['window'] / figures['all']:.3f}", flush=True)
+    print(
+        f"attention of {FLAGS.tokens} tokens: all {figures['all']:.3f} s, window {figures['window']:.3f} s, "
+        f"ratio {figures['window'] / figures['all']:.3f}",
+        flush=True,
+    )
     if FLAGS.only_attention:
         return
     turns = [(child("windows"), child("dense")) for _ in range(2)]
     for key in ("seconds", "MB"):
         windows, dense = (statistics.median(turn[side][key] for turn in turns) for side in (0, 1))
-        print(f"{key}: dense {dense:,.1f}, by windows and blocks {windows:,.1f}, ratio {windows / dense:.2f}",
-              flush=True)
+        print(
+            f"{key}: dense {dense:,.1f}, by windows and blocks {windows:,.1f}, ratio {windows / dense:.2f}", flush=True
+        )
     print(f"results: {turns[0][1]['result']:.6g} and {turns[0][0]['result']:.6g}")
 
 

@@ -75,18 +75,21 @@ def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) ->
     before = disk(os.getpid(), folder) if folder else 0
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     of_processes: dict[int, float] = {}
-    process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     peaks = {"memory": 0, "disk": 0}
 
     def watch() -> None:
         while process.poll() is None:
             of_processes.update(
-                (pid, max(cpu_seconds(pid), of_processes.get(pid, 0.0))) for pid in processes(process.pid))
+                (pid, max(cpu_seconds(pid), of_processes.get(pid, 0.0))) for pid in processes(process.pid)
+            )
             peaks["memory"] = max(peaks["memory"], anonymous_memory(process.pid))
             if folder:
                 peaks["disk"] = max(peaks["disk"], disk(process.pid, folder) - before)
             time.sleep(0.5 if folder else 0.02)
+
     watcher = threading.Thread(target=watch)
     watcher.start()
     output, errors = process.communicate()
@@ -97,6 +100,8 @@ def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) ->
     if process.returncode:
         raise SystemExit(errors)
     return {
-        "seconds": seconds, "cpu_seconds": max(waited_for, sum(of_processes.values())), "output": output,
-        "errors": errors
+        "seconds": seconds,
+        "cpu_seconds": max(waited_for, sum(of_processes.values())),
+        "output": output,
+        "errors": errors,
     } | peaks

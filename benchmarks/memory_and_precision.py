@@ -48,12 +48,15 @@ ARRANGEMENTS = {
 def made_batch(size: int, length: int, words: int):
     """Returns a batch of full rows with 15 % of their words to predict."""
     import tensorflow as tf
+
     rng, predicted = np.random.default_rng(0), max(1, length * 15 // 100)
     batch = {
-        "input_ids": rng.integers(0, words, (size, length)), "input_mask": np.ones((size, length)),
-        "segment_ids": np.zeros((size, length)), "masked_lm_positions": np.tile(np.arange(predicted), (size, 1)),
-        "masked_lm_ids": rng.integers(0, words,
-                                      (size, predicted)), "next_sentence_labels": rng.integers(0, 2, (size, 1))
+        "input_ids": rng.integers(0, words, (size, length)),
+        "input_mask": np.ones((size, length)),
+        "segment_ids": np.zeros((size, length)),
+        "masked_lm_positions": np.tile(np.arange(predicted), (size, 1)),
+        "masked_lm_ids": rng.integers(0, words, (size, predicted)),
+        "next_sentence_labels": rng.integers(0, 2, (size, 1)),
     }
     tensors = {name: tf.constant(value, tf.int32) for name, value in batch.items()}
     return tensors | {"masked_lm_weights": tf.ones((size, predicted)), "example_weights": tf.ones(size)}
@@ -69,9 +72,16 @@ def measure(overrides: list[str]) -> None:
     from official_bert.training.distribution import make_strategy
     from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
-    config = load_config(FLAGS.config, overrides=[
-        f"training.batch_size={FLAGS.batch_size}", f"options.max_seq_length={FLAGS.max_seq_length}",
-        f"options.max_predictions_per_seq={max(1, FLAGS.max_seq_length * 15 // 100)}", *overrides])
+
+    config = load_config(
+        FLAGS.config,
+        overrides=[
+            f"training.batch_size={FLAGS.batch_size}",
+            f"options.max_seq_length={FLAGS.max_seq_length}",
+            f"options.max_predictions_per_seq={max(1, FLAGS.max_seq_length * 15 // 100)}",
+            *overrides,
+        ],
+    )
     distribution.set_precision(config.training.precision)
     strategy, task = make_strategy(Placement()), load_task(config)
     trainer = Trainer(task, task.build_model(), strategy, 1000)
@@ -84,31 +94,48 @@ def measure(overrides: list[str]) -> None:
         began = time.monotonic()
         trainer.run_steps(iterator, tf.constant(1)).numpy()
         seconds.append(time.monotonic() - began)
-    print(json.dumps({"memory": resident("VmHWM") - before, "seconds": statistics.median(seconds),
-                      "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}))
+    print(
+        json.dumps(
+            {
+                "memory": resident("VmHWM") - before,
+                "seconds": statistics.median(seconds),
+                "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            }
+        )
+    )
 
 
 def compare() -> None:
     """Runs a process for each library; prints a table in Markdown."""
     from official_bert.config import load_config
+
     size = {
-        **vars(load_config(FLAGS.config).model), "batch_size": FLAGS.batch_size, "length": FLAGS.max_seq_length,
-        "precision": "float32"
+        **vars(load_config(FLAGS.config).model),
+        "batch_size": FLAGS.batch_size,
+        "length": FLAGS.max_seq_length,
+        "precision": "float32",
     }
     print("| library | peak memory | of the first | speed of the first |\n|---|---|---|---|")
     first = None
     for name in FLAGS.peers:
         python = FLAGS.torch_python if name.startswith("pytorch") else sys.executable
-        done = subprocess.run([python, str(FOLDER / "step_contenders.py"), name,
-                               json.dumps(size)], check=False, capture_output=True, text=True,
-                              input=f"1\n{FLAGS.steps}\n\n")
+        done = subprocess.run(
+            [python, str(FOLDER / "step_contenders.py"), name, json.dumps(size)],
+            check=False,
+            capture_output=True,
+            text=True,
+            input=f"1\n{FLAGS.steps}\n\n",
+        )
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
         seconds, figures = map(json.loads, done.stdout.strip().splitlines()[-2:])
         figures["seconds"] = statistics.median(seconds)
         first = first or figures
-        print(f"| {name} | {figures['whole'] / 1e6:,.0f} MB | {figures['whole'] / first['whole']:.2f} | "
-              f"{first['seconds'] / figures['seconds']:.2f} |", flush=True)
+        print(
+            f"| {name} | {figures['whole'] / 1e6:,.0f} MB | {figures['whole'] / first['whole']:.2f} | "
+            f"{first['seconds'] / figures['seconds']:.2f} |",
+            flush=True,
+        )
 
 
 def main(_) -> None:
@@ -127,14 +154,21 @@ def main(_) -> None:
     for number, (name, overrides) in enumerate(ARRANGEMENTS.items()):
         if FLAGS.only and str(number) not in FLAGS.only:
             continue
-        done = subprocess.run([sys.executable, __file__, *shared, f"--one={json.dumps(overrides)}"], check=False,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, __file__, *shared, f"--one={json.dumps(overrides)}"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
         figures = json.loads(done.stdout.strip().splitlines()[-1])
         first = first or figures
-        print(f"| {name} | {figures['memory'] / 1e6:,.0f} MB | {figures['memory'] / first['memory']:.2f} | "
-              f"{first['seconds'] / figures['seconds']:.2f} |", flush=True)
+        print(
+            f"| {name} | {figures['memory'] / 1e6:,.0f} MB | {figures['memory'] / first['memory']:.2f} | "
+            f"{first['seconds'] / figures['seconds']:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

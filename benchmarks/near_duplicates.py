@@ -43,8 +43,10 @@ def make_documents(path: pathlib.Path, count: int) -> int:
 
 def as_row(words: list[str]) -> str:
     """Returns a JSON line with a document of three sentences."""
-    return json.dumps({"text": " ".join(" ".join(words[start:start + 15]).capitalize() + "."
-                                        for start in (0, 15, 30))}) + "\n"
+    return (
+        json.dumps({"text": " ".join(" ".join(words[start : start + 15]).capitalize() + "." for start in (0, 15, 30))})
+        + "\n"
+    )
 
 
 def memory_of(root: int) -> int:
@@ -68,11 +70,22 @@ def main(_) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     planted = make_documents(folder / "documents.jsonl", FLAGS.documents)
     begin, most = time.monotonic(), 0
-    running = subprocess.Popen([
-        sys.executable, "tools/prepare_corpus.py", f"--input_file={folder}/documents.jsonl",
-        f"--output_file={folder}/out.txt", "--drop_duplicates=near", f"--report_file={folder}/report.json",
-        f"--num_workers={FLAGS.num_workers}", "--discard"
-    ], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    running = subprocess.Popen(
+        [
+            sys.executable,
+            "tools/prepare_corpus.py",
+            f"--input_file={folder}/documents.jsonl",
+            f"--output_file={folder}/out.txt",
+            "--drop_duplicates=near",
+            f"--report_file={folder}/report.json",
+            f"--num_workers={FLAGS.num_workers}",
+            "--discard",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     while running.poll() is None:
         most = max(most, memory_of(running.pid))
         time.sleep(0.5)
@@ -80,8 +93,10 @@ def main(_) -> None:
         raise SystemExit("prepare_corpus failed")
     dropped = json.loads((folder / "report.json").read_text())["yield"]["dropped"]
     found = dropped.get("near duplicates of documents", {}).get("amounts", {}).get("documents", 0)
-    print(f"{FLAGS.documents:,} documents: {found:,} of {planted:,} near duplicates found ({found / planted:.1%}), "
-          f"at most {most / 1e6:.0f} MB over all processes, {time.monotonic() - begin:.0f} s")
+    print(
+        f"{FLAGS.documents:,} documents: {found:,} of {planted:,} near duplicates found ({found / planted:.1%}), "
+        f"at most {most / 1e6:.0f} MB over all processes, {time.monotonic() - begin:.0f} s"
+    )
 
 
 if __name__ == "__main__":

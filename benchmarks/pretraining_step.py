@@ -31,21 +31,25 @@ from step_contenders import CONTENDERS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
-    "sizes", ["tiny:64x128", "small:16x128", "base:8x128", "small:4x512", "base:2x512"],
+    "sizes",
+    ["tiny:64x128", "small:16x128", "base:8x128", "small:4x512", "base:2x512"],
     "MODEL:ROWSxTOKENS, MODEL a file of configs/model, or electra_small of configs/pretrain (of ours and PyTorch "
-    "alone)."
+    "alone).",
 )
 flags.DEFINE_list("precisions", ["float32", "bfloat16"], "Of all contenders.")
 flags.DEFINE_list("contenders", list(CONTENDERS), "Names.")
 flags.DEFINE_list(
-    "checkouts", [],
-    "Instead of libraries: folders of checkouts of this project; the last one is compared with the others.")
+    "checkouts",
+    [],
+    "Instead of libraries: folders of checkouts of this project; the last one is compared with the others.",
+)
 flags.DEFINE_integer("turns", 5, "Turns of each contender.", lower_bound=1)
 flags.DEFINE_float("turn_seconds", 4.0, "A turn lasts about so long.", lower_bound=0.1)
 flags.DEFINE_float("least_ratio", 0.0, "Fail if ours, relative to the best peer, is below it in any row.")
 flags.DEFINE_bool("profile", False, "Instead, print the processor time of our step by kind of operation.")
-flags.DEFINE_string("torch_python", str(pathlib.Path(__file__).parent.parent / ".venv-torch/bin/python"),
-                    "Python with PyTorch.")
+flags.DEFINE_string(
+    "torch_python", str(pathlib.Path(__file__).parent.parent / ".venv-torch/bin/python"), "Python with PyTorch."
+)
 PRODUCT = 2048  # the side of the matrices that tell the ceiling
 SCRIPT = pathlib.Path(__file__).with_name("step_contenders.py")
 NO_GENERATOR = ("keras_hub", "tf_models")  # they have no step of replaced tokens
@@ -55,12 +59,19 @@ class Contender:
     """A process that takes steps when told: those of a library, or ours of a checkout."""
 
     def __init__(self, name: str, size: dict):
-        library, environment = ("ours", os.environ
-                                | {"PYTHONPATH": os.path.abspath(name)}) if name in FLAGS.checkouts else (name, None)
+        library, environment = (
+            ("ours", os.environ | {"PYTHONPATH": os.path.abspath(name)}) if name in FLAGS.checkouts else (name, None)
+        )
         python = FLAGS.torch_python if library.startswith("pytorch") else sys.executable
         self.name, self.seconds = name, []
-        self.process = subprocess.Popen([python, str(SCRIPT), library, json.dumps(size)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            [python, str(SCRIPT), library, json.dumps(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         while (line := self.process.stdout.readline()) not in ("ready\n", ""):
             pass
         self.steps = 0
@@ -97,6 +108,7 @@ def size_of(model: str, rows: int, length: int, precision: str) -> dict:
     from official_bert.config import build, load_config
     from official_bert.models.replaced_tokens import generator_config
     from official_bert.tasks.pretraining.options import Options, with_defaults
+
     folder = "pretrain" if model.startswith("electra") else "model"
     config = load_config(f"{SCRIPT.parent.parent}/configs/{folder}/{model}.yaml")
     size = {**vars(config.model), "batch_size": rows, "length": length, "precision": precision}
@@ -106,8 +118,8 @@ def size_of(model: str, rows: int, length: int, precision: str) -> dict:
     small = generator_config(config.model, options.generator_width, options.generator_layers)
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     return size | {
-        "generator_width": options.generator_width, "generator": {name: getattr(small, name)
-                                                                  for name in names}
+        "generator_width": options.generator_width,
+        "generator": {name: getattr(small, name) for name in names},
     }
 
 
@@ -117,11 +129,12 @@ def operations(size: dict) -> float:
 
     from official_bert.config import ModelConfig, build
     from official_bert.training.reporting.flops import training_flops
+
     fields = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
     rows, length = size["batch_size"], size["length"]
     batch = {
-        "input_ids": tf.zeros((rows, length), tf.int32), "masked_lm_positions": tf.zeros((rows, length * 15 // 100),
-                                                                                         tf.int32)
+        "input_ids": tf.zeros((rows, length), tf.int32),
+        "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32),
     }
     config = build(ModelConfig, fields)
     if "generator" not in size:
@@ -133,6 +146,7 @@ def operations(size: dict) -> float:
 def ceiling(precision: str) -> float:
     """Measures the operations a second of a large matrix product."""
     import tensorflow as tf
+
     one = tf.cast(tf.random.normal([PRODUCT, PRODUCT]), precision)
     product = tf.function(lambda: tf.reduce_sum(tf.cast(tf.matmul(one, one)[:1], tf.float32)))
     product()
@@ -141,7 +155,7 @@ def ceiling(precision: str) -> float:
         began = time.perf_counter()
         product().numpy()
         seconds.append(time.perf_counter() - began)
-    return 2 * PRODUCT ** 3 / min(seconds)
+    return 2 * PRODUCT**3 / min(seconds)
 
 
 def compare(model: str, rows: int, length: int, precision: str) -> float:
@@ -158,8 +172,9 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
                 if contender.steps:
                     contender.take_turn()
             best_product = max(best_product, ceiling(precision))
-            print(f"{model} {rows} x {length} {precision}: turn {turn + 1} of {FLAGS.turns}", file=sys.stderr,
-                  flush=True)
+            print(
+                f"{model} {rows} x {length} {precision}: turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True
+            )
         for contender in contenders:
             try:
                 results[contender.name] = contender.end() | {"rate": rows / statistics.median(contender.seconds or [1])}
@@ -175,13 +190,15 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
         print(
             f"| {model}, {rows} x {length}, {precision} | {name} | {rate:.2f} | {rate * length:,.0f} | {share:.0%} | "
             f"{figures['memory'] / 1e6:,.0f} | {ratio} |{'' if figures['finite'] else ' losses not finite'}",
-            flush=True)
+            flush=True,
+        )
     return results[ours]["rate"] / max(peers) if ours in results and peers else float("inf")
 
 
 def profile(model: str, rows: int, length: int, precision: str) -> None:
     """Prints the processor time of our step by kind of operation."""
     from operation_times import operation_times
+
     step, count, seconds = CONTENDERS["ours"](size_of(model, rows, length, precision)), 4, []
     for _ in range(3 + count):
         began = time.perf_counter()
@@ -204,11 +221,21 @@ def main(_) -> None:
     for folder in FLAGS.checkouts:
         if not pathlib.Path(folder, "official_bert").is_dir():
             sys.exit(f"error: --checkouts: expected folders that hold official_bert/, got {folder!r}")
-    if not FLAGS.checkouts and not pathlib.Path(FLAGS.torch_python).exists() and any(
-            name.startswith("pytorch") for name in FLAGS.contenders):
+    if (
+        not FLAGS.checkouts
+        and not pathlib.Path(FLAGS.torch_python).exists()
+        and any(name.startswith("pytorch") for name in FLAGS.contenders)
+    ):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
-    columns = ("model, rows x tokens, precision", "contender", "sequences/s", "real tokens/s", "share of the ceiling",
-               "peak memory, MB", "ours / best peer")
+    columns = (
+        "model, rows x tokens, precision",
+        "contender",
+        "sequences/s",
+        "real tokens/s",
+        "share of the ceiling",
+        "peak memory, MB",
+        "ours / best peer",
+    )
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
     ratios = []
     for precision in FLAGS.precisions:

@@ -30,14 +30,21 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", None, "The folder of the data.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
-flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning.jsonl"),
-                    "A line is added to this file for each run.")
-flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning_tables.md"),
-                    "The tables of all its lines, written again after each run.")
+flags.DEFINE_string(
+    "results_file", str(ROOT / "docs/results/finetuning.jsonl"), "A line is added to this file for each run."
+)
+flags.DEFINE_string(
+    "table_file",
+    str(ROOT / "docs/results/finetuning_tables.md"),
+    "The tables of all its lines, written again after each run.",
+)
 flags.DEFINE_list("only", [], "Names of comparisons; none: all.")
 flags.DEFINE_enum(
-    "precision", "bfloat16", ["bfloat16", "float32"], "Of all sides; bfloat16 is faster on processors with AMX only. "
-    "The tables show the runs of one precision.")
+    "precision",
+    "bfloat16",
+    ["bfloat16", "float32"],
+    "Of all sides; bfloat16 is faster on processors with AMX only. The tables show the runs of one precision.",
+)
 flags.DEFINE_integer("threads", 0, "Threads of a run; 0: as many as cores.")
 flags.DEFINE_bool("run", True, "Do the missing runs.")
 flags.DEFINE_string("work_dir", "build/quality", "The folder for runs.")
@@ -45,9 +52,11 @@ flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Pytho
 flags.DEFINE_string("command", str(ROOT / "benchmarks/finetuning.py"), "The program of a run.")
 RATES = ("2e-5", "3e-5", "5e-5")
 CORRECTED = "--set=optimizer.name=adamw_bias_corrected"  # theirs computes its rates from the same settings
-SIDES = {"2018": ("official_bert, 2018's rule", ("--sides=ours",)),
-         "corrected": ("official_bert, bias-corrected AdamW", ("--sides=ours", CORRECTED)),
-         "torch": ("Hugging Face PyTorch, bias-corrected AdamW", ("--sides=theirs", CORRECTED))}
+SIDES = {
+    "2018": ("official_bert, 2018's rule", ("--sides=ours",)),
+    "corrected": ("official_bert, bias-corrected AdamW", ("--sides=ours", CORRECTED)),
+    "torch": ("Hugging Face PyTorch, bias-corrected AdamW", ("--sides=theirs", CORRECTED)),
+}
 INTRODUCTION = """# Fine-tuning beside Hugging Face's PyTorch
 
 Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. The weights are
@@ -76,26 +85,54 @@ class Comparison:
 NER = ("--task=ner", "--data_dir={data}/wnut17")
 ENTITIES = {"f1": "F1 of entities", "precision": "precision", "recall": "recall"}
 COMPARISONS = {
-    "mrpc": Comparison("MRPC, 3 epochs", ("--task=mrpc", "--data_dir={data}/glue/MRPC"),
-                       {"f1": "F1", "accuracy": "accuracy"}, 5, 7),
+    "mrpc": Comparison(
+        "MRPC, 3 epochs", ("--task=mrpc", "--data_dir={data}/glue/MRPC"), {"f1": "F1", "accuracy": "accuracy"}, 5, 7
+    ),
     "rte": Comparison("RTE, 3 epochs", ("--task=rte", "--data_dir={data}/glue/RTE"), {"accuracy": "accuracy"}, 3, 7),
-    "stsb": Comparison("STS-B, 3 epochs", ("--task=stsb", "--data_dir={data}/glue/STS-B"),
-                       {"spearman": "Spearman", "pearson": "Pearson"}, 3, 8),
-    "cola": Comparison("CoLA, 3 epochs", ("--task=cola", "--data_dir={data}/glue/CoLA"), {"matthews": "Matthews"}, 3,
-                       6),
+    "stsb": Comparison(
+        "STS-B, 3 epochs",
+        ("--task=stsb", "--data_dir={data}/glue/STS-B"),
+        {"spearman": "Spearman", "pearson": "Pearson"},
+        3,
+        8,
+    ),
+    "cola": Comparison(
+        "CoLA, 3 epochs", ("--task=cola", "--data_dir={data}/glue/CoLA"), {"matthews": "Matthews"}, 3, 6
+    ),
     "wnut": Comparison("WNUT-17, softmax, 5 epochs", (*NER, "--epochs=5"), ENTITIES, 3, 8),
-    "wnut_crf": Comparison("WNUT-17, CRF with legal transitions, 5 epochs",
-                           (*NER, "--epochs=5", "--set=options.crf=true", "--set=options.constrain=true"), ENTITIES, 3,
-                           10, sides=("2018", "corrected")),
-    "wnut_features": Comparison("WNUT-17, frozen encoder, last four layers, BiLSTM, 10 epochs",
-                                (*NER, "--epochs=10", "--set=options.features=concat"), ENTITIES, 3, 8, rates=("1e-3",),
-                                sides=("2018", "corrected")),
-    "squad": Comparison("SQuAD 1.1, 2 epochs of 4,370 questions (5 % of the training part)",
-                        ("--task=squad", "--train_file={data}/squad_v1.1/train-v1.1.subset.json",
-                         "--eval_file={data}/squad_v1.1/dev-v1.1.json", "--max_seq_length=384", "--epochs=2"),
-                        {"f1": "F1", "exact_match": "exact match"}, 1, 45),
-    "sst2": Comparison("SST-2, 1 epoch", ("--task=sst2", "--data_dir={data}/glue/SST-2", "--epochs=1"),
-                       {"accuracy": "accuracy"}, 1, 25),
+    "wnut_crf": Comparison(
+        "WNUT-17, CRF with legal transitions, 5 epochs",
+        (*NER, "--epochs=5", "--set=options.crf=true", "--set=options.constrain=true"),
+        ENTITIES,
+        3,
+        10,
+        sides=("2018", "corrected"),
+    ),
+    "wnut_features": Comparison(
+        "WNUT-17, frozen encoder, last four layers, BiLSTM, 10 epochs",
+        (*NER, "--epochs=10", "--set=options.features=concat"),
+        ENTITIES,
+        3,
+        8,
+        rates=("1e-3",),
+        sides=("2018", "corrected"),
+    ),
+    "squad": Comparison(
+        "SQuAD 1.1, 2 epochs of 4,370 questions (5 % of the training part)",
+        (
+            "--task=squad",
+            "--train_file={data}/squad_v1.1/train-v1.1.subset.json",
+            "--eval_file={data}/squad_v1.1/dev-v1.1.json",
+            "--max_seq_length=384",
+            "--epochs=2",
+        ),
+        {"f1": "F1", "exact_match": "exact match"},
+        1,
+        45,
+    ),
+    "sst2": Comparison(
+        "SST-2, 1 epoch", ("--task=sst2", "--data_dir={data}/glue/SST-2", "--epochs=1"), {"accuracy": "accuracy"}, 1, 25
+    ),
 }
 
 
@@ -111,14 +148,21 @@ class Run:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The run's flags, without paths: what its result depends on."""
-        return (*COMPARISONS[self.name].flags, *SIDES[self.side][1], f"--precision={FLAGS.precision}",
-                f"--learning_rate={self.rate}", f"--first_seed={self.seed}")
+        return (
+            *COMPARISONS[self.name].flags,
+            *SIDES[self.side][1],
+            f"--precision={FLAGS.precision}",
+            f"--learning_rate={self.rate}",
+            f"--first_seed={self.seed}",
+        )
 
     def record(self, metrics: Mapping[str, float], seconds: float) -> dict:
         """The run as a line of the results."""
         return {
-            **dataclasses.asdict(self), "metrics": metrics, "seconds": round(seconds, 1),
-            "arguments": shlex.join(self.arguments)
+            **dataclasses.asdict(self),
+            "metrics": metrics,
+            "seconds": round(seconds, 1),
+            "arguments": shlex.join(self.arguments),
         }
 
 
@@ -126,8 +170,7 @@ Found = dict[Run, dict]  # the records of finished runs
 
 
 def best_rate(name: str, side: str, results: Mapping[Run, dict]) -> str | None:
-    """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run.
-    """
+    """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run."""
     comparison = COMPARISONS[name]
     first = {rate: results.get(Run(name, side, rate, 1)) for rate in comparison.rates}
     if None in first.values():
@@ -144,8 +187,9 @@ def known_runs(name: str, results: Mapping[Run, dict]) -> Iterator[Run]:
     for rate in comparison.rates:
         yield from (Run(name, side, rate, 1) for side in comparison.sides)
     for seed in range(2, comparison.seeds + 1):
-        yield from (Run(name, side, rate, seed) for side in comparison.sides
-                    if (rate := best_rate(name, side, results)))
+        yield from (
+            Run(name, side, rate, seed) for side in comparison.sides if (rate := best_rate(name, side, results))
+        )
 
 
 def number_of_runs(name: str) -> int:
@@ -161,7 +205,7 @@ def read_results(path: str) -> Found:
     with open(path, "a+b") as file:
         file.seek(0)
         text = file.read()
-        whole = text[:text.rfind(b"\n") + 1]
+        whole = text[: text.rfind(b"\n") + 1]
         if len(whole) < len(text):
             file.truncate(len(whole))
     results = {}
@@ -182,14 +226,20 @@ def execute(run: Run) -> dict:
     os.makedirs(folder, exist_ok=True)
     result = os.path.join(folder, "result.json")
     command = [
-        sys.executable, FLAGS.command, *(part.format(data=FLAGS.data)
-                                         for part in run.arguments), f"--init_checkpoint={FLAGS.init_checkpoint}",
-        f"--threads={FLAGS.threads}", f"--work_dir={os.path.join(folder, 'run')}", "--resume",
-        f"--result_file={result}", f"--torch_python={FLAGS.torch_python}"
+        sys.executable,
+        FLAGS.command,
+        *(part.format(data=FLAGS.data) for part in run.arguments),
+        f"--init_checkpoint={FLAGS.init_checkpoint}",
+        f"--threads={FLAGS.threads}",
+        f"--work_dir={os.path.join(folder, 'run')}",
+        "--resume",
+        f"--result_file={result}",
+        f"--torch_python={FLAGS.torch_python}",
     ]
     with open(os.path.join(folder, "log.txt"), "a", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True,
-                                   env=os.environ | {"PYTHONPATH": str(ROOT)})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
         try:
             status = process.wait()
         except BaseException:
@@ -198,8 +248,9 @@ def execute(run: Run) -> dict:
             raise
     if status:
         raise RuntimeError(f"ended with status {status}; its output is in {log.name}")
-    [measured
-     ] = json.loads(pathlib.Path(result).read_text(encoding="utf-8"))["theirs" if run.side == "torch" else "ours"]
+    [measured] = json.loads(pathlib.Path(result).read_text(encoding="utf-8"))[
+        "theirs" if run.side == "torch" else "ours"
+    ]
     shutil.rmtree(folder)
     return run.record(measured["metrics"], measured["command"])
 
@@ -208,13 +259,16 @@ def work_through(names: Sequence[str], results: Found) -> list[Run]:
     """Does the missing runs one after another, and writes each result at once; returns those that failed."""
     failed: list[Run] = []
     while run := next(
-        (run for name in names for run in known_runs(name, results) if run not in results and run not in failed), None):
+        (run for name in names for run in known_runs(name, results) if run not in results and run not in failed), None
+    ):
         done = sum(run_done.name in names for run_done in results)
         total = sum(map(number_of_runs, names))
         print(
             f"{done + 1} of {total}, about {hours_left(names, results):.1f} h left: {run.name}, {SIDES[run.side][0]}, "
             f"rate {run.rate}, "
-            f"seed {run.seed}", flush=True)
+            f"seed {run.seed}",
+            flush=True,
+        )
         try:
             results[run] = execute(run)
         except RuntimeError as error:
@@ -244,8 +298,10 @@ def hours_left(names: Sequence[str], results: Mapping[Run, dict]) -> float:
 
 def write_tables(results: Mapping[Run, dict]) -> None:
     """Writes the page: a table for each comparison that has a finished run."""
-    parts = [INTRODUCTION.replace("{precision}", FLAGS.precision),
-             *(table(name, results) for name in COMPARISONS if any(run.name == name for run in results))]
+    parts = [
+        INTRODUCTION.replace("{precision}", FLAGS.precision),
+        *(table(name, results) for name in COMPARISONS if any(run.name == name for run in results)),
+    ]
     beside = pathlib.Path(FLAGS.table_file + ".new")
     beside.write_text("\n".join(parts), encoding="utf-8")
     beside.replace(FLAGS.table_file)
@@ -258,19 +314,33 @@ def table(name: str, results: Mapping[Run, dict]) -> str:
     comparison = COMPARISONS[name]
     metric = next(iter(comparison.metrics))
     tried = f"{comparison.metrics[metric]} of seed 1 at {', '.join(comparison.rates)}"
-    lines = [f"## {comparison.title}\n", f"| | rate | seeds | {' | '.join(comparison.metrics.values())} | {tried} |",
-             "|---" * (4 + len(comparison.metrics)) + "|"]
+    lines = [
+        f"## {comparison.title}\n",
+        f"| | rate | seeds | {' | '.join(comparison.metrics.values())} | {tried} |",
+        "|---" * (4 + len(comparison.metrics)) + "|",
+    ]
     for side in comparison.sides:
         rate = best_rate(name, side, results)
         rows = [
-            results[run]["metrics"] for run in known_runs(name, results)
+            results[run]["metrics"]
+            for run in known_runs(name, results)
             if run in results and (run.side, run.rate) == (side, rate)
         ]
         seeds = f"{len(rows)}" + (f" of {comparison.seeds}" if len(rows) < comparison.seeds else "")
         cells = [spread([row[key] for row in rows]) for key in comparison.metrics]
         first = (results.get(Run(name, side, each, 1)) for each in comparison.rates)
-        lines.append(" | ".join([f"| {SIDES[side][0]}", rate or "-", seeds, *cells,
-                                 ", ".join(spread([one["metrics"][metric]] if one else []) for one in first)]) + " |")
+        lines.append(
+            " | ".join(
+                [
+                    f"| {SIDES[side][0]}",
+                    rate or "-",
+                    seeds,
+                    *cells,
+                    ", ".join(spread([one["metrics"][metric]] if one else []) for one in first),
+                ]
+            )
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 

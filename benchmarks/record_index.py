@@ -35,6 +35,7 @@ LONGEST_START, LONGEST_END = 5.0, 1.5
 def write_records() -> None:
     """Writes the shards."""
     from official_bert.data.records import Feature, make_example_encoder
+
     encoder = make_example_encoder([Feature("input_ids", TOKENS)])
     out = np.empty(ROWS * encoder.most_bytes, np.uint8)
     rng = np.random.default_rng(0)
@@ -43,7 +44,7 @@ def write_records() -> None:
         with open(os.path.join(FLAGS.folder, f"part-{shard:05d}.tfrecord"), "wb") as file:
             while bytes_left:
                 rows = rng.integers(0, 128, (min(ROWS, bytes_left), encoder.width), np.int32)
-                file.write(out[:encoder.encode(rows, out)].data)
+                file.write(out[: encoder.encode(rows, out)].data)
                 bytes_left -= len(rows)
 
 
@@ -52,20 +53,24 @@ def open_source(paths: list[str], batch_size: int):
     import tensorflow as tf
 
     from official_bert.data.sources import RecordSource
-    return RecordSource(paths, batch_size,
-                        lambda serialized, indices: {"size": tf.strings.length(serialized), "index": indices}, seed=1)
+
+    return RecordSource(
+        paths, batch_size, lambda serialized, indices: {"size": tf.strings.length(serialized), "index": indices}, seed=1
+    )
 
 
 def start(paths: list[str], batch_size: int) -> float:
     """Returns the seconds from the list of files to the first batch, TensorFlow already imported."""
     import tensorflow as tf  # noqa: F401
+
     began = time.monotonic()
     next(iter(open_source(paths, batch_size).dataset()))
     return time.monotonic() - began
 
 
-def read(paths: list[str], batch_size: int, places: list[str], rounds: int,
-         seconds: float) -> tuple[dict[str, float], float, float]:
+def read(
+    paths: list[str], batch_size: int, places: list[str], rounds: int, seconds: float
+) -> tuple[dict[str, float], float, float]:
     """Returns the seconds of the first batch at places of an epoch, records a second, and MB of RssAnon."""
     source = open_source(paths, batch_size)
     last = source.batches_per_epoch - 1
@@ -108,6 +113,7 @@ def main(_) -> None:
     def alone(function, *arguments):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             return pool.apply(function, (paths, FLAGS.batch_size, *arguments))
+
     without, present = alone(start), alone(start)
     first, rate, memory = alone(read, FLAGS.places, FLAGS.rounds, FLAGS.seconds)
     print("| | |\n|---|---|")

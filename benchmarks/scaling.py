@@ -25,14 +25,26 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("parts", ["curves", "workers"], "What to measure.")
 flags.DEFINE_integer("rounds", 5, "Turns of each point.", lower_bound=1)
 flags.DEFINE_integer("worker_steps", 60, "Steps of each run with workers.", lower_bound=20)
-flags.DEFINE_string("picture", str(pathlib.Path(__file__).parent.parent / "docs/images/scaling.png"),
-                    "The picture to write.")
+flags.DEFINE_string(
+    "picture", str(pathlib.Path(__file__).parent.parent / "docs/images/scaling.png"), "The picture to write."
+)
 CENTRE = {
-    "vocab_size": 8000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024,
-    "max_position_embeddings": 512, "batch_size": 8, "length": 128, "precision": "float32"
+    "vocab_size": 8000,
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 512,
+    "batch_size": 8,
+    "length": 128,
+    "precision": "float32",
 }
-CURVES = {"tokens a row": ("length", (32, 64, 128, 256, 512)), "rows": ("batch_size", (2, 4, 8, 16, 32)),
-          "layers": ("num_hidden_layers", (1, 2, 4, 8, 16)), "width": ("hidden_size", (128, 256, 384, 512, 768))}
+CURVES = {
+    "tokens a row": ("length", (32, 64, 128, 256, 512)),
+    "rows": ("batch_size", (2, 4, 8, 16, 32)),
+    "layers": ("num_hidden_layers", (1, 2, 4, 8, 16)),
+    "width": ("hidden_size", (128, 256, 384, 512, 768)),
+}
 
 
 def point(key: str, value: int) -> dict:
@@ -58,12 +70,17 @@ def measure_curve(key: str, values: tuple[int, ...]) -> list[tuple[float, float]
 def draw(curves: dict[str, list[tuple[float, float]]]) -> None:
     """Draws the curves, measured and theoretical, on logarithmic axes."""
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 7), layout="tight")
     for place, (name, points) in enumerate(curves.items(), 1):
         axes, values = figure.add_subplot(2, 2, place), CURVES[name][1]
         axes.loglog(values, [1e3 * measured for measured, _ in points], marker="o", label="measured")
-        axes.loglog(values, [1e3 * theoretical for _, theoretical in points], linestyle="--",
-                    label="by operations, from the largest point")
+        axes.loglog(
+            values,
+            [1e3 * theoretical for _, theoretical in points],
+            linestyle="--",
+            label="by operations, from the largest point",
+        )
         axes.set(xlabel=name, ylabel="ms a step")
         axes.set_xticks(values, [str(value) for value in values])
         axes.minorticks_off()
@@ -75,15 +92,31 @@ def pretrain(folder: pathlib.Path, rows: int, cores: tuple[int, ...], *more: str
     """Starts a run of the centre's model on these cores."""
     sets = [f"model.{key}={value}" for key, value in CENTRE.items() if key not in ("batch_size", "length", "precision")]
     sets += [
-        f"training.batch_size={rows}", f"training.steps={FLAGS.worker_steps}", "training.log_every=10",
-        "training.steps_per_loop=10", "options.max_predictions_per_seq=20"
+        f"training.batch_size={rows}",
+        f"training.steps={FLAGS.worker_steps}",
+        "training.log_every=10",
+        "training.steps_per_loop=10",
+        "options.max_predictions_per_seq=20",
     ]
     command = [
-        "taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "official_bert.run_pretraining",
-        f"--input_file={folder}/records", f"--vocab_file={folder}/vocab.txt", *(f"--set={one}" for one in sets), *more
+        "taskset",
+        "-c",
+        ",".join(map(str, cores)),
+        sys.executable,
+        "-m",
+        "official_bert.run_pretraining",
+        f"--input_file={folder}/records",
+        f"--vocab_file={folder}/vocab.txt",
+        *(f"--set={one}" for one in sets),
+        *more,
     ]
-    return subprocess.Popen(command, env=os.environ | {"TF_NUM_INTRAOP_THREADS": "1"}, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"TF_NUM_INTRAOP_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def measure_workers() -> None:
@@ -94,11 +127,20 @@ def measure_workers() -> None:
         folder = pathlib.Path(name)
         text, vocab = root / "tests/golden/text_a.txt", root / "tests/golden/vocab_uncased.txt"
         (folder / "vocab.txt").write_bytes(vocab.read_bytes())
-        subprocess.run([
-            sys.executable, root / "tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
-            f"--output_file={folder}/records", f"--max_seq_length={CENTRE['length']}", "--max_predictions_per_seq=20",
-            "--dupe_factor=40"
-        ], check=True, capture_output=True)
+        subprocess.run(
+            [
+                sys.executable,
+                root / "tools/create_pretraining_data.py",
+                f"--input_file={text}",
+                f"--vocab_file={vocab}",
+                f"--output_file={folder}/records",
+                f"--max_seq_length={CENTRE['length']}",
+                "--max_predictions_per_seq=20",
+                "--dupe_factor=40",
+            ],
+            check=True,
+            capture_output=True,
+        )
         rates: dict[int, list[float]] = {1: [], 2: []}
         for turn in range(3):
             alone = pretrain(folder, CENTRE["batch_size"], cores[:1], f"--output_dir={folder}/one{turn}")
@@ -108,8 +150,15 @@ def measure_workers() -> None:
             ports = [12355 + 2 * turn, 12356 + 2 * turn]
             hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
             both = [
-                pretrain(folder, 2 * CENTRE["batch_size"], (core,), f"--output_dir={folder}/two{turn}",
-                         "--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}")
+                pretrain(
+                    folder,
+                    2 * CENTRE["batch_size"],
+                    (core,),
+                    f"--output_dir={folder}/two{turn}",
+                    "--strategy=multi_worker",
+                    f"--worker_hosts={hosts}",
+                    f"--task_index={index}",
+                )
                 for index, core in enumerate(cores)
             ]
             for process in both:
@@ -138,7 +187,8 @@ def main(_) -> None:
                 print(
                     f"| {name} | {value} | {1e3 * measured:.1f} | {1e3 * theoretical:.1f} | "
                     f"{measured / theoretical:.2f} |",
-                    flush=True)
+                    flush=True,
+                )
         draw(curves)
     if "workers" in FLAGS.parts:
         measure_workers()

@@ -149,7 +149,7 @@ class Measured:
 
     def rankings(self, vectors):
         """Returns the ranking of each question, from the vectors of questions and paragraphs."""
-        return neighbours.nearest(vectors[:len(self.queries)], vectors[len(self.queries):], measures.DEPTH)[1]
+        return neighbours.nearest(vectors[: len(self.queries)], vectors[len(self.queries) :], measures.DEPTH)[1]
 
     def of_words(self):
         """Ranks by BM25."""
@@ -158,17 +158,20 @@ class Measured:
     def of_model(self, path):
         """Ranks by the vectors of one of our models."""
         from official_bert import Predictor
+
         model = Predictor(path, head="embeddings", max_seq_length=FLAGS.max_seq_length)
-        return self.rankings(np.concatenate([model.embed(self.queries, "query"),
-                                             model.embed(self.passages, "passage")]))
+        return self.rankings(
+            np.concatenate([model.embed(self.queries, "query"), model.embed(self.passages, "passage")])
+        )
 
     def reranked(self, path, rankings):
         """Puts the first passages of each question into the order of a reranker."""
         from official_bert import Predictor
+
         model, new = Predictor(path), rankings.copy()
         for row, query in enumerate(self.queries):
-            first = rankings[row, :FLAGS.rerank]
-            new[row, :FLAGS.rerank] = [
+            first = rankings[row, : FLAGS.rerank]
+            new[row, : FLAGS.rerank] = [
                 first[hit["index"]] for hit in model.rank(query, [self.passages[number] for number in first])
             ]
         return new
@@ -181,12 +184,26 @@ class Measured:
 def tune(task, encoder, train, output, seed, *more, steps=None):
     """Fine-tunes; returns the seconds of a step without the first ones."""
     steps = steps or encoder.steps
-    run("-m", "official_bert.run_finetuning", f"--task={task}", f"--init_checkpoint={encoder.path}",
-        f"--train_file={train}", "--nodo_eval", f"--output_dir={output}", f"--learning_rate={encoder.rate}",
-        f"--set=seed={seed}", f"--set=training.steps={steps}", "--set=training.epochs=0.0",
-        f"--set=training.batch_size={FLAGS.batch_size}", f"--set=training.log_every={TIMED_FROM}",
-        "--set=optimizer.warmup_proportion=0.1", f"--set=options.max_seq_length={FLAGS.max_seq_length}", "--cache_dir=",
-        "--set=optimizer.name=adamw_bias_corrected", *more)
+    run(
+        "-m",
+        "official_bert.run_finetuning",
+        f"--task={task}",
+        f"--init_checkpoint={encoder.path}",
+        f"--train_file={train}",
+        "--nodo_eval",
+        f"--output_dir={output}",
+        f"--learning_rate={encoder.rate}",
+        f"--set=seed={seed}",
+        f"--set=training.steps={steps}",
+        "--set=training.epochs=0.0",
+        f"--set=training.batch_size={FLAGS.batch_size}",
+        f"--set=training.log_every={TIMED_FROM}",
+        "--set=optimizer.warmup_proportion=0.1",
+        f"--set=options.max_seq_length={FLAGS.max_seq_length}",
+        "--cache_dir=",
+        "--set=optimizer.name=adamw_bias_corrected",
+        *more,
+    )
     with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
         rates = [
             row["train/sequences_per_second"] for row in map(json.loads, file) if "train/sequences_per_second" in row
@@ -196,8 +213,9 @@ def tune(task, encoder, train, output, seed, *more, steps=None):
 
 def tune_on_pairs(encoder, output, seed, **how):
     """Trains on in-batch negatives."""
-    return tune("retrieval", encoder, at("train.tsv"), output, seed, f"--set=options.group_size={FLAGS.batch_size}",
-                **how)
+    return tune(
+        "retrieval", encoder, at("train.tsv"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", **how
+    )
 
 
 def run_peer(encoder, seed, out, steps=None):
@@ -205,12 +223,24 @@ def run_peer(encoder, seed, out, steps=None):
     ones.
     """
     values = {
-        "model": encoder.path, "seed": seed, "train": at("train.tsv"), "batch": FLAGS.batch_size, "steps": steps
-        or encoder.steps, "rate": encoder.rate, "length": FLAGS.max_seq_length, "texts": at("texts.json"), "out": out,
-        "timed_from": TIMED_FROM
+        "model": encoder.path,
+        "seed": seed,
+        "train": at("train.tsv"),
+        "batch": FLAGS.batch_size,
+        "steps": steps or encoder.steps,
+        "rate": encoder.rate,
+        "length": FLAGS.max_seq_length,
+        "texts": at("texts.json"),
+        "out": out,
+        "timed_from": TIMED_FROM,
     }
-    done = subprocess.run([FLAGS.peer, "-c", PEER_CODE, json.dumps(values)], check=False, capture_output=True,
-                          text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    done = subprocess.run(
+        [FLAGS.peer, "-c", PEER_CODE, json.dumps(values)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     return next(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("seconds"))
@@ -222,15 +252,32 @@ def pretrain():
     if not os.path.exists(os.path.join(folder, "config.json")):
         vocab = os.path.join(FLAGS.model, "vocab.txt")
         run("tools/prepare_corpus.py", f"--input_file={FLAGS.wikipedia}", f"--output_file={at('corpus.txt')}")
-        run("tools/create_pretraining_data.py", f"--input_file={at('corpus.txt')}",
-            f"--output_file={at('small.tfrecord')}", f"--vocab_file={vocab}", "--max_seq_length=128",
-            "--max_predictions_per_seq=20", "--dupe_factor=1")
-        run("-m", "official_bert.run_pretraining", "--config=configs/pretrain/tiny.yaml",
-            f"--input_file={at('small.tfrecord')}", f"--vocab_file={vocab}", f"--output_dir={at('pretraining')}",
+        run(
+            "tools/create_pretraining_data.py",
+            f"--input_file={at('corpus.txt')}",
+            f"--output_file={at('small.tfrecord')}",
+            f"--vocab_file={vocab}",
+            "--max_seq_length=128",
+            "--max_predictions_per_seq=20",
+            "--dupe_factor=1",
+        )
+        run(
+            "-m",
+            "official_bert.run_pretraining",
+            "--config=configs/pretrain/tiny.yaml",
+            f"--input_file={at('small.tfrecord')}",
+            f"--vocab_file={vocab}",
+            f"--output_dir={at('pretraining')}",
             f"--set=training.steps={FLAGS.pretraining_steps}",
-            f"--set=optimizer.warmup_steps={FLAGS.pretraining_steps // 4}")
-        run("tools/convert_checkpoint.py", "--from=ours", "--to=hugging_face", f"--input={at('pretraining')}",
-            f"--output={folder}")
+            f"--set=optimizer.warmup_steps={FLAGS.pretraining_steps // 4}",
+        )
+        run(
+            "tools/convert_checkpoint.py",
+            "--from=ours",
+            "--to=hugging_face",
+            f"--input={at('pretraining')}",
+            f"--output={folder}",
+        )
     return folder
 
 
@@ -246,36 +293,61 @@ def cell(name, compute):
 
 def measure_encoder(encoder, measured):
     """Trains and ranks in all stages; returns the rankings by stage, one a seed."""
+
     def trained(stage, seed, tune_to):
         name = f"{encoder.name} {stage} {seed}"
 
         def compute():
             tune_to(at(name.replace(" ", "_")))
             return measured.of_model(at(name.replace(" ", "_")))
+
         return cell(name, compute)
 
     def by_peer(seed):
         out = at(f"{encoder.name}_peer_{seed}.npy")
         run_peer(encoder, seed, out)
         return measured.rankings(np.load(out))
+
     negatives = "--set=options.negative_columns=[negatives]"
     stages = {"as it is": [cell(f"{encoder.name} as it is", lambda: measured.of_model(encoder.path))]}
     for seed in range(FLAGS.seeds):
         stages.setdefault("in-batch negatives", []).append(
-            trained("pairs", seed, lambda output, seed=seed: tune_on_pairs(encoder, output, seed)))
+            trained("pairs", seed, lambda output, seed=seed: tune_on_pairs(encoder, output, seed))
+        )
         if FLAGS.peer:
             stages.setdefault("the same by sentence-transformers", []).append(
-                cell(f"{encoder.name} peer {seed}", lambda seed=seed: by_peer(seed)))
+                cell(f"{encoder.name} peer {seed}", lambda seed=seed: by_peer(seed))
+            )
         stages.setdefault("mined negatives", []).append(
             trained(
-                "mined", seed, lambda output, seed=seed: tune("retrieval", encoder, at(
-                    "mined.jsonl"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", negatives)))
+                "mined",
+                seed,
+                lambda output, seed=seed: tune(
+                    "retrieval",
+                    encoder,
+                    at("mined.jsonl"),
+                    output,
+                    seed,
+                    f"--set=options.group_size={FLAGS.batch_size}",
+                    negatives,
+                ),
+            )
+        )
     if FLAGS.rerank:
+
         def rerank():
             comparing = dataclasses.replace(encoder, steps=FLAGS.reranker_steps, rate=FLAGS.reranker_learning_rate)
-            tune("reranking", comparing, at("mined.jsonl"), at(f"{encoder.name}_reranker"), 0, negatives,
-                 f"--set=options.max_seq_length={FLAGS.max_seq_length + 32}")
+            tune(
+                "reranking",
+                comparing,
+                at("mined.jsonl"),
+                at(f"{encoder.name}_reranker"),
+                0,
+                negatives,
+                f"--set=options.max_seq_length={FLAGS.max_seq_length + 32}",
+            )
             return measured.reranked(at(f"{encoder.name}_reranker"), stages["mined negatives"][0])
+
         stages[f"mined negatives, the first {FLAGS.rerank} reranked"] = [cell(f"{encoder.name} reranked", rerank)]
     return stages
 
@@ -291,9 +363,12 @@ def compare(name, stages, measures):
     """Prints the differences of nDCG@10 between stages, means over seeds, with their intervals; returns them."""
     of = {stage: np.mean([numbers[:, 0] for numbers in seeds], axis=0) for stage, seeds in measures.items()}
     of["the first seed of mined negatives"] = measures["mined negatives"][0][:, 0]
-    pairs = [("in-batch negatives", "as it is"), ("mined negatives", "in-batch negatives"),
-             (next((stage for stage in stages if stage.endswith("reranked")), ""), "the first seed of mined negatives"),
-             ("in-batch negatives", "the same by sentence-transformers")]
+    pairs = [
+        ("in-batch negatives", "as it is"),
+        ("mined negatives", "in-batch negatives"),
+        (next((stage for stage in stages if stage.endswith("reranked")), ""), "the first seed of mined negatives"),
+        ("in-batch negatives", "the same by sentence-transformers"),
+    ]
     compared = {f"{one} - {other}": bootstrap(of[one] - of[other]) for one, other in pairs if one in of and other in of}
     for pair, (mean, low, high) in compared.items():
         print(f"{name}: {pair}: {mean:+.4f} [{low:+.4f}, {high:+.4f}]")
@@ -304,9 +379,12 @@ def measure_time(encoder):
     """Trains by turns, and prints the seconds of a step of both."""
     seconds = {"ours": [], "theirs": []}
     for turn in range(FLAGS.turns):
-        for side in (("ours", "theirs") if turn % 2 == 0 else ("theirs", "ours")):
-            took = (tune_on_pairs(encoder, at(f"time_{turn}"), turn, steps=TIMED_TO) if side == "ours" else
-                    run_peer(encoder, turn, "", steps=TIMED_TO))
+        for side in ("ours", "theirs") if turn % 2 == 0 else ("theirs", "ours"):
+            took = (
+                tune_on_pairs(encoder, at(f"time_{turn}"), turn, steps=TIMED_TO)
+                if side == "ours"
+                else run_peer(encoder, turn, "", steps=TIMED_TO)
+            )
             seconds[side].append(took)
             print(f"turn {turn + 1}, {side}: {took:.3f} s a step", flush=True)
     ours, theirs = (float(np.median(seconds[side])) for side in ("ours", "theirs"))
@@ -314,7 +392,8 @@ def measure_time(encoder):
     print(
         f"seconds of a step, medians: {ours:.3f} and {theirs:.3f}: {theirs / ours:.2f} times as fast (turns: "
         f"{min(ratios):.2f} to "
-        f"{max(ratios):.2f})")
+        f"{max(ratios):.2f})"
+    )
 
 
 def main(_):
@@ -327,11 +406,18 @@ def main(_):
         measure_time(model)
         return
     measured = Measured(parts[FLAGS.part])
-    print({part: len(rows) for part, rows in parts.items()},
-          f"{len(measured.queries)} questions search {len(measured.passages)} paragraphs")
+    print(
+        {part: len(rows) for part, rows in parts.items()},
+        f"{len(measured.queries)} questions search {len(measured.passages)} paragraphs",
+    )
     if not os.path.exists(at("mined.jsonl")):
-        run("tools/mine_negatives.py", f"--train_file={train}", f"--output_file={at('mined.jsonl')}", "--negatives=1",
-            "--last_rank=10")
+        run(
+            "tools/mine_negatives.py",
+            f"--train_file={train}",
+            f"--output_file={at('mined.jsonl')}",
+            "--negatives=1",
+            "--last_rank=10",
+        )
     small = [Encoder("small", pretrain(), FLAGS.small_steps, FLAGS.small_learning_rate)] if FLAGS.wikipedia else []
     rows, summary = ["| encoder | stage | nDCG@10 (seeds) | MRR@10 | recall@10 |\n|---|---|---|---|---|"], {}
     words = measured.measure(cell("BM25", measured.of_words)).mean(axis=0)
@@ -340,14 +426,16 @@ def main(_):
         stages = measure_encoder(encoder, measured)
         measures = {stage: [measured.measure(rankings) for rankings in seeds] for stage, seeds in stages.items()}
         summary[encoder.name] = {
-            stage: [numbers.mean(axis=0).tolist() for numbers in seeds]
-            for stage, seeds in measures.items()
+            stage: [numbers.mean(axis=0).tolist() for numbers in seeds] for stage, seeds in measures.items()
         }
         for stage, seeds in summary[encoder.name].items():
             of_seeds = f" ({min(seeds)[0]:.4f} to {max(seeds)[0]:.4f})" if len(seeds) > 1 else ""
             ndcg, *others = np.mean(seeds, axis=0)
-            rows.append(f"| {encoder.name} | {stage} | {ndcg:.4f}{of_seeds} | "
-                        + " | ".join(f"{value:.4f}" for value in others) + " |")
+            rows.append(
+                f"| {encoder.name} | {stage} | {ndcg:.4f}{of_seeds} | "
+                + " | ".join(f"{value:.4f}" for value in others)
+                + " |"
+            )
         summary[f"{encoder.name}, differences"] = compare(encoder.name, stages, measures)
     print("\n".join(rows))
     with open(at("results.json"), "w", encoding="utf-8") as file:

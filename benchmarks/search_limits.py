@@ -27,8 +27,9 @@ flags.DEFINE_enum("only", "groups", ["groups", "neighbours"], "What is measured.
 flags.DEFINE_string("config", "configs/model/small.yaml", "The model's YAML.")
 flags.DEFINE_multi_string("set", [], "Overrides of it.")
 flags.DEFINE_integer("max_seq_length", 64, "Tokens of a text.")
-flags.DEFINE_list("settings", ["32:0", "256:0", "256:32", "4096:32"],
-                  "Rows of the group, and texts encoded at once (0: all).")
+flags.DEFINE_list(
+    "settings", ["32:0", "256:0", "256:32", "4096:32"], "Rows of the group, and texts encoded at once (0: all)."
+)
 flags.DEFINE_integer("queries", 100_000, "Vectors that search.")
 flags.DEFINE_integer("passages", 1_000_000, "Vectors that are searched.")
 flags.DEFINE_integer("width", 384, "Numbers of a vector.")
@@ -46,17 +47,26 @@ def measure_group(rows: int, texts_at_once: int) -> None:
     from official_bert.training.distribution import make_strategy
     from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
+
     config = load_config(
-        FLAGS.config, overrides=[
-            "task=retrieval", f"training.batch_size={rows}", f"options.group_size={rows}",
-            f"options.max_seq_length={FLAGS.max_seq_length}", f"options.texts_at_once={texts_at_once}", *FLAGS.set
-        ])
+        FLAGS.config,
+        overrides=[
+            "task=retrieval",
+            f"training.batch_size={rows}",
+            f"options.group_size={rows}",
+            f"options.max_seq_length={FLAGS.max_seq_length}",
+            f"options.texts_at_once={texts_at_once}",
+            *FLAGS.set,
+        ],
+    )
     task = load_task(config)
     trainer = Trainer(task, task.build_model(), make_strategy(Placement()), 1000)
     shape = (rows, 2, FLAGS.max_seq_length)
     batch = {
-        "input_ids": np.random.default_rng(0).integers(1, config.model.vocab_size, shape), "input_mask": np.ones(shape),
-        "segment_ids": np.zeros(shape), "text_numbers": np.arange(2 * rows).reshape(rows, 2)
+        "input_ids": np.random.default_rng(0).integers(1, config.model.vocab_size, shape),
+        "input_mask": np.ones(shape),
+        "segment_ids": np.zeros(shape),
+        "text_numbers": np.arange(2 * rows).reshape(rows, 2),
     }
     tensors = {name: tf.constant(value, tf.int32) for name, value in batch.items()} | {"example_weights": tf.ones(rows)}
     iterator = iter(tf.data.Dataset.from_tensors(tensors).repeat())
@@ -73,10 +83,19 @@ def measure_groups() -> None:
     )
     first = None
     for setting in FLAGS.settings:
-        done = subprocess.run([
-            sys.executable, __file__, f"--config={FLAGS.config}", f"--max_seq_length={FLAGS.max_seq_length}",
-            f"--setting={setting}", *(f"--set={text}" for text in FLAGS.set)
-        ], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [
+                sys.executable,
+                __file__,
+                f"--config={FLAGS.config}",
+                f"--max_seq_length={FLAGS.max_seq_length}",
+                f"--setting={setting}",
+                *(f"--set={text}" for text in FLAGS.set),
+            ],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             sys.exit(f"error: {setting}: {done.stderr.strip().splitlines()[-1]}")
         memory, seconds = json.loads(done.stdout.strip().splitlines()[-1]).values()
@@ -85,7 +104,9 @@ def measure_groups() -> None:
         print(
             f"| {int(rows):,} | {'all' if texts_at_once == '0' else texts_at_once} | {memory / 1e6:,.0f} MB | "
             f"{memory / first:.2f} | "
-            f"{seconds:.0f} |", flush=True)
+            f"{seconds:.0f} |",
+            flush=True,
+        )
 
 
 class PeakOfOwnMemory(threading.Thread):
@@ -104,14 +125,17 @@ class PeakOfOwnMemory(threading.Thread):
 def measure_neighbours() -> None:
     """Prints seconds and memory, and checks a few queries against a full sort."""
     from official_bert.data.search import neighbours
+
     rng = np.random.default_rng(0)
     queries = rng.standard_normal((FLAGS.queries, FLAGS.width), np.float32)
     with tempfile.TemporaryDirectory(dir=FLAGS.folder or None) as folder:
-        passages = np.lib.format.open_memmap(os.path.join(folder, "passages.npy"), "w+", np.float32,
-                                             (FLAGS.passages, FLAGS.width))
+        passages = np.lib.format.open_memmap(
+            os.path.join(folder, "passages.npy"), "w+", np.float32, (FLAGS.passages, FLAGS.width)
+        )
         for start in range(0, FLAGS.passages, 8192):
-            passages[start:start + 8192] = rng.standard_normal((len(passages[start:start + 8192]), FLAGS.width),
-                                                               np.float32)
+            passages[start : start + 8192] = rng.standard_normal(
+                (len(passages[start : start + 8192]), FLAGS.width), np.float32
+            )
         neighbours.nearest(queries[:2], passages[:200], FLAGS.nearest)  # compiles
         before, watcher = resident("RssAnon"), PeakOfOwnMemory()
         watcher.start()
@@ -120,7 +144,7 @@ def measure_neighbours() -> None:
         seconds, processor_seconds = time.monotonic() - began, time.process_time() - processor_began
         for row in range(0, FLAGS.queries, max(FLAGS.queries // 3, 1)):
             products = passages @ queries[row]
-            nearest = np.argsort(-products, kind="stable")[:FLAGS.nearest]
+            nearest = np.argsort(-products, kind="stable")[: FLAGS.nearest]
             # products of blocks round otherwise
             assert len(set(nearest) & set(numbers[row].tolist())) >= FLAGS.nearest - 1, row
             np.testing.assert_allclose(scores[row], products[nearest], rtol=1e-4)
@@ -131,7 +155,8 @@ def measure_neighbours() -> None:
         f"{FLAGS.nearest}: "
         f"{seconds:.0f} s ({operations / seconds / 1e9:.0f} GFLOP/s), "
         f"{processor_seconds:.0f} s of processors; {(watcher.peak - before) / 1e6:,.0f} MB, "
-        f"{results / 1e6:,.0f} MB of them the result")
+        f"{results / 1e6:,.0f} MB of them the result"
+    )
 
 
 def main(_) -> None:

@@ -35,7 +35,9 @@ def ends(sentences: list[str]) -> set[int]:
 def running_paragraphs(path: str) -> list[str]:
     """Returns the paragraphs of running text in a file."""
     return [
-        " ".join(paragraph.split()) for document in documents.read_documents(path) for paragraph in document.paragraphs
+        " ".join(paragraph.split())
+        for document in documents.read_documents(path)
+        for paragraph in document.paragraphs
         if not running_text.ParagraphFilter(document.headings).reason_to_drop(paragraph)
     ]
 
@@ -45,9 +47,12 @@ def compare(paragraphs: list[str], split: Callable[[str], list[str]]) -> list[st
     each, joined = [sentence for paragraph in paragraphs for sentence in split(paragraph)], split(" ".join(paragraphs))
     ends_right, ends_each, ends_joined = ends(paragraphs), ends(each), ends(joined)
     return [
-        f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}",
+        f"{len(each):,}",
+        f"{len(joined):,}",
+        f"{max(map(len, joined)):,}",
         f"{len(ends_right & ends_joined) / len(ends_right):.1%}",
-        f"{len(ends_each & ends_joined) / len(ends_each):.1%}", f"{len(ends_each & ends_joined) / len(ends_joined):.1%}"
+        f"{len(ends_each & ends_joined) / len(ends_each):.1%}",
+        f"{len(ends_each & ends_joined) / len(ends_joined):.1%}",
     ]
 
 

@@ -30,6 +30,7 @@ def make_pytorch(folder, threads, dtype=torch.float32):
     def logits(rows):
         with torch.inference_mode():
             return model(**{name: torch.from_numpy(value) for name, value in rows.items()}).logits.float().numpy()
+
     return logits
 
 
@@ -41,22 +42,41 @@ def make_onnx(folder, threads, int8=False):
     """
     import onnxruntime
     from onnxruntime.transformers import optimizer
+
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
     names = ["input_ids", "attention_mask", "token_type_ids"]
     example = tuple(torch.ones((2, 16), dtype=torch.int64) for _ in names)
     path = os.path.join(tempfile.mkdtemp(), "model.onnx")
     axes = {name: {0: "batch", 1: "length"} for name in names} | {"logits": {0: "batch"}}
-    torch.onnx.export(model, example, path, input_names=names, output_names=["logits"], dynamic_axes=axes, dynamo=False,
-                      opset_version=17)
-    optimized = optimizer.optimize_model(path, model_type="bert", num_heads=model.config.num_attention_heads,
-                                         hidden_size=model.config.hidden_size, opt_level=1)
+    torch.onnx.export(
+        model,
+        example,
+        path,
+        input_names=names,
+        output_names=["logits"],
+        dynamic_axes=axes,
+        dynamo=False,
+        opset_version=17,
+    )
+    optimized = optimizer.optimize_model(
+        path,
+        model_type="bert",
+        num_heads=model.config.num_attention_heads,
+        hidden_size=model.config.hidden_size,
+        opt_level=1,
+    )
     optimized.save_model_to_file(path)
     print(f"fused: {optimized.get_fused_operator_statistics()}", file=sys.stderr)
     if int8:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
-        quantize_dynamic(path, path + ".int8", weight_type=QuantType.QInt8,
-                         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
+
+        quantize_dynamic(
+            path,
+            path + ".int8",
+            weight_type=QuantType.QInt8,
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
         path += ".int8"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -68,8 +88,12 @@ def make_onnx(folder, threads, int8=False):
 def main(kind, folder, threads):
     """Answers requests until standard input ends."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    make = {"pytorch": make_pytorch, "onnx": make_onnx, "onnx-int8": functools.partial(make_onnx, int8=True),
-            "pytorch-bfloat16": functools.partial(make_pytorch, dtype=torch.bfloat16)}[kind]
+    make = {
+        "pytorch": make_pytorch,
+        "onnx": make_onnx,
+        "onnx-int8": functools.partial(make_onnx, int8=True),
+        "pytorch-bfloat16": functools.partial(make_pytorch, dtype=torch.bfloat16),
+    }[kind]
     logits = make(folder, int(threads))
     print("ready", flush=True)
     for line in sys.stdin:
@@ -77,8 +101,9 @@ def main(kind, folder, threads):
         for batch in json.loads(line):
             ids = {NAMES[name]: np.array(rows) for name, rows in batch.items()} if isinstance(batch, dict) else None
             began = time.perf_counter()
-            rows = ids or tokenizer(batch, padding=True, truncation=True, max_length=tokenizer.model_max_length,
-                                    return_tensors="np")
+            rows = ids or tokenizer(
+                batch, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np"
+            )
             values = logits(dict(rows))
             values = np.exp(values - values.max(-1, keepdims=True))
             probabilities += (values / values.sum(-1, keepdims=True)).tolist()

@@ -43,36 +43,70 @@ flags.DEFINE_integer("count", 512, "Texts.")
 flags.DEFINE_integer("singles", 200, "Requests of one text, and of 16 tokens.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"],
-                  "Of our export and of its peer: PyTorch in bfloat16, ONNX "
-                  "Runtime's dynamic int8.")
+flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "bfloat16", "int8"],
+    "Of our export and of its peer: PyTorch in bfloat16, ONNX Runtime's dynamic int8.",
+)
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
-flags.DEFINE_list("engines", [], "Formats of other runtimes that compute our float32 model, such as onnx, "
-                  "openvino_int8; those of integers are calibrated on the texts.")
-flags.DEFINE_bool("constant_weights", False, "Another of our sides: with run_export --constant_weights, or "
-                  "without them if they are the default.")
+flags.DEFINE_list(
+    "engines",
+    [],
+    "Formats of other runtimes that compute our float32 model, such as onnx, "
+    "openvino_int8; those of integers are calibrated on the texts.",
+)
+flags.DEFINE_bool(
+    "constant_weights",
+    False,
+    "Another of our sides: with run_export --constant_weights, or without them if they are the default.",
+)
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
-flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"),
-                    "Python with PyTorch, transformers and ONNX Runtime.")
+flags.DEFINE_string(
+    "torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime."
+)
 BATCH_SIZES = (8, 32)
 OURS = "official_bert"
 SHORT, UNSORTED, SORTED = "16 tokens", "unsorted 32", "the same in sorted 8"
 LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}  # between the probabilities of two sides
 PEERS = {
     "float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"},
-    "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"}, "int8": {"ONNX Runtime int8": "onnx-int8"}
+    "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"},
+    "int8": {"ONNX Runtime int8": "onnx-int8"},
 }
 PEER = ROOT / "benchmarks" / "serve_peers.py"
-WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
-         "quickly", "bright", "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood",
-         "thermometer")
+WORDS = (
+    "the",
+    "a",
+    "of",
+    "river",
+    "mountain",
+    "paper",
+    "engine",
+    "teacher",
+    "walked",
+    "writes",
+    "between",
+    "never",
+    "quickly",
+    "bright",
+    "and",
+    "because",
+    "window",
+    "garden",
+    "music",
+    "winter",
+    "unbelievable",
+    "neighbourhood",
+    "thermometer",
+)
 
 
 def make_texts() -> list[str]:
     """Returns texts of mixed lengths: most are short, some have 200 words."""
     if FLAGS.texts:
         with open(FLAGS.texts, encoding="utf-8") as file:
-            return [line.strip() for line in file if line.strip()][:FLAGS.count]
+            return [line.strip() for line in file if line.strip()][: FLAGS.count]
     draw = random.Random(1)
     return [" ".join(draw.choices(WORDS, k=int(200 ** draw.random()))) for _ in range(FLAGS.count)]
 
@@ -93,10 +127,15 @@ def make_models(folder: str, texts: list[str]):
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
+
     overrides = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     overrides += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
-    config = load_config(FLAGS.config or None, overrides=overrides,
-                         defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+    config = load_config(
+        FLAGS.config or None,
+        overrides=overrides,
+        defaults=run_config.DEFAULTS,
+        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
+    )
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
     model = task.build_model()
@@ -110,10 +149,13 @@ def make_models(folder: str, texts: list[str]):
             second_model = task.build_model()
         second_model.set_weights(model.get_weights())
         served = make_served_model(task, second_model, ServingOptions())
-        options = export.ExportOptions(output=os.path.join(folder, name), batch_sizes=(), precision=precision,
-                                       formats=("saved_model", *(FLAGS.engines if name == "float32" else ())),
-                                       other_formats=FormatOptions(texts=judged if name == "float32" else None,
-                                                                   calibration=rows))
+        options = export.ExportOptions(
+            output=os.path.join(folder, name),
+            batch_sizes=(),
+            precision=precision,
+            formats=("saved_model", *(FLAGS.engines if name == "float32" else ())),
+            other_formats=FormatOptions(texts=judged if name == "float32" else None, calibration=rows),
+        )
         if name == "other weights":
             options = dataclasses.replace(options, constant_weights=not export.has_constants(served, options))
         export.export(served, config, options)
@@ -121,8 +163,17 @@ def make_models(folder: str, texts: list[str]):
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
     formats.write(
-        StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
-                    labels=["no", "yes"]), "hugging_face", peer_folder)
+        StoredModel(
+            origin="the benchmark",
+            weights=weights,
+            table=ours.TABLE,
+            config=config.model,
+            head="classifier",
+            labels=["no", "yes"],
+        ),
+        "hugging_face",
+        peer_folder,
+    )
     write_tokenizer(config, peer_folder)
     return config.model, peer_folder
 
@@ -130,8 +181,9 @@ def make_models(folder: str, texts: list[str]):
 def write_tokenizer(config, folder: str) -> None:
     """Writes the files that the peers' tokenizer reads beside the vocabulary."""
     text = {
-        "tokenizer_class": "BertTokenizer", "do_lower_case": config.tokenizer.do_lower_case,
-        "model_max_length": FLAGS.max_seq_length
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": config.tokenizer.do_lower_case,
+        "model_max_length": FLAGS.max_seq_length,
     }
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(text), encoding="utf-8")
     pathlib.Path(folder, "vocab.txt").write_bytes(pathlib.Path(config.tokenizer.vocab_file).read_bytes())
@@ -140,6 +192,7 @@ def write_tokenizer(config, folder: str) -> None:
 def make_tokenizer(folder: str):
     """Returns the tokenizer, to count tokens."""
     from official_bert.text.tokenization import FullTokenizer
+
     return FullTokenizer(os.path.join(folder, "vocab.txt"))
 
 
@@ -151,6 +204,7 @@ def make_ours(folder: str, engine: str = ""):
 
     from official_bert.server.engines import use_engine
     from official_bert.server.servable import Servable
+
     signatures = {}
     for form in ("text", "ids"):
         servable = Servable("model", 1, place := os.path.join(folder, form, "1"))
@@ -168,15 +222,19 @@ def make_ours(folder: str, engine: str = ""):
             probabilities += signatures[form].run(inputs)["probabilities"].tolist()
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "probabilities": probabilities}
+
     return ask
 
 
 @contextlib.contextmanager
 def make_peer(kind: str, folder: str):
     """Starts a peer in its own process."""
-    process = subprocess.Popen([FLAGS.torch_python, PEER, kind, folder,
-                                str(len(os.sched_getaffinity(0)))], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               text=True)
+    process = subprocess.Popen(
+        [FLAGS.torch_python, PEER, kind, folder, str(len(os.sched_getaffinity(0)))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         while (line := process.stdout.readline()) and line != "ready\n":
             pass
@@ -187,6 +245,7 @@ def make_peer(kind: str, folder: str):
             process.stdin.write(json.dumps(batches) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
+
         yield ask
     finally:
         process.stdin.close()
@@ -196,7 +255,7 @@ def make_peer(kind: str, folder: str):
 def batches_of(texts: list[str], size: int) -> list[list[str]]:
     """Returns all texts in batches, the short ones first."""
     ordered = sorted(texts, key=len)
-    return [ordered[start:start + size] for start in range(0, len(ordered), size)]
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def make_work(texts: list[str]) -> dict[str, list]:
@@ -204,10 +263,14 @@ def make_work(texts: list[str]) -> dict[str, list]:
     draw = random.Random(2)
     ids = [101, *(draw.randrange(1000, 25000) for _ in range(14)), 102]
     row = {"input_ids": [ids], "input_mask": [[1] * 16], "segment_ids": [[0] * 16]}
-    mixed = [texts[start:start + 32] for start in range(0, len(texts) - 31, 32)]
+    mixed = [texts[start : start + 32] for start in range(0, len(texts) - 31, 32)]
     unsorted = {UNSORTED: mixed, SORTED: [batch for some in mixed for batch in batches_of(some, 8)]} if mixed else {}
-    return {SHORT: [row] * FLAGS.singles, "one text": [[text] for text in texts[:FLAGS.singles]],
-            **{f"batch {size}": batches_of(texts, size) for size in BATCH_SIZES}, **unsorted}
+    return {
+        SHORT: [row] * FLAGS.singles,
+        "one text": [[text] for text in texts[: FLAGS.singles]],
+        **{f"batch {size}": batches_of(texts, size) for size in BATCH_SIZES},
+        **unsorted,
+    }
 
 
 def measure(sides: dict, work: dict[str, list]) -> dict[str, dict[str, list[float]]]:
@@ -230,7 +293,7 @@ def rotated(names: list[str], turn: int) -> list[str]:
     what ran before a side moves its times.
     """
     first = turn % len(names)
-    return (names[first:] + names[:first])[::-1 if turn % 2 else 1]
+    return (names[first:] + names[:first])[:: -1 if turn % 2 else 1]
 
 
 def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count: int) -> None:
@@ -246,29 +309,31 @@ def check(answers: dict) -> None:
     expected = np.array(answers[OURS]["probabilities"])
     for name, answer in answers.items():
         worst = float(np.abs(np.array(answer["probabilities"]) - expected).max())
-        bound = max((value for precision, value in LARGEST_DIFFERENCE.items() if precision in name),
-                    default=LARGEST_DIFFERENCE[FLAGS.precision])
+        bound = max(
+            (value for precision, value in LARGEST_DIFFERENCE.items() if precision in name),
+            default=LARGEST_DIFFERENCE[FLAGS.precision],
+        )
         if worst > bound:
             sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {bound}")
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
-    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention.
-    """
+    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention."""
     width, layers = model.hidden_size, model.num_hidden_layers
-    weights = layers * (4 * width ** 2 + 2 * width * model.intermediate_size)
-    return sum(2 * count * weights + 4 * layers * count ** 2 * width for count in token_counts) / 1e9
+    weights = layers * (4 * width**2 + 2 * width * model.intermediate_size)
+    return sum(2 * count * weights + 4 * layers * count**2 * width for count in token_counts) / 1e9
 
 
 def machine_limit() -> float:
     """Measures gigaflops per second of a large float32 matrix product on this machine."""
     import tensorflow as tf
+
     size, best = 4096, 0.0
     matrix = tf.random.normal([size, size])
     for _ in range(5):
         began = time.perf_counter()
         tf.matmul(matrix, matrix)[0, 0].numpy()
-        best = max(best, 2 * size ** 3 / (time.perf_counter() - began) / 1e9)
+        best = max(best, 2 * size**3 / (time.perf_counter() - began) / 1e9)
     return best
 
 
@@ -280,31 +345,38 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
     names = list(figures[first])
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
     middle = {
-        side: {name: statistics.median(series)
-               for name, series in values.items()}
-        for side, values in figures.items()
+        side: {name: statistics.median(series) for name, series in values.items()} for side, values in figures.items()
     }
     for side, values in middle.items():
         print(f"| {side} | {' | '.join(f'{values[name]:.1f}' for name in names)} |")
     for side, values in middle.items():
         short = middle[first][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
-        print(f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50" + (
-            f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} "
-            f"times as long as the same "
-            "texts in sorted batches of 8" if f"{SORTED}: texts/s" in values else ""))
+        print(
+            f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50"
+            + (
+                f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} "
+                f"times as long as the same "
+                "texts in sorted batches of 8"
+                if f"{SORTED}: texts/s" in values
+                else ""
+            )
+        )
     limit = machine_limit()
     print(f"\na large matrix product: {limit:.0f} GFLOP/s")
     for size in BATCH_SIZES:
         rates = {side: values[f"batch {size}: texts/s"] for side, values in middle.items()}
         shares = ", ".join(f"{side} {rate * operations / count / limit:.0%}" for side, rate in rates.items())
-        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}"
-                                                        for side in peers)
-              + f"; of that limit, for the tokens without padding: {shares}")
+        print(
+            f"batch {size}: {first} has "
+            + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}" for side in peers)
+            + f"; of that limit, for the tokens without padding: {shares}"
+        )
 
 
 def profile(ask, texts: list[str]) -> None:
     """Prints the share of time of each kind of our operations, for both batch sizes."""
     from operation_times import operation_times
+
     for size in BATCH_SIZES:
         batches = batches_of(texts, size)
         ask(batches)
@@ -320,6 +392,7 @@ def main(_) -> None:
     if not os.path.exists(FLAGS.torch_python):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     import tensorflow as tf
+
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.intra_op_threads)
     texts = make_texts()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -338,8 +411,7 @@ def main(_) -> None:
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
         figures = measure(sides, make_work(texts))
         counts = [
-            min(FLAGS.max_seq_length,
-                len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)
+            min(FLAGS.max_seq_length, len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)
         ]
     report(figures, gigaflops(model, counts), len(texts))
 

@@ -47,6 +47,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 def session_config(settings: dict[str, object]):
     """Returns the ConfigProto of a setting."""
     import tensorflow as tf
+
     config = tf.compat.v1.ConfigProto()
     for name, value in settings.items():
         if name.startswith("rewrite."):
@@ -61,12 +62,16 @@ def session_config(settings: dict[str, object]):
 def measure(settings: dict[str, object], model: str) -> dict[str, list[float]]:
     """Returns the seconds of requests of each shape, in a session with these settings."""
     from official_bert.server.servable import Servable
+
     signature = Servable("model", 1, model, session_config(settings)).signature("")
     rng = np.random.default_rng(1)
     seconds: dict[str, list[float]] = {}
     for name, shape in SHAPES.items():
-        inputs = {"input_ids": rng.integers(1000, 25000, shape, np.int32), "input_mask": np.ones(shape, np.int32),
-                  "segment_ids": np.zeros(shape, np.int32)}
+        inputs = {
+            "input_ids": rng.integers(1000, 25000, shape, np.int32),
+            "input_mask": np.ones(shape, np.int32),
+            "segment_ids": np.zeros(shape, np.int32),
+        }
         for number in range(-FLAGS.requests // 4, FLAGS.requests):
             began = time.perf_counter()
             signature.run(inputs)
@@ -101,8 +106,7 @@ def main(_) -> None:
     heads = " | ".join(f"{shape}: p50 (ms) | times the default" for shape in SHAPES)
     print(f"| setting | {heads} |\n|---" + "|---" * 2 * len(SHAPES) + "|")
     medians = {
-        name: {shape: statistics.median(values)
-               for shape, values in shapes.items()}
+        name: {shape: statistics.median(values) for shape, values in shapes.items()}
         for name, shapes in seconds_of.items()
     }
     for name, shapes in medians.items():

@@ -38,19 +38,29 @@ def write_adapters(folder: str) -> list[str]:
     """Writes adapters with random weights as PEFT folders."""
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.stored_models import Adapters, LowRank
+
     base, draw = formats.encoder_of(formats.read(FLAGS.init_checkpoint)), np.random.default_rng(0)
     width = base.config.hidden_size
 
     def numbers(*shape):
         return draw.normal(scale=0.05, size=shape).astype(np.float32)
+
     paths = []
     for number in range(FLAGS.tasks):
-        names = [f"layer_{layer}/attention/{name}" for layer in range(base.config.num_hidden_layers)
-                 for name in ("query", "value")]
+        names = [
+            f"layer_{layer}/attention/{name}"
+            for layer in range(base.config.num_hidden_layers)
+            for name in ("query", "value")
+        ]
         products = {name: LowRank(numbers(width, FLAGS.rank), numbers(FLAGS.rank, width), 2.0) for name in names}
         head = {"classifier/output_weights": numbers(2, width), "classifier/output_bias": numbers(2)}
-        stored = dataclasses.replace(base, weights={**base.weights, **head}, head="classifier", labels=["bad", "good"],
-                                     adapters=Adapters(products, tuple(head), os.path.abspath(FLAGS.init_checkpoint)))
+        stored = dataclasses.replace(
+            base,
+            weights={**base.weights, **head},
+            head="classifier",
+            labels=["bad", "good"],
+            adapters=Adapters(products, tuple(head), os.path.abspath(FLAGS.init_checkpoint)),
+        )
         paths.append(os.path.join(folder, f"task{number}"))
         formats.write(stored, "peft", paths[-1])
     return paths
@@ -59,8 +69,9 @@ def write_adapters(folder: str) -> list[str]:
 def export(*arguments: str) -> None:
     """Runs `run_export`."""
     command = [sys.executable, "-m", "official_bert.run_export", "--warmup_batch_sizes=1", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | {
-        "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     if done.returncode:
         sys.exit(f"error: run_export {' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
 
@@ -68,8 +79,13 @@ def export(*arguments: str) -> None:
 def measure(models: str) -> dict:
     """Returns the megabytes of a server of the models below a folder, on disk and in memory, and its answers."""
     command = [sys.executable, "-m", "official_bert.serve", f"--models={models}", "--rest_api_port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)}) as server:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as server:
         try:
             began = time.monotonic()
             url = re.search(r"http://[^\s;]+", next(line for line in server.stdout if line.startswith("Serving")))[0]
@@ -84,14 +100,21 @@ def measure(models: str) -> dict:
         finally:
             server.terminate()
     disk = sum(path.stat().st_size for path in pathlib.Path(models).rglob("text/1/**/*") if path.is_file())
-    return {"memory": int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1e3, "disk": disk / 1e6, "ready": ready,
-            "seconds": statistics.median(seconds), "together": together, "answers": answers}
+    return {
+        "memory": int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1e3,
+        "disk": disk / 1e6,
+        "ready": ready,
+        "seconds": statistics.median(seconds),
+        "together": together,
+        "answers": answers,
+    }
 
 
 def ask(url: str, number: int, texts: list[str]) -> np.ndarray:
     """Returns the probabilities that a task gives to texts."""
-    request = urllib.request.Request(f"{url}/v1/models/task{number}:predict",
-                                     json.dumps({"inputs": {"text": texts}}).encode())
+    request = urllib.request.Request(
+        f"{url}/v1/models/task{number}:predict", json.dumps({"inputs": {"text": texts}}).encode()
+    )
     with urllib.request.urlopen(request, timeout=300) as response:
         return np.array(json.load(response)["outputs"]["probabilities"])
 
@@ -112,14 +135,20 @@ def main(_) -> None:
     export(f"--checkpoint={FLAGS.init_checkpoint}", f"--adapters={','.join(adapters)}", f"--output={one}/several")
     constants = [] if FLAGS.constant_weights else ["--noconstant_weights"]
     for path in adapters:
-        export(f"--checkpoint={path}", f"--base={FLAGS.init_checkpoint}", f"--output={each}/{os.path.basename(path)}",
-               *constants)
+        export(
+            f"--checkpoint={path}",
+            f"--base={FLAGS.init_checkpoint}",
+            f"--output={each}/{os.path.basename(path)}",
+            *constants,
+        )
     print("| server | memory | on disk (text) | until ready | 32 texts | 32 texts to every task at once |")
     print("|---|---|---|---|---|---|")
     rows = {f"one export of {FLAGS.tasks} tasks": measure(one), f"{FLAGS.tasks} exports": measure(each)}
     for name, row in rows.items():
-        print(f"| {name} | {row['memory']:,.0f} MB | {row['disk']:,.0f} MB | {row['ready']:.0f} s | "
-              f"{1000 * row['seconds']:.0f} ms | {1000 * row['together']:.0f} ms |")
+        print(
+            f"| {name} | {row['memory']:,.0f} MB | {row['disk']:,.0f} MB | {row['ready']:.0f} s | "
+            f"{1000 * row['seconds']:.0f} ms | {1000 * row['together']:.0f} ms |"
+        )
     first, second = (row["answers"] for row in rows.values())
     print(f"\nlargest difference of a probability: {max(np.abs(first[key] - second[key]).max() for key in first):.1e}")
 

@@ -17,15 +17,17 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", None, "The folder of the data.", required=True)
-flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder: its configuration and its vocabulary.",
-                    required=True)
+flags.DEFINE_string(
+    "init_checkpoint", None, "A Hugging Face folder: its configuration and its vocabulary.", required=True
+)
 flags.DEFINE_list("datasets", ["mrpc", "sst2"], "Of GLUE.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"],
-                  "bfloat16 as in a long training: compiled for each length.")
+flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16"], "bfloat16 as in a long training: compiled for each length."
+)
 flags.DEFINE_integer("batch_size", 32, "Rows of a batch.")
 flags.DEFINE_integer("turns", 3, "Turns of both.", lower_bound=1)
 flags.DEFINE_integer("steps", 20, "Steps, and batches, of a turn.", lower_bound=1)
-LONG_TRAINING = 10 ** 6  # steps
+LONG_TRAINING = 10**6  # steps
 
 
 class Contender:
@@ -39,11 +41,19 @@ class Contender:
         from official_bert.training.running.cluster import Placement
         from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
         from official_bert.training.trainer import Trainer
+
         config = load_config(
-            None, overrides=[
-                "task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}",
-                f"training.precision={FLAGS.precision}", f"training.skip_padding={skips}".lower()
-            ], defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+            None,
+            overrides=[
+                "task=glue",
+                f"options.dataset={dataset}",
+                f"training.batch_size={FLAGS.batch_size}",
+                f"training.precision={FLAGS.precision}",
+                f"training.skip_padding={skips}".lower(),
+            ],
+            defaults=run_config.DEFAULTS,
+            checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
+        )
         distribution.set_precision(FLAGS.precision)
         folder = os.path.join(FLAGS.data, "glue", glue_files.DATASETS[dataset].folder)
         resolved = load_task(config).resolve(DataFiles(data_dir=folder), TRAIN_AND_EVALUATE)
@@ -77,15 +87,20 @@ def row_of(dataset: str) -> str:
     for name in ("seconds", "processor_seconds"):
         before, after = (getattr(contender, name)[1:] for contender in (padded, real))
         ratios = [one / other for one, other in zip(before, after)]
-        cells += [f"{1000 * statistics.median(before):.0f}", f"{1000 * statistics.median(after):.0f}",
-                  f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
+        cells += [
+            f"{1000 * statistics.median(before):.0f}",
+            f"{1000 * statistics.median(after):.0f}",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        ]
     return f"| {' | '.join(cells)} |"
 
 
 def main(_) -> None:
     """Prints the table."""
-    print(f"| {FLAGS.precision} | tokens with padding / real | step (ms) | real tokens alone (ms) | times as fast "
-          "| processor time (ms) | real tokens alone (ms) | times as fast |")
+    print(
+        f"| {FLAGS.precision} | tokens with padding / real | step (ms) | real tokens alone (ms) | times as fast "
+        "| processor time (ms) | real tokens alone (ms) | times as fast |"
+    )
     print("|---" * 8 + "|")
     for dataset in FLAGS.datasets:
         print(row_of(dataset), flush=True)

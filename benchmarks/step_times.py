@@ -47,8 +47,11 @@ def random_batch(spec: Mapping[str, tf.TensorSpec], vocab_size: int) -> dict[str
     length = spec["input_ids"].shape[1]
     for name, feature in spec.items():
         highest = {"masked_lm_positions": length, "next_sentence_labels": 2, "segment_ids": 2}.get(name, vocab_size)
-        values = rng.integers(
-            0, highest, feature.shape) if feature.dtype.is_integer and name != "input_mask" else np.ones(feature.shape)
+        values = (
+            rng.integers(0, highest, feature.shape)
+            if feature.dtype.is_integer and name != "input_mask"
+            else np.ones(feature.shape)
+        )
         batch[name] = tf.constant(values, feature.dtype)
     return batch
 
@@ -104,8 +107,10 @@ def main(_) -> None:
         for _ in range(FLAGS.turns):
             for contender in contenders.values():
                 contender.measure(FLAGS.steps)
-    medians = {what: {name: round(statistics.median(one.measured[what]), 4) for name, one in contenders.items()}
-               for what in ("step", "text")}
+    medians = {
+        what: {name: round(statistics.median(one.measured[what]), 4) for name, one in contenders.items()}
+        for what in ("step", "text")
+    }
     with written_whole(FLAGS.output) as file:
         json.dump(medians, file, indent=1)
     for name in names:

@@ -51,7 +51,7 @@ Encoder = Callable[[list[str]], Iterable]  # lines -> ids of each line, as an it
 
 def batches(lines: list[str], size: int = BATCH) -> list[list[str]]:
     """Returns `lines` in batches of `size`."""
-    return [lines[start:start + size] for start in range(0, len(lines), size)]
+    return [lines[start : start + size] for start in range(0, len(lines), size)]
 
 
 def in_threads(function: Callable, jobs: list, cores: int) -> list:
@@ -63,17 +63,20 @@ def in_threads(function: Callable, jobs: list, cores: int) -> list:
 def ours_fast(vocab_file: str, cores: int) -> Encoder:
     """`FastTokenizer` on strings."""
     from official_bert.text.fast_tokenization import FastTokenizer
+
     tokenizer = FastTokenizer(vocab_file)
 
     def encode(lines):
         encoded = in_threads(tokenizer.encode_lines, batches(lines, 5000), cores)
         return itertools.chain.from_iterable(np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in encoded)
+
     return encode
 
 
 def ours_fast_bytes(vocab_file: str, cores: int) -> Encoder:
     """`FastTokenizer` on UTF-8 as it comes from files, the generator's way."""
     from official_bert.text.fast_tokenization import FastTokenizer
+
     tokenizer = FastTokenizer(vocab_file)
 
     def encode(lines):
@@ -81,6 +84,7 @@ def ours_fast_bytes(vocab_file: str, cores: int) -> Encoder:
         encode.began = time.perf_counter()  # type: ignore[attr-defined]
         encoded = in_threads(tokenizer.encode_bytes, data, cores)
         return itertools.chain.from_iterable(np.split(part.ids, np.cumsum(part.lengths)[:-1]) for part in encoded)
+
     return encode
 
 
@@ -93,6 +97,7 @@ def ours_plain(vocab_file: str, cores: int) -> Encoder:
 def official_models(vocab_file: str, cores: int) -> Encoder:
     """The 2018 code, as tf-models-official maintains it."""
     from official.nlp.tools import tokenization
+
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
     return lambda lines: [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)) for line in lines]
 
@@ -100,17 +105,23 @@ def official_models(vocab_file: str, cores: int) -> Encoder:
 def hugging_face(vocab_file: str, cores: int) -> Encoder:
     """The `tokenizers` package (Rust)."""
     from tokenizers.implementations import BertWordPieceTokenizer
+
     tokenizer = BertWordPieceTokenizer(vocab_file, lowercase=True)
 
     def encode(lines):
-        return [encoding.ids for batch in batches(lines)
-                for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)]
+        return [
+            encoding.ids
+            for batch in batches(lines)
+            for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)
+        ]
+
     return encode
 
 
 def flash(vocab_file: str, cores: int) -> Encoder:
     """flash-tokenizer (C++)."""
     from flash_tokenizer import BertTokenizerFlash
+
     tokenizer = BertTokenizerFlash(vocab_file, do_lower_case=True, model_max_length=LONGEST).tokenizer
     return lambda lines: [tokenizer.encode(line, "longest", LONGEST)[1:-1] for line in lines]
 
@@ -118,6 +129,7 @@ def flash(vocab_file: str, cores: int) -> Encoder:
 def bling(vocab_file: str, cores: int) -> Encoder:
     """blingfire (C++), whose model of the uncased vocabulary is part of the package."""
     import blingfire
+
     model = blingfire.load_model(str(pathlib.Path(blingfire.__file__).parent / "bert_base_tok.bin"))
     return lambda lines: [blingfire.text_to_ids(model, line, len(line) + 1, 100, no_padding=True) for line in lines]
 
@@ -125,10 +137,10 @@ def bling(vocab_file: str, cores: int) -> Encoder:
 def library_bpe(bpe_file: str, cores: int) -> Encoder:
     """The `tokenizers` package, which defines byte-level BPE."""
     import tokenizers
+
     tokenizer = tokenizers.Tokenizer.from_file(bpe_file)
     return lambda lines: [
-        encoding.ids for batch in batches(lines)
-        for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)
+        encoding.ids for batch in batches(lines) for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)
     ]
 
 
@@ -136,27 +148,30 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
     """Our GraphTokenizer (in SavedModels), or a tokenizer of tensorflow-text, mapped over a tf.data pipeline."""
     import tensorflow as tf
     import tensorflow_text
+
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     words = pathlib.Path(vocab_file).read_text(encoding="utf-8").splitlines()
     if kind.startswith("Graph"):
         from official_bert.text.graph_loading import load_graph
+
         tokenizer = load_graph(vocab_file)
         if kind.endswith("op"):  # as before WordPiece was made of TensorFlow's own ops
-            op = tensorflow_text.FastWordpieceTokenizer(words, token_out_type=tf.int32, max_bytes_per_word=800,
-                                                        no_pretokenization=True)
+            op = tensorflow_text.FastWordpieceTokenizer(
+                words, token_out_type=tf.int32, max_bytes_per_word=800, no_pretokenization=True
+            )
 
             def cut(texts):
                 pieces = op.tokenize(texts)
                 return pieces.values, tf.cast(pieces.row_splits, tf.int32)
+
             tokenizer._pieces = cut
         tokenize = tokenizer.tokenize_with_offsets if kind.endswith("offsets") else tokenizer.tokenize
     elif kind == "BertTokenizer":
         tokenizer = tensorflow_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
         tokenize = lambda lines: tokenizer.tokenize(lines).merge_dims(1, 2)  # noqa: E731
     else:
-        tokenizer = tensorflow_text.FastBertTokenizer(words, lower_case_nfd_strip_accents=True,
-                                                      token_out_type=tf.int32)
+        tokenizer = tensorflow_text.FastBertTokenizer(words, lower_case_nfd_strip_accents=True, token_out_type=tf.int32)
         tokenize = tokenizer.tokenize
     tokenize = tf.function(tokenize, input_signature=[tf.TensorSpec([None], tf.string)])  # traced once
 
@@ -165,13 +180,14 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
         parts = list(data.map(tokenize, num_parallel_calls=cores).prefetch(2))
         parts = [part[0] if isinstance(part, tuple) else part for part in parts]
         return itertools.chain.from_iterable(
-            np.split(part.values.numpy(), part.row_splits.numpy()[1:-1]) for part in parts)
+            np.split(part.values.numpy(), part.row_splits.numpy()[1:-1]) for part in parts
+        )
+
     return encode
 
 
 class Contender(NamedTuple):
-    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to.
-    """
+    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to."""
 
     make: Callable[[str, int], Encoder]
     slow: bool
@@ -193,17 +209,20 @@ CONTENDERS = {
     "Hugging Face tokenizers": Contender(hugging_face, False, True),
     "flash-tokenizer": Contender(flash, False, False, package="flash_tokenizer"),
     "blingfire": Contender(bling, False, False, package="blingfire"),
-    "official_bert GraphTokenizer with tf-text's op": Contender(functools.partial(in_graph, "GraphTokenizer op"), False,
-                                                                True),
+    "official_bert GraphTokenizer with tf-text's op": Contender(
+        functools.partial(in_graph, "GraphTokenizer op"), False, True
+    ),
     "official_bert GraphTokenizer": Contender(functools.partial(in_graph, "GraphTokenizer"), False, True),
-    "official_bert GraphTokenizer with offsets": Contender(functools.partial(in_graph, "GraphTokenizer with offsets"),
-                                                           False, True),
+    "official_bert GraphTokenizer with offsets": Contender(
+        functools.partial(in_graph, "GraphTokenizer with offsets"), False, True
+    ),
     "tf-text FastBertTokenizer": Contender(functools.partial(in_graph, "FastBertTokenizer"), False, True),
     "tf-text BertTokenizer": Contender(functools.partial(in_graph, "BertTokenizer"), False, True),
     "BPE: Hugging Face tokenizers": Contender(library_bpe, False, True, library_bpe),
     "BPE: official_bert GraphByteBpe": Contender(functools.partial(in_graph, "GraphByteBpe"), False, True, library_bpe),
-    "BPE: official_bert GraphByteBpe with offsets": Contender(functools.partial(in_graph, "GraphByteBpe with offsets"),
-                                                              False, True, library_bpe),
+    "BPE: official_bert GraphByteBpe with offsets": Contender(
+        functools.partial(in_graph, "GraphByteBpe with offsets"), False, True, library_bpe
+    ),
 }
 
 
@@ -227,8 +246,7 @@ def differing(encode: Encoder, contender: Contender, lines: list[str]) -> int:
 
 
 def run_contender(name: str, cores: int) -> None:
-    """Prints, for each line on standard input, the megabytes per second of one round; at the end the differing lines.
-    """
+    """Prints, for each line on standard input, the megabytes per second of one round; at the end the differing lines."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     contender = CONTENDERS[name]
     encode = contender.make(contender.file, cores)
@@ -242,22 +260,37 @@ def run_contender(name: str, cores: int) -> None:
         seconds = taken if FLAGS.clock == "wall" else (time.process_time() - used) / cores
         print(size / 1e6 / seconds, flush=True)
     rows = [row["text"] for row in json.loads(GOLDEN.read_text(encoding="utf-8"))]
-    print(json.dumps({"text": differing(encode, contender, lines[:COMPARED_LINES]),
-                      "lines": len(lines[:COMPARED_LINES]), "golden": differing(encode, contender, rows)}))
+    print(
+        json.dumps(
+            {
+                "text": differing(encode, contender, lines[:COMPARED_LINES]),
+                "lines": len(lines[:COMPARED_LINES]),
+                "golden": differing(encode, contender, rows),
+            }
+        )
+    )
 
 
 def run_in_turns(names: list[str], cores: int) -> dict[str, dict]:
     """Returns the best rate of each contender and its differing lines."""
-    processes = {name: subprocess.Popen([sys.executable, *sys.argv, f"--contender={name}", f"--cores={cores}"],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in names}
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, *sys.argv, f"--contender={name}", f"--cores={cores}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    }
     rates: dict[str, list[float]] = {name: [] for name in names}
     for name, process in [*processes.items()] * FLAGS.rounds:
         print(file=process.stdin, flush=True)
         if not (line := process.stdout.readline()):
             raise ValueError(f"{name} on {cores} cores ended with status {process.wait()}")
         rates[name].append(float(line))
-    return {name: {"rate": max(rates[name]), **json.loads(process.communicate()[0])}
-            for name, process in processes.items()}
+    return {
+        name: {"rate": max(rates[name]), **json.loads(process.communicate()[0])} for name, process in processes.items()
+    }
 
 
 def main(_) -> None:
@@ -265,16 +298,21 @@ def main(_) -> None:
     if FLAGS.contender:
         run_contender(FLAGS.contender, FLAGS.cores)
         return
-    names = [name for name, contender in CONTENDERS.items()
-             if FLAGS.only in name and contender.file and importlib.util.find_spec(contender.package)]
+    names = [
+        name
+        for name, contender in CONTENDERS.items()
+        if FLAGS.only in name and contender.file and importlib.util.find_spec(contender.package)
+    ]
     single = run_in_turns(names, 1)
     two = run_in_turns([name for name in names if CONTENDERS[name].parallel], 2)
     print("| tokenizer | MB/s, 1 core | MB/s, 2 cores | lines that differ | of 1,694 golden rows |")
     print("|---|---|---|---|---|")
     for name, result in single.items():
         rate = f"{two[name]['rate']:.1f}" if name in two else ""
-        print(f"| {name} | {result['rate']:.1f} | {rate} | {result['text']:,} of {result['lines']:,} | "
-              f"{result['golden']:,} |")
+        print(
+            f"| {name} | {result['rate']:.1f} | {rate} | {result['text']:,} of {result['lines']:,} | "
+            f"{result['golden']:,} |"
+        )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def makers() -> dict[str, Callable]:
     from official_bert.tasks.tagging.served import ServedTagger
     from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
     from official_bert.text.graph import GraphTokenizer
+
     common = (GraphTokenizer(FLAGS.vocab_file, True), LONGEST)
     labels = ["a", "b", "c"]
     return {
@@ -45,16 +46,21 @@ def makers() -> dict[str, Callable]:
         "classifier": lambda: ServedClassifier(Classifier.make(SIZE, {"num_classes": 3}), *common, labels=labels),
         "multi_label": lambda: ServedMultiLabel(Classifier.make(SIZE, {"num_classes": 3}), *common, labels=labels),
         "regression": lambda: ServedRegression(Classifier.make(SIZE, {"num_classes": 1}), *common),
-        "tagger": lambda: ServedTagger(Tagger.make(SIZE, {"num_tags": len(TAGS)}), *common, labels=TAGS, doc_stride=
-                                       STRIDE), "question_answering": lambda: ServedSpans(
-                                           SpanPredictor.make(SIZE), *common, doc_stride=STRIDE, max_query_length=16)
+        "tagger": lambda: ServedTagger(
+            Tagger.make(SIZE, {"num_tags": len(TAGS)}), *common, labels=TAGS, doc_stride=STRIDE
+        ),
+        "question_answering": lambda: ServedSpans(
+            SpanPredictor.make(SIZE), *common, doc_stride=STRIDE, max_query_length=16
+        ),
     }
 
 
 def seconds_of(signature, texts: list[str]) -> float:
     """Returns the seconds that one request with these texts takes."""
-    values = {name: np.array([b"who walked ?" if name == "question" else text.encode() for text in texts], object)
-              for name in signature.inputs}
+    values = {
+        name: np.array([b"who walked ?" if name == "question" else text.encode() for text in texts], object)
+        for name in signature.inputs
+    }
     began = time.perf_counter()
     signature.run(values)
     return time.perf_counter() - began
@@ -63,6 +69,7 @@ def seconds_of(signature, texts: list[str]) -> float:
 def measure(folder: str, requests: list[list[str]]) -> list[float]:
     """Returns the ratio of unsorted to sorted requests in each round, after one to warm up."""
     from official_bert.server.servable import Servable
+
     ask = functools.partial(seconds_of, Servable("model", 1, f"{folder}/text/1").signature(""))
     ratios = []
     for _ in range(FLAGS.rounds + 1):
@@ -76,12 +83,13 @@ def main(_) -> None:
     import tensorflow_text  # noqa: F401
 
     from official_bert.serving import export
+
     if not FLAGS.vocab_file:
         sys.exit("error: expected --vocab_file")
     config = Config(task="classification", model=SIZE, tokenizer=TokenizerConfig(vocab_file=FLAGS.vocab_file))
     # blanks for fill_mask, words like others elsewhere
     texts = [text.replace("paper", "[MASK]") for text in make_texts()]
-    requests = [texts[start:start + 32] for start in range(0, len(texts) - 31, 32)]
+    requests = [texts[start : start + 32] for start in range(0, len(texts) - 31, 32)]
     print("| head | unsorted / sorted, median | lowest, highest |\n|---|---|---|")
     for name, make in makers().items():
         with tempfile.TemporaryDirectory() as folder:

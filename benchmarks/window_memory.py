@@ -36,11 +36,13 @@ def measure() -> None:
     import tensorflow_text  # noqa: F401
 
     from official_bert.server.servable import Servable
+
     signature = Servable("model", 1, FLAGS.model).signature("")
 
     def ask(windows: int) -> None:
         words = LONGEST - 6 + (windows - 1) * STRIDE
         signature.run({"question": np.array([QUESTION], object), "context": np.array([b"the " * words], object)})
+
     ask(1)
     first = megabytes("VmHWM")
     ctypes.CDLL(None).malloc_trim(0)  # as the server does
@@ -63,17 +65,25 @@ def main(_) -> None:
     from official_bert.serving import export
     from official_bert.tasks.squad.served import ServedSpans
     from official_bert.text.graph import GraphTokenizer
+
     config = Config(task="squad", model=SIZE, tokenizer=TokenizerConfig(vocab_file=FLAGS.vocab_file))
     model = SpanPredictor.make(SIZE)
-    print(f"| --tokens_at_once | one window: most (MB) | then (MB) | {FLAGS.windows} windows: most (MB) | more (MB) |\n"
-          "|---|---|---|---|---|")
+    print(
+        f"| --tokens_at_once | one window: most (MB) | then (MB) | {FLAGS.windows} windows: most (MB) | more (MB) |\n"
+        "|---|---|---|---|---|"
+    )
     for tokens in map(int, FLAGS.tokens_at_once):
-        served = ServedSpans(model, GraphTokenizer(FLAGS.vocab_file, True), LONGEST, doc_stride=STRIDE,
-                             tokens_at_once=tokens)
+        served = ServedSpans(
+            model, GraphTokenizer(FLAGS.vocab_file, True), LONGEST, doc_stride=STRIDE, tokens_at_once=tokens
+        )
         with tempfile.TemporaryDirectory() as folder:
             export.export(served, config, export.ExportOptions(output=folder, batch_sizes=()))
-            done = subprocess.run([sys.executable, __file__, f"--model={folder}/text/1", f"--windows={FLAGS.windows}"],
-                                  check=True, stdout=subprocess.PIPE, text=True)
+            done = subprocess.run(
+                [sys.executable, __file__, f"--model={folder}/text/1", f"--windows={FLAGS.windows}"],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         first, before, most = map(float, done.stdout.split()[-3:])
         print(f"| {tokens} | {first:.0f} | {before:.0f} | {most:.0f} | {most - before:.0f} |", flush=True)
 

@@ -29,8 +29,9 @@ from typing import Any
 from absl import flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("image", "tensorflow/serving:2.20.0",
-                    "The image of TensorFlow Serving; deploy/docker-compose.yml has the same.")
+flags.DEFINE_string(
+    "image", "tensorflow/serving:2.20.0", "The image of TensorFlow Serving; deploy/docker-compose.yml has the same."
+)
 flags.DEFINE_float("seconds", 180.0, "The longest that a server may take to load the models.", 1.0)
 
 DEPLOY = os.path.dirname(os.path.abspath(__file__))
@@ -40,17 +41,21 @@ WORDS = ("the", "river", "between", "a", "Zürich", "naïve", "mountain", "[MASK
 HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # name: task, its options, options of the export
     "fill_mask": ("pretraining", {}, {"top_k": 3}),
     "classifier": ("classification", {"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
-    "windows": ("classification", {
-        "kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4
-    }, {}), "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
-    "pairs": ("glue", {"dataset": "rte",
-                       "labels": ["entailment",
-                                  "not_entailment"]}, {}), "regression": ("glue", {"dataset": "stsb"}, {}),
-    "choice": ("swag", {}, {}), "question_answering": ("squad", {"doc_stride": 8, "max_query_length": 12}, {}),
-    "tagger": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8},
-               {}), "tagger_crf": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8,
-                                           "crf": True}, {}), "embeddings": ("retrieval", {}, {}),
-    "sparse_vectors": ("splade", {}, {"top_k": 24}), "reranker": ("reranking", {}, {})
+    "windows": (
+        "classification",
+        {"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4},
+        {},
+    ),
+    "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
+    "pairs": ("glue", {"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
+    "regression": ("glue", {"dataset": "stsb"}, {}),
+    "choice": ("swag", {}, {}),
+    "question_answering": ("squad", {"doc_stride": 8, "max_query_length": 12}, {}),
+    "tagger": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8}, {}),
+    "tagger_crf": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8, "crf": True}, {}),
+    "embeddings": ("retrieval", {}, {}),
+    "sparse_vectors": ("splade", {}, {"top_k": 24}),
+    "reranker": ("reranking", {}, {}),
 }
 
 
@@ -82,6 +87,7 @@ def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
+
     letters = "abcdefghijklmnopqrstuvwxyz"
     vocabulary = [
         "[PAD]",
@@ -97,16 +103,30 @@ def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
     vocab_file = os.path.join(folder, "vocab.txt")
     with open(vocab_file, "w", encoding="utf-8") as file:
         file.writelines(f"{token}\n" for token in vocabulary)
-    size = ModelConfig(vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-                       intermediate_size=32, max_position_embeddings=48, initializer_range=0.5)
+    size = ModelConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=48,
+        initializer_range=0.5,
+    )
     names = []
     for head in heads:
         task_name, options, choices = HEADS[head]
-        config = Config(task=task_name, model=size, options={"max_seq_length": 48, **options},
-                        tokenizer=TokenizerConfig(vocab_file=vocab_file))
+        config = Config(
+            task=task_name,
+            model=size,
+            options={"max_seq_length": 48, **options},
+            tokenizer=TokenizerConfig(vocab_file=vocab_file),
+        )
         task = load_task(config)
-        export.export(make_served_model(task, task.build_model(), ServingOptions(**choices)), config,
-                      export.ExportOptions(output=os.path.join(folder, head), batch_sizes=(1, 8)))
+        export.export(
+            make_served_model(task, task.build_model(), ServingOptions(**choices)),
+            config,
+            export.ExportOptions(output=os.path.join(folder, head), batch_sizes=(1, 8)),
+        )
         names += [f"{head}/{form}" for form in export.FORMS]
     return names
 
@@ -114,8 +134,10 @@ def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
 def write_configuration(folder: str, names: Sequence[str], root: str) -> str:
     """Writes a configuration of models that lie under `root` where they are served; returns its path."""
     path = os.path.join(folder, f"{os.path.basename(root)}.config")
-    entries = (f'  config {{ name: "{model_name(name)}" base_path: "{root}/{name}" model_platform: "tensorflow" }}\n'
-               for name in names)
+    entries = (
+        f'  config {{ name: "{model_name(name)}" base_path: "{root}/{name}" model_platform: "tensorflow" }}\n'
+        for name in names
+    )
     with open(path, "w", encoding="utf-8") as file:
         file.write("model_config_list {\n" + "".join(entries) + "}\n")
     return path
@@ -132,18 +154,43 @@ def tf_serving(folder: str, names: Sequence[str]) -> Iterator[Address]:
     address = Address(*free_ports(2))
     config = os.path.basename(write_configuration(folder, names, "/models"))
     container = f"check_tf_serving_{os.getpid()}"
-    subprocess.run([
-        "docker", "run", "--detach", "--rm", "--init", "--name", container, "--publish",
-        f"127.0.0.1:{address.grpc}:8500", "--publish", f"127.0.0.1:{address.rest}:8501", "--volume",
-        f"{folder}:/models:ro", "--volume", f"{DEPLOY}:/config:ro", "--entrypoint", "tensorflow_model_server",
-        FLAGS.image, "--port=8500", "--rest_api_port=8501", f"--model_config_file=/models/{config}",
-        "--enable_batching", "--enable_per_model_batching_parameters",
-        "--batching_parameters_file=/config/batching.config", "--enable_model_warmup"
-    ], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            "docker",
+            "run",
+            "--detach",
+            "--rm",
+            "--init",
+            "--name",
+            container,
+            "--publish",
+            f"127.0.0.1:{address.grpc}:8500",
+            "--publish",
+            f"127.0.0.1:{address.rest}:8501",
+            "--volume",
+            f"{folder}:/models:ro",
+            "--volume",
+            f"{DEPLOY}:/config:ro",
+            "--entrypoint",
+            "tensorflow_model_server",
+            FLAGS.image,
+            "--port=8500",
+            "--rest_api_port=8501",
+            f"--model_config_file=/models/{config}",
+            "--enable_batching",
+            "--enable_per_model_batching_parameters",
+            "--batching_parameters_file=/config/batching.config",
+            "--enable_model_warmup",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         wait_for(
-            address, names,
-            lambda: subprocess.run(["docker", "inspect", container], capture_output=True, check=False).returncode == 0)
+            address,
+            names,
+            lambda: subprocess.run(["docker", "inspect", container], capture_output=True, check=False).returncode == 0,
+        )
         logs = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
         print(
             f"{FLAGS.image}: {(logs.stdout + logs.stderr).count('Finished reading warmup data')} of {len(names)} "
@@ -159,11 +206,20 @@ def embedded(folder: str, names: Sequence[str]) -> Iterator[Address]:
     """Runs the embedded server with the same models and rules."""
     address = Address(*free_ports(2))
     config = write_configuration(folder, names, folder)
-    server = subprocess.Popen([
-        sys.executable, "-m", "official_bert.serve", f"--rest_api_port={address.rest}", f"--port={address.grpc}",
-        f"--model_config_file={config}", "--enable_per_model_batching_parameters",
-        f"--batching_parameters_file={DEPLOY}/batching.config"
-    ], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            f"--rest_api_port={address.rest}",
+            f"--port={address.grpc}",
+            f"--model_config_file={config}",
+            "--enable_per_model_batching_parameters",
+            f"--batching_parameters_file={DEPLOY}/batching.config",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_for(address, names, lambda: server.poll() is None)
         yield address
@@ -197,13 +253,18 @@ def free_ports(count: int) -> list[int]:
 
 def rows_for(signature: dict[str, str], head: str, count: int, draw: random.Random) -> list[dict[str, Any]]:
     """Returns rows for a signature: texts of mixed lengths, or ids padded with 0."""
+
     def text() -> str:
         return " ".join(draw.choice(WORDS) for _ in range(draw.choice([0, 1, 4, 12])))
 
     def ids(length: int) -> dict[str, list[int]]:
         real = draw.randint(2, length)
-        return {"input_ids": [2, *(draw.randint(5, 60) for _ in range(real - 2)), 3] + [0] * (length - real),
-                "input_mask": [1] * real + [0] * (length - real), "segment_ids": [0] * length}
+        return {
+            "input_ids": [2, *(draw.randint(5, 60) for _ in range(real - 2)), 3] + [0] * (length - real),
+            "input_mask": [1] * real + [0] * (length - real),
+            "segment_ids": [0] * length,
+        }
+
     rows = []
     for _ in range(count):
         if "input_ids" not in signature:
@@ -219,6 +280,7 @@ def rows_for(signature: dict[str, str], head: str, count: int, draw: random.Rand
 def compare(first: Address, second: Address, names: Sequence[str]) -> int:
     """Asks both servers the same and prints a line for each model; returns how many models answer otherwise."""
     from official_bert.server.client import GrpcClient, RestClient
+
     wrong, draw = 0, random.Random(0)
     for folder in names:
         name, head = model_name(folder), folder.split("/")[0]
@@ -226,10 +288,18 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
         with contextlib.ExitStack() as stack:
             clients = {
                 protocol: [stack.enter_context(make(place)) for place in (first, second)]
-                for protocol, make in
-                (("REST",
-                  lambda place, name=name: RestClient(f"http://127.0.0.1:{place.rest}", name, batch_size=max(SIZES))),
-                 ("gRPC", lambda place, name=name: GrpcClient(f"127.0.0.1:{place.grpc}", name, batch_size=max(SIZES))))
+                for protocol, make in (
+                    (
+                        "REST",
+                        lambda place, name=name: RestClient(
+                            f"http://127.0.0.1:{place.rest}", name, batch_size=max(SIZES)
+                        ),
+                    ),
+                    (
+                        "gRPC",
+                        lambda place, name=name: GrpcClient(f"127.0.0.1:{place.grpc}", name, batch_size=max(SIZES)),
+                    ),
+                )
             }
             inputs = clients["REST"][1].signatures()["serving_default"]["inputs"]
             for size in SIZES:
@@ -241,21 +311,29 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
                     if worst > TOLERANCE:
                         differences.append(f"{protocol}, {size} rows")
         wrong += bool(differences)
-        print(f"{name}: {'DIFFERENT in ' + '; '.join(differences) if differences else 'equal'}, at most {largest:.1e}",
-              flush=True)
+        print(
+            f"{name}: {'DIFFERENT in ' + '; '.join(differences) if differences else 'equal'}, at most {largest:.1e}",
+            flush=True,
+        )
     return wrong
 
 
 def difference(first: Any, second: Any) -> float:
     """Returns the largest difference of two answers' numbers; infinite if anything else differs, padding included."""
     if isinstance(first, dict) and isinstance(second, dict):
-        return max((difference(first[key], second[key])
-                    for key in first), default=0.0) if first.keys() == second.keys() else float("inf")
+        return (
+            max((difference(first[key], second[key]) for key in first), default=0.0)
+            if first.keys() == second.keys()
+            else float("inf")
+        )
     if hasattr(first, "tolist") or hasattr(second, "tolist"):
         first, second = (value.tolist() if hasattr(value, "tolist") else value for value in (first, second))
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return max((difference(a, b)
-                    for a, b in zip(first, second)), default=0.0) if len(first) == len(second) else float("inf")
+        return (
+            max((difference(a, b) for a, b in zip(first, second)), default=0.0)
+            if len(first) == len(second)
+            else float("inf")
+        )
     if isinstance(first, float) or isinstance(second, float):
         return abs(first - second) / max(1.0, abs(first))
     return 0.0 if first == second else float("inf")

@@ -34,21 +34,57 @@ flags.DEFINE_float("seconds", 30.0, "The longest that the test runs.", 0.1, 4 * 
 flags.DEFINE_integer("requests", 1_000_000, "The most requests to send.", 1, 100_000_000)
 flags.DEFINE_integer("concurrency", 8, "Requests under way at once; with --rate, the most of them.", 1, 256)
 flags.DEFINE_float(
-    "rate", 0.0, "Requests a second, at random times; latencies then count from the time at which a request was due. "
-    "0: each of --concurrency clients sends its next request when it has its answer.", 0.0)
-flags.DEFINE_float("mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.",
-                   0.0, 1.0)
+    "rate",
+    0.0,
+    "Requests a second, at random times; latencies then count from the time at which a request was due. "
+    "0: each of --concurrency clients sends its next request when it has its answer.",
+    0.0,
+)
+flags.DEFINE_float(
+    "mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.", 0.0, 1.0
+)
 flags.DEFINE_integer("seed", 1, "The seed of texts, sizes and mistakes.")
 
 WORDS = [
-    "the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
-    "quickly", "bright", "Zürich", "naïve", "北京", "and", "because", "window,", "garden.", "music?", "winter;",
-    "unbelievable"
+    "the",
+    "a",
+    "of",
+    "river",
+    "mountain",
+    "paper",
+    "engine",
+    "teacher",
+    "walked",
+    "writes",
+    "between",
+    "never",
+    "quickly",
+    "bright",
+    "Zürich",
+    "naïve",
+    "北京",
+    "and",
+    "because",
+    "window,",
+    "garden.",
+    "music?",
+    "winter;",
+    "unbelievable",
 ]
 MOST_LATENCIES = 1_000_000
-MISTAKES = (b"", b"{", b"[]", b"\xff\xfe", b'{"instances": []}', b'{"instances": [1, [2]]}',
-            b'{"instances": [{"nobody": 1}]}', b'{"inputs": "x", "instances": ["x"]}', b'{"instances": ["\\ud800"]}',
-            b"[" * 50_000, b'{"signature_name": "nobody", "instances": ["x"]}')
+MISTAKES = (
+    b"",
+    b"{",
+    b"[]",
+    b"\xff\xfe",
+    b'{"instances": []}',
+    b'{"instances": [1, [2]]}',
+    b'{"instances": [{"nobody": 1}]}',
+    b'{"inputs": "x", "instances": ["x"]}',
+    b'{"instances": ["\\ud800"]}',
+    b"[" * 50_000,
+    b'{"signature_name": "nobody", "instances": ["x"]}',
+)
 
 
 class Tally:
@@ -94,7 +130,8 @@ def check_loopback(host: str) -> None:
     addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     if not addresses or not all(ipaddress.ip_address(str(address)).is_loopback for address in addresses):
         raise ValueError(
-            f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else")
+            f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else"
+        )
 
 
 def make_row(inputs, texts, rng: random.Random):
@@ -111,14 +148,19 @@ def make_row(inputs, texts, rng: random.Random):
 def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None:
     """Sends one thread's requests, one after another."""
     from official_bert.server.client import ServingError
+
     rng = random.Random(seed)
     http = urllib3.PoolManager(retries=False, timeout=60)
     inputs = client.signatures()[FLAGS.signature or "serving_default"]["inputs"]
     while time.monotonic() < deadline and tally.may_send(FLAGS.requests):
         started = tally.wait_until_due()
         if rng.random() < FLAGS.mistakes:
-            answer = http.request("POST", f"{FLAGS.url}/v1/models/{FLAGS.model}:predict", body=rng.choice(MISTAKES),
-                                  headers=client.headers)
+            answer = http.request(
+                "POST",
+                f"{FLAGS.url}/v1/models/{FLAGS.model}:predict",
+                body=rng.choice(MISTAKES),
+                headers=client.headers,
+            )
             refused = answer.status == 400 and "error" in json.loads(answer.data)
             tally.add("refused as documented" if refused else f"MISTAKE ANSWERED {answer.status}", 0, 0)
             continue
@@ -134,6 +176,7 @@ def main(_) -> None:
     """Sends, waits, prints."""
     from official_bert.server.access import read_tokens
     from official_bert.server.client import GrpcClient, RestClient
+
     host = FLAGS.grpc.rpartition(":")[0].strip("[]") if FLAGS.grpc else urllib.parse.urlsplit(FLAGS.url).hostname or ""
     check_loopback(host)
     check_loopback(urllib.parse.urlsplit(FLAGS.url).hostname or "")
@@ -144,17 +187,23 @@ def main(_) -> None:
             texts = [line.strip() for line in file if line.strip()][:100_000]
     token = read_tokens(FLAGS.api_token_file)[0] if FLAGS.api_token_file else ""
     options = {
-        "batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0, "token": token
+        "batch_size": max(sizes),
+        "concurrency": FLAGS.concurrency,
+        "attempts": 1,
+        "timeout": 60.0,
+        "token": token,
     }
-    client = GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(
-        FLAGS.url, FLAGS.model, **options)
+    client = (
+        GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(FLAGS.url, FLAGS.model, **options)
+    )
     tally = Tally(FLAGS.rate, FLAGS.seed)
     with client:
         client.signatures()  # over gRPC this imports TensorFlow, which is no part of the load
         started = time.monotonic()
         threads = [
-            threading.Thread(target=send,
-                             args=(client, tally, texts, sizes, started + FLAGS.seconds, FLAGS.seed * 1000 + number))
+            threading.Thread(
+                target=send, args=(client, tally, texts, sizes, started + FLAGS.seconds, FLAGS.seed * 1000 + number)
+            )
             for number in range(FLAGS.concurrency)
         ]
         for thread in threads:
@@ -167,16 +216,23 @@ def main(_) -> None:
 def report(tally: Tally, seconds: float) -> None:
     """Prints the figures."""
     latencies = sorted(tally.latencies)
-    at_once = (f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at "
-               f"most" if FLAGS.rate else f"{FLAGS.concurrency} at once")
+    at_once = (
+        f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at most"
+        if FLAGS.rate
+        else f"{FLAGS.concurrency} at once"
+    )
     print(f"{seconds:.1f} s, {at_once}, rows a request: {', '.join(FLAGS.rows)}")
     print("answers: " + ", ".join(f"{status} {count}" for status, count in sorted(tally.statuses.items())))
     if not latencies:
         raise ValueError("no request was answered")
     print(f"{len(latencies) / seconds:.1f} requests/s, {tally.rows / seconds:.1f} rows/s")
-    print("latency: "
-          + ", ".join(f"p{share} {1000 * latencies[min(len(latencies) - 1, len(latencies) * share // 100)]:.1f} ms"
-                      for share in (50, 90, 99)))
+    print(
+        "latency: "
+        + ", ".join(
+            f"p{share} {1000 * latencies[min(len(latencies) - 1, len(latencies) * share // 100)]:.1f} ms"
+            for share in (50, 90, 99)
+        )
+    )
 
 
 if __name__ == "__main__":

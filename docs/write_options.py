@@ -40,17 +40,28 @@ of the classes; the same fields are checked when a configuration is read.
 change": the key may have another value when a run is resumed; any other change makes it another run.
 """
 CONFIGURATION = {
-    "The run": (Config, ""), "Model": (ModelConfig, "model."), "Tokenizer": (TokenizerConfig, "tokenizer."),
-    "Optimizer": (OptimizerConfig, "optimizer."), "Training": (TrainingConfig, "training."),
+    "The run": (Config, ""),
+    "Model": (ModelConfig, "model."),
+    "Tokenizer": (TokenizerConfig, "tokenizer."),
+    "Optimizer": (OptimizerConfig, "optimizer."),
+    "Training": (TrainingConfig, "training."),
     "Distillation": (DistillationConfig, "training.distillation."),
-    "Adapters": (AdaptersConfig, "training.adapters."), "Phases": (PhaseConfig, "phases[].")
+    "Adapters": (AdaptersConfig, "training.adapters."),
+    "Phases": (PhaseConfig, "phases[]."),
 }
-SHARED = {"Parts of a data set": SplitOptions, "Tables": TableOptions, "Texts": TextOptions, "Labels": LabelOptions,
-          "Decoding of answers": DecodingRules}
-COMMANDS = {"Exported models: run_export": (ServingOptions, "--"),
-            "Hard negatives: tools/mine_negatives.py": (MiningRules, "--"),
-            "Pre-training instances: tools/create_pretraining_data.py": (InstanceConfig, ""),
-            "Words and phrases of the text: tools/create_pretraining_data.py": (TextUnits, "--")}
+SHARED = {
+    "Parts of a data set": SplitOptions,
+    "Tables": TableOptions,
+    "Texts": TextOptions,
+    "Labels": LabelOptions,
+    "Decoding of answers": DecodingRules,
+}
+COMMANDS = {
+    "Exported models: run_export": (ServingOptions, "--"),
+    "Hard negatives: tools/mine_negatives.py": (MiningRules, "--"),
+    "Pre-training instances: tools/create_pretraining_data.py": (InstanceConfig, ""),
+    "Words and phrases of the text: tools/create_pretraining_data.py": (TextUnits, "--"),
+}
 KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 
 
@@ -60,7 +71,9 @@ def meanings(cls: type) -> dict[str, str]:
     return {
         above.target.id: " ".join(below.value.value.split()).removesuffix(".")
         for above, below in itertools.pairwise(body)
-        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and isinstance(below, ast.Expr)
+        if isinstance(above, ast.AnnAssign)
+        and isinstance(above.target, ast.Name)
+        and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
     }
 
@@ -108,8 +121,12 @@ def table(cls: type, prefix: str) -> str:
     told = meanings(cls)
     for field in dataclasses.fields(cls):
         if field.name in cls.__annotations__ and field.default is not dataclasses.MISSING:
-            cells = (f"`{prefix}{field.name}`", default_in_words(field.default), told[field.name],
-                     values_in_words(cls, field))
+            cells = (
+                f"`{prefix}{field.name}`",
+                default_in_words(field.default),
+                told[field.name],
+                values_in_words(cls, field),
+            )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -123,10 +140,9 @@ def section(level: int, title: str, cls: type, prefix: str, more: str = "") -> s
 def task_section(name: str) -> str:
     """Returns the section of a task, with links to the sections of the options that it shares."""
     options = loading.task_class(name).Options
-    titles = {cls: title
-              for title, cls in SHARED.items()
-              } | {loading.task_class(other).Options: f"`{other}`"
-                   for other in loading.MODULES}
+    titles = {cls: title for title, cls in SHARED.items()} | {
+        loading.task_class(other).Options: f"`{other}`" for other in loading.MODULES
+    }
     parents = [titles[cls] for cls in options.__mro__[1:] if cls in titles]
     links = [f"[{title}](#{title.strip('`').lower().replace(' ', '-')})" for title in parents]
     if "masking" in kinds_of(options):
@@ -137,13 +153,14 @@ def task_section(name: str) -> str:
 def page() -> str:
     """Returns the page."""
     parts = [
-        HEAD, *(section(2, title, cls, prefix) for title, (cls, prefix) in CONFIGURATION.items()),
+        HEAD,
+        *(section(2, title, cls, prefix) for title, (cls, prefix) in CONFIGURATION.items()),
         "## Options of tasks\n\nA task has the keys of its own section, and those of the sections that it names.\n",
-        *(task_section(name) for name in loading.MODULES), *(section(3, title, cls, "options.")
-                                                             for title, cls in SHARED.items()),
+        *(task_section(name) for name in loading.MODULES),
+        *(section(3, title, cls, "options.") for title, cls in SHARED.items()),
         section(3, "Masks", MaskingConfig, "options.masking."),
         "## Settings of commands\n\nThese are flags; `--help` shows all flags of a command.\n",
-        *(section(3, title, cls, prefix) for title, (cls, prefix) in COMMANDS.items())
+        *(section(3, title, cls, prefix) for title, (cls, prefix) in COMMANDS.items()),
     ]
     return "\n".join(parts)
 

@@ -1,6 +1,6 @@
 """Writes the tables of docs/promises.md: the flags of each command, and the signatures of exported models.
 
-    .venv/bin/python docs/write_promises.py
+.venv/bin/python docs/write_promises.py
 """
 
 import importlib
@@ -49,9 +49,22 @@ def tables() -> str:
         importlib.import_module(f"{module}.served")
     commands = [row(f"`{name}`", [f"--{flag}" for flag in flags_of(module)]) for name, module in COMMANDS.items()]
     models = sorted(row(cls.__name__.removeprefix("Served"), cls.text_inputs, cls.outputs) for cls in served_models())
-    return "\n".join(["### Commands and flags", "", "| `official-bert` | flags |", "|---|---|", *commands, "",
-                      "### Signatures of `text` models", "", "| model | inputs | outputs |", "|---|---|---|", *models,
-                      ""])
+    return "\n".join(
+        [
+            "### Commands and flags",
+            "",
+            "| `official-bert` | flags |",
+            "|---|---|",
+            *commands,
+            "",
+            "### Signatures of `text` models",
+            "",
+            "| model | inputs | outputs |",
+            "|---|---|---|",
+            *models,
+            "",
+        ]
+    )
 
 
 def page() -> str:

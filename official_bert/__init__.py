@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from official_bert.interface.pretrained import load_encoder, load_model, load_tokenizer
 
 _HOMES = {
-    "Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
-    "export": "exporting", "fine_tune": "finetuning", "load_run": "finetuning"
+    "Predictor": "predictor",
+    "load_encoder": "pretrained",
+    "load_model": "pretrained",
+    "load_tokenizer": "pretrained",
+    "export": "exporting",
+    "fine_tune": "finetuning",
+    "load_run": "finetuning",
 }
 __all__ = ["Predictor", "export", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
 
@@ -42,8 +47,9 @@ class _BesideKeras:
     hold them.
     """
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None,
-                  target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Finds keras as the others do; what runs it registers ours too, unless one of our modules imports it, which
         registers itself.
         """
@@ -54,13 +60,15 @@ class _BesideKeras:
             def execute_and_register(module: types.ModuleType) -> None:
                 execute(module)
                 _register()
+
             spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
 
 
 def _register() -> None:
     begun = [
-        name for name, module in [*sys.modules.items()]
+        name
+        for name, module in [*sys.modules.items()]
         if getattr(getattr(module, "__spec__", None), "_initializing", False)
     ]
     if not any(name.startswith(f"{__name__}.") for name in begun):

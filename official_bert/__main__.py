@@ -27,7 +27,8 @@ def main() -> None:
         print(
             f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow "
             f"{importlib.metadata.version('tensorflow')}, "
-            f"keras {importlib.metadata.version('keras')}")
+            f"keras {importlib.metadata.version('keras')}"
+        )
     elif command in COMMANDS:
         sys.argv = [f"{DISTRIBUTION} {command}", *arguments]
         runpy.run_module(COMMANDS[command], {BY_ONE_NAME: command}, run_name="__main__", alter_sys=True)
@@ -43,8 +44,15 @@ def overview() -> str:
     """
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {_summary(module)}" for name, module in COMMANDS.items()]
-    return "\n".join([f"usage: {DISTRIBUTION} COMMAND [--flag=value ...]", "", *lines, "",
-                      f"{DISTRIBUTION} COMMAND --help lists its flags."])
+    return "\n".join(
+        [
+            f"usage: {DISTRIBUTION} COMMAND [--flag=value ...]",
+            "",
+            *lines,
+            "",
+            f"{DISTRIBUTION} COMMAND --help lists its flags.",
+        ]
+    )
 
 
 def _summary(module: str) -> str:

@@ -14,8 +14,19 @@ from typing import BinaryIO
 from official_bert.limits import MOST_PACKED, MOST_UNPACKED
 
 # What Python's reader raises for damaged, encrypted and unknown entries.
-DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError,
-          LookupError, OverflowError, MemoryError, UnicodeError)
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    UnicodeError,
+)
 
 
 @contextlib.contextmanager

@@ -16,25 +16,39 @@ except ImportError:  # Windows has no such limit
 STOPPED = "error: stopped by SIGINT"
 LEAST_ADDRESS_SPACE = 4 << 30  # bytes, with which a small training ends on 2 cores; below it, threads cannot start
 # What the system, its loader of libraries and C++ say; libraries pass it on in errors of many types.
-OUT_OF_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor",
-                 "std::bad_alloc", "can't start new thread")
+OUT_OF_MEMORY = (
+    "failed to map segment",
+    "annot allocate memory",
+    "cannot create shared object descriptor",
+    "std::bad_alloc",
+    "can't start new thread",
+)
 PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
 EXTRAS = {
     "serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
-    "beam": ("apache_beam", "dask", "distributed"), "excel": ("openpyxl",), "faiss": ("faiss",),
-    "onnx": ("onnx", "onnxruntime", "tf2onnx"), "litert": ("ai_edge_litert",),
-    "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"), "chinese": ("jieba",)
+    "beam": ("apache_beam", "dask", "distributed"),
+    "excel": ("openpyxl",),
+    "faiss": ("faiss",),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "litert": ("ai_edge_litert",),
+    "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"),
+    "chinese": ("jieba",),
 }
 
 
 def missing_extra(module: str | None) -> str:
     """Returns the error for a module of an extra that is not installed; "" for other modules."""
-    return next((
-        f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a "
-        f"checkout "
-        f"pip install -r requirements-{extra}.txt"
-        for extra, modules in EXTRAS.items() if module and module.partition(".")[0] in modules), "")
+    return next(
+        (
+            f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a "
+            f"checkout "
+            f"pip install -r requirements-{extra}.txt"
+            for extra, modules in EXTRAS.items()
+            if module and module.partition(".")[0] in modules
+        ),
+        "",
+    )
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -59,15 +73,17 @@ def out_of_memory_line() -> str:
     limit = address_space()
     return (
         "error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
-        "shorter sequences or a smaller model take less" +
-        (f"; this process may have {limit:,} bytes of address space (ulimit -v)" if limit else ""))
+        "shorter sequences or a smaller model take less"
+        + (f"; this process may have {limit:,} bytes of address space (ulimit -v)" if limit else "")
+    )
 
 
 class EnoughAddressSpace(importlib.abc.MetaPathFinder):
     """Refuses to import TensorFlow into too little address space, where it would end the process without an error."""
 
-    def find_spec(self, fullname: str, path: "Iterable[str] | None" = None,
-                  target: "types.ModuleType | None" = None) -> None:
+    def find_spec(
+        self, fullname: str, path: "Iterable[str] | None" = None, target: "types.ModuleType | None" = None
+    ) -> None:
         """Finds nothing. Raises MemoryError for TensorFlow if `ulimit -v` is too low."""
         if fullname == "tensorflow" and (limit := address_space()) and limit < LEAST_ADDRESS_SPACE:
             raise MemoryError(f"TensorFlow needs {LEAST_ADDRESS_SPACE:,} bytes of address space")
@@ -121,28 +137,30 @@ from official_bert.typed_values import check_keys, did_you_mean, dotted_keys
 
 T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
-FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
-    "train_batch_size": "training.batch_size",
-    "eval_batch_size": "training.eval_batch_size",
-    "learning_rate": "optimizer.learning_rate",
-    "num_train_steps": "training.steps",
-    "num_train_epochs": "training.epochs",
-    "num_warmup_steps": "optimizer.warmup_steps",
-    "warmup_proportion": "optimizer.warmup_proportion",
-    "save_checkpoints_steps": "training.save_every",
-    "iterations_per_loop": "training.steps_per_loop",
-    "max_eval_steps": "training.eval_steps",
-    "vocab_file": "tokenizer.vocab_file",
-    "do_lower_case": "tokenizer.do_lower_case",
-    "max_seq_length": "options.max_seq_length",
-    "max_predictions_per_seq": "options.max_predictions_per_seq",
-    "doc_stride": "options.doc_stride",
-    "max_query_length": "options.max_query_length",
-    "max_answer_length": "options.max_answer_length",
-    "n_best_size": "options.n_best_size",
-    "null_score_diff_threshold": "options.null_score_diff_threshold",
-    "version_2_with_negative": "options.version_2_with_negative",
-})
+FLAG_KEYS: Mapping[str, str] = types.MappingProxyType(
+    {
+        "train_batch_size": "training.batch_size",
+        "eval_batch_size": "training.eval_batch_size",
+        "learning_rate": "optimizer.learning_rate",
+        "num_train_steps": "training.steps",
+        "num_train_epochs": "training.epochs",
+        "num_warmup_steps": "optimizer.warmup_steps",
+        "warmup_proportion": "optimizer.warmup_proportion",
+        "save_checkpoints_steps": "training.save_every",
+        "iterations_per_loop": "training.steps_per_loop",
+        "max_eval_steps": "training.eval_steps",
+        "vocab_file": "tokenizer.vocab_file",
+        "do_lower_case": "tokenizer.do_lower_case",
+        "max_seq_length": "options.max_seq_length",
+        "max_predictions_per_seq": "options.max_predictions_per_seq",
+        "doc_stride": "options.doc_stride",
+        "max_query_length": "options.max_query_length",
+        "max_answer_length": "options.max_answer_length",
+        "n_best_size": "options.n_best_size",
+        "null_score_diff_threshold": "options.null_score_diff_threshold",
+        "version_2_with_negative": "options.version_2_with_negative",
+    }
+)
 # Those of flags that 2018's scripts lack.
 OWN_FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({"hours": "training.hours", "encoding": "options.encoding"})
 # Options of tasks that read tables, which people type as flags.
@@ -151,43 +169,63 @@ BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
 # Flags of the 2018 scripts that have no meaning here: type, and why.
-WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
-    "master": ("string", "--tpu_name finds the TPU"),
-    "num_tpu_cores": ("integer", "a TPU says how many cores it has"),
-    "use_one_hot_embeddings": ("boolean", "embeddings are gathered on every device"),
-    "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
-    "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
+WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType(
+    {
+        "master": ("string", "--tpu_name finds the TPU"),
+        "num_tpu_cores": ("integer", "a TPU says how many cores it has"),
+        "use_one_hot_embeddings": ("boolean", "embeddings are gathered on every device"),
+        "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
+        "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training"),
+    }
+)
 BACKENDS = ("jax", "torch", "openvino")  # what the other backends of Keras import
 FULL = 1 << 20  # bytes: a disk that has fewer free is full
 NO_MEANING = "2018: has no meaning here: "
 # What 2018's run_pretraining.py does if nothing else is said, and the other keys that say the same in another way.
-PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType({
-    "optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 10000, "training.steps": 100000,
-    "training.eval_batch_size": 8, "training.eval_steps": 100
-})
-REPLACED_BY: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
-    "training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)})
+PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "optimizer.learning_rate": 5e-5,
+        "optimizer.warmup_steps": 10000,
+        "training.steps": 100000,
+        "training.eval_batch_size": 8,
+        "training.eval_steps": 100,
+    }
+)
+REPLACED_BY: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {"training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)}
+)
 
 
 # Flags that belong to one strategy.
-PLACEMENT: Mapping[str, str] = types.MappingProxyType({
-    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker",
-    "join_seconds": "multi_worker", "tpu_name": "tpu", "tpu_zone": "tpu", "gcp_project": "tpu"
-})
+PLACEMENT: Mapping[str, str] = types.MappingProxyType(
+    {
+        "num_cpu_devices": "mirrored",
+        "worker_hosts": "multi_worker",
+        "task_index": "multi_worker",
+        "join_seconds": "multi_worker",
+        "tpu_name": "tpu",
+        "tpu_zone": "tpu",
+        "gcp_project": "tpu",
+    }
+)
 JOIN_SECONDS = 15.0  # a missing host is to be told within half a minute
 
 
 def define_placement() -> None:
     """Defines --strategy and the flags that belong to it."""
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to compute.")
-    flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.",
-                         lower_bound=0)
+    flags.DEFINE_integer(
+        "num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0
+    )
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
     flags.DEFINE_float(
-        "join_seconds", JOIN_SECONDS,
+        "join_seconds",
+        JOIN_SECONDS,
         "How long a worker of --strategy=multi_worker waits for the others to start; more "
-        "where a scheduler starts machines minutes apart.", lower_bound=0.0)
+        "where a scheduler starts machines minutes apart.",
+        lower_bound=0.0,
+    )
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
     flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
     flags.DEFINE_string("gcp_project", "", "The TPU's project.")
@@ -224,8 +262,9 @@ def from_flags(kind: type[T], values: Any, **others: Any) -> T:
     settings).
     """
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(values, name)
-                   for name in names if name not in others and hasattr(values, name)}, **others)
+    return kind(
+        **{name: getattr(values, name) for name in names if name not in others and hasattr(values, name)}, **others
+    )
 
 
 def define_configuration() -> None:
@@ -233,25 +272,33 @@ def define_configuration() -> None:
     flags.DEFINE_string("config", None, "The run's YAML.")
     flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
-    flags.DEFINE_bool("allow_changed_data", False,
-                      "Continue a run although its data or vocabulary have changed.")
+    flags.DEFINE_bool("allow_changed_data", False, "Continue a run although its data or vocabulary have changed.")
 
 
 def define_base(flag: str) -> None:
     """Defines --base."""
-    flags.DEFINE_string("base", "", f"The model that a PEFT folder, if --{flag} is one, is an adapter for: a path, or "
-                        "a name on a hub (docs/adapters.md).")
+    flags.DEFINE_string(
+        "base",
+        "",
+        f"The model that a PEFT folder, if --{flag} is one, is an adapter for: a path, or "
+        "a name on a hub (docs/adapters.md).",
+    )
 
 
 def define_no_answer() -> None:
     """Defines the flags that decide when a served model of question answering answers with ""."""
     flags.DEFINE_bool(
-        "no_answer", None,
+        "no_answer",
+        None,
         "Question answering: whether a question may have no answer, as in SQuAD 2.0; by default as in "
-        "training. A published checkpoint does not record it.")
+        "training. A published checkpoint does not record it.",
+    )
     flags.DEFINE_float(
-        "null_score_diff_threshold", None, "Question answering: no answer is given where its score exceeds that of the "
-        "best answer by more than this; by default as in training, or 0.")
+        "null_score_diff_threshold",
+        None,
+        "Question answering: no answer is given where its score exceeds that of the "
+        "best answer by more than this; by default as in training, or 0.",
+    )
 
 
 def define_hours_and_cache() -> None:
@@ -259,16 +306,25 @@ def define_hours_and_cache() -> None:
     flags.DEFINE_float("hours", None, "Hours to train, instead of a number of steps or epochs: training.hours.")
 
     flags.DEFINE_string(
-        "cache_dir", os.path.join("~", ".cache", "official_bert"),
+        "cache_dir",
+        os.path.join("~", ".cache", "official_bert"),
         "A folder for what is slow to make: tokenized "
-        "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
+        "data, and plain copies of records that are packed or lie elsewhere; empty: none.",
+    )
 
 
 def define_2018(names: Iterable[str]) -> None:
     """Defines flags of 2018's scripts; each sets the configuration key that its help names and has no default."""
     for name in names:
-        define = (flags.DEFINE_bool if name in BOOLS else flags.DEFINE_float if name in FLOATS
-                  else flags.DEFINE_string if name in TEXTS else flags.DEFINE_integer)
+        define = (
+            flags.DEFINE_bool
+            if name in BOOLS
+            else flags.DEFINE_float
+            if name in FLOATS
+            else flags.DEFINE_string
+            if name in TEXTS
+            else flags.DEFINE_integer
+        )
         define(name, None, f"2018: {FLAG_KEYS[name]}.")
 
 
@@ -276,15 +332,19 @@ def define_without_meaning(names: Iterable[str]) -> None:
     """Flags of 2018's scripts that are accepted, and that `run_main` says once to have no meaning."""
     for name in names:
         kind, why = WITHOUT_MEANING[name]
-        define: Any = {"string": flags.DEFINE_string, "integer": flags.DEFINE_integer,
-                       "boolean": flags.DEFINE_bool}[kind]
+        define: Any = {"string": flags.DEFINE_string, "integer": flags.DEFINE_integer, "boolean": flags.DEFINE_bool}[
+            kind
+        ]
         define(name, None, f"{NO_MEANING}{why}.")
 
 
 def flags_without_meaning(flag_values: Any) -> list[str]:
     """The flags on the command line that have no meaning here, each with the reason."""
-    return [f"--{name} ({flag_values[name].help.removeprefix(NO_MEANING).rstrip('.')})" for name in sorted(flag_values)
-            if flag_values[name].present and (flag_values[name].help or "").startswith(NO_MEANING)]
+    return [
+        f"--{name} ({flag_values[name].help.removeprefix(NO_MEANING).rstrip('.')})"
+        for name in sorted(flag_values)
+        if flag_values[name].present and (flag_values[name].help or "").startswith(NO_MEANING)
+    ]
 
 
 def defaults_of_2018(overrides: Iterable[str]) -> dict[str, Any]:
@@ -301,7 +361,8 @@ def flags_by_key(flag_values: Any) -> dict[str, Any]:
     """
     present = {
         name: flag_values[name].value
-        for name in (*FLAG_KEYS, *OWN_FLAG_KEYS) if name in flag_values and flag_values[name].present
+        for name in (*FLAG_KEYS, *OWN_FLAG_KEYS)
+        if name in flag_values and flag_values[name].present
     }
     if "hours" in present and not present["hours"] > 0.0:
         raise ValueError(f"--hours: expected a time above 0, got {present['hours']:g}")
@@ -379,8 +440,11 @@ def note_of_full_disks(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for
     none.
     """
-    paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
-             if values[name].present and isinstance(values[name].value, str) and values[name].value}
+    paths = {
+        f"--{name}={values[name].value}": str(values[name].value)
+        for name in values
+        if values[name].present and isinstance(values[name].value, str) and values[name].value
+    }
     full = []
     for name, path in {**paths, tempfile.gettempdir(): tempfile.gettempdir()}.items():
         folder = os.path.abspath(os.path.expanduser(path))
@@ -415,7 +479,7 @@ def error_line(error: BaseException, values: Any) -> str:
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
     if isinstance(error, concurrent.futures.BrokenExecutor):
-        return ("error: a worker process was killed, perhaps for lack of memory (fewer --num_workers need less)")
+        return "error: a worker process was killed, perhaps for lack of memory (fewer --num_workers need less)"
     if isinstance(error, ModuleNotFoundError):
         backend = f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}"
         return missing_extra(error.name) or (backend if error.name in BACKENDS else "")
@@ -462,6 +526,7 @@ def output_is_closed() -> bool:
 
 def run_main(main: Any) -> None:
     """Runs an absl main; an error that `error_line` knows gives its line and status 1."""
+
     def checked_main(arguments: list[str]) -> Any:
         logging.set_verbosity(logging.WARNING)
         if without := flags_without_meaning(flags.FLAGS):
@@ -475,6 +540,7 @@ def run_main(main: Any) -> None:
             if not is_unread and (line := error_line(error, flags.FLAGS)):
                 raise SystemExit(as_installed(line) if is_installed else line) from None
             raise
+
     main_module = sys.modules["__main__"]
     is_installed = hasattr(main_module, BY_ONE_NAME)
     with quiet_end():

@@ -29,9 +29,18 @@ from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
-FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
-                       "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
-                       "model.attention", *(f"model.{key}" for key in OF_RELATIVES), "tokenizer.do_lower_case")
+FIXED_BY_CHECKPOINT = (
+    "model.vocab_size",
+    "model.hidden_size",
+    "model.num_hidden_layers",
+    "model.num_attention_heads",
+    "model.intermediate_size",
+    "model.max_position_embeddings",
+    "model.type_vocab_size",
+    "model.attention",
+    *(f"model.{key}" for key in OF_RELATIVES),
+    "tokenizer.do_lower_case",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +79,15 @@ class Config:
 
 
 # The defaults of 2018's run_classifier.py and run_squad.py.
-FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
-    "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
-AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of these names
-    "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False},
-    "options": {"dev_share": 0.0}
-})
+FINE_TUNING: Mapping[str, Any] = types.MappingProxyType(
+    {"optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}}
+)
+AS_IN_2018: Mapping[str, Any] = types.MappingProxyType(
+    {  # of the scripts of these names
+        "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False},
+        "options": {"dev_share": 0.0},
+    }
+)
 
 
 def inherited_and_own(path: str) -> tuple[dict, dict]:
@@ -92,7 +104,8 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
     if next(numbers) > MOST_BASES:
         raise ValueError(
             f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
-            "is named, got more")
+            "is named, got more"
+        )
     values = read_yaml(read_text(path, "configuration file"), path) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
@@ -119,14 +132,21 @@ def packaged(path: str, start: str = "") -> str:
     if is_remote(path) or (exists(beside) and not is_folder(beside)):
         return beside
     folder = importlib.resources.files("official_bert.configs")
-    files = {f"{group.name}/{file.name.removesuffix('.yaml')}": file for group in folder.iterdir() if group.is_dir()
-             for file in group.iterdir() if file.name.endswith(".yaml")}
+    files = {
+        f"{group.name}/{file.name.removesuffix('.yaml')}": file
+        for group in folder.iterdir()
+        if group.is_dir()
+        for file in group.iterdir()
+        if file.name.endswith(".yaml")
+    }
     name = path.removeprefix("configs/").removesuffix(".yaml")
     if name in files:
         return str(files[name])
     nearest = difflib.get_close_matches(name, files, n=3, cutoff=0.4)
-    raise ValueError(f"{beside}: no such configuration file, and none of this package"
-                     + (f"; similar names: {', '.join(nearest)}" if nearest else ", such as pretrain/small"))
+    raise ValueError(
+        f"{beside}: no such configuration file, and none of this package"
+        + (f"; similar names: {', '.join(nearest)}" if nearest else ", such as pretrain/small")
+    )
 
 
 def merge(below: Mapping, above: Mapping) -> dict:
@@ -205,15 +225,26 @@ class ConfigSources:
         return dataclasses.replace(self, overrides=(*overrides, *self.overrides))
 
 
-def load_config(path: str | None = None, *, flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
-                bert_config_file: str | None = None, **more: Any) -> Config:
+def load_config(
+    path: str | None = None,
+    *,
+    flags: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    bert_config_file: str | None = None,
+    **more: Any,
+) -> Config:
     """Returns a configuration from these sources; `more` are arguments of `resolve_config`."""
     return resolve_config(ConfigSources(path or "", bert_config_file or "", flags or {}, tuple(overrides)), **more)
 
 
-def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None = None,
-                   checkpoint: CheckpointValues | None = None, report: Callable[[str], None] = lambda _: None,
-                   count_entries: Callable[[str], int] | None = None) -> Config:
+def resolve_config(
+    sources: ConfigSources,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    checkpoint: CheckpointValues | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    count_entries: Callable[[str], int] | None = None,
+) -> Config:
     """Returns a run's configuration by precedence: `defaults`, what the YAML inherits, the `checkpoint`, then the
     sources.
 
@@ -227,12 +258,15 @@ def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None
     checkpoint = checkpoint or CheckpointValues({})
     inherited, values = sources.read()
     if wrong := _contradictions(checkpoint.values, values):
-        raise ValueError(f"{checkpoint.origin}: "
-                         + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}"
-                                     for change in wrong))
+        raise ValueError(
+            f"{checkpoint.origin}: "
+            + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong)
+        )
     if yielding := _contradictions(checkpoint.values, inherited):
-        report(f"{checkpoint.origin}: its values instead of those of base: in {sources.path}: "
-               + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
+        report(
+            f"{checkpoint.origin}: its values instead of those of base: in {sources.path}: "
+            + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding)
+        )
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
     if values.get("phases"):  # they say how many steps the run has, instead of the base
         below = merge(below, {"training": {"steps": 0, "epochs": 0.0}})
@@ -243,14 +277,18 @@ def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None
         return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=entries))
     if 0 < entries < rows:
         report(
-            f"model.vocab_size: {rows}, of which {rows - entries} rows are spare: the vocabulary has {entries} entries")
+            f"model.vocab_size: {rows}, of which {rows - entries} rows are spare: the vocabulary has {entries} entries"
+        )
     return config
 
 
 def _contradictions(stored: Mapping, values: Mapping) -> list["Difference"]:
     """Returns the keys that a checkpoint decides and that have other values; None is no value of theirs."""
-    return [change for change in differences(stored, values)
-            if change.key in FIXED_BY_CHECKPOINT and None not in (change.before, change.after)]
+    return [
+        change
+        for change in differences(stored, values)
+        if change.key in FIXED_BY_CHECKPOINT and None not in (change.before, change.after)
+    ]
 
 
 def to_dict(config: Any) -> dict:

@@ -43,7 +43,7 @@ def _copy_of(path: str) -> str:
     """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside
     its copy.
     """
-    return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:].lstrip("/"))
+    return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3 :].lstrip("/"))
 
 
 @functools.cache
@@ -61,8 +61,11 @@ def original_paths(text: str) -> str:
     """A message with the user's paths in place of those of copies."""
     for temporary, original in _originals().items():
         text = text.replace(temporary, original)
-    return re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://",
-                  text) if temporary_folder.cache_info().currsize else text
+    return (
+        re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://", text)
+        if temporary_folder.cache_info().currsize
+        else text
+    )
 
 
 def local_copy(path: str) -> str:
@@ -90,8 +93,11 @@ def local_copy(path: str) -> str:
 def _refresh(path: str, target: str) -> None:
     """Copies a file here unless the copy has its size and time, or its content if the store knows no times."""
     size, when = size_of(path), modified(path)
-    if os.path.exists(target) and os.path.getsize(target) == size and (
-            os.stat(target).st_mtime_ns == when if when else open_bytes(path).read() == open_bytes(target).read()):
+    if (
+        os.path.exists(target)
+        and os.path.getsize(target) == size
+        and (os.stat(target).st_mtime_ns == when if when else open_bytes(path).read() == open_bytes(target).read())
+    ):
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with written_beside(target) as temporary, open_bytes(path) as source, open(temporary, "wb") as file:

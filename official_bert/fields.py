@@ -35,8 +35,10 @@ Probability = Annotated[float, Constraint("a probability from 0 to 1", lambda va
 PositiveShare = Annotated[float, Constraint("a share above 0, at most 1", lambda value: 0 < value <= 1)]
 ShareBelow1 = Annotated[float, Constraint("a share from 0 to below 1", lambda value: 0 <= value < 1)]
 Rate = Annotated[float, Constraint("a rate from 0 to below 1", lambda value: 0 <= value < 1)]
-ScoreRange = Annotated[tuple[float, ...], Constraint(
-    "lowest and highest score", lambda value: not value or (len(value) == 2 and value[0] < value[1]))]
+ScoreRange = Annotated[
+    tuple[float, ...],
+    Constraint("lowest and highest score", lambda value: not value or (len(value) == 2 and value[0] < value[1])),
+]
 
 
 class OptionsNeededError(ValueError):
@@ -81,8 +83,13 @@ def only_with(default: Any, key: str, *values: Any) -> Any:
 def constraints_of(cls: type) -> Mapping[str, Constraint]:
     """Returns the constraints of a dataclass's fields, by name; that of `Count | None` is that of `Count`."""
     kinds = typing.get_type_hints(cls, include_extras=True)
-    return {name: constraint for name, kind in kinds.items() for part in (kind, *typing.get_args(kind))
-            for constraint in getattr(part, "__metadata__", ()) if isinstance(constraint, Constraint)}
+    return {
+        name: constraint
+        for name, kind in kinds.items()
+        for part in (kind, *typing.get_args(kind))
+        for constraint in getattr(part, "__metadata__", ())
+        if isinstance(constraint, Constraint)
+    }
 
 
 def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) -> None:

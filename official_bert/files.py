@@ -120,7 +120,8 @@ def path_inside(folder: str, name: Any, where: str) -> str:
     is_blob = cache is not None and os.path.dirname(target) == f"{cache[1]}/blobs"
     if not (is_blob or f"{target}/".startswith(f"{inside.rstrip('/')}/")):
         raise ValueError(
-            f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}")
+            f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}"
+        )
     return path
 
 
@@ -191,8 +192,10 @@ def files_below(folder: str) -> list[str]:
 
 def upload(names: Sequence[str], folder: str, target: str) -> None:
     """Copies files of a folder on this machine to a folder anywhere; those that readers look for last."""
+
     def rank(name: str) -> int:
         return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
+
     for name in sorted(names, key=lambda name: (rank(name), name)):
         make_folder(folder_of(os.path.join(target, name)))
         store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
@@ -215,8 +218,7 @@ def publish(path: str, target: str) -> None:
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name.
-    """
+    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
     if not is_remote(pattern):
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
     if exists(pattern) or not glob.has_magic(pattern):
@@ -251,7 +253,8 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
             within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
             if not (paths := list(filter(is_file, matching(within)))):
                 raise ValueError(
-                    f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
+                    f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}"
+                )
             if pipes := [path for path in paths if not is_remote(path) and stat.S_ISFIFO(os.stat(path).st_mode)]:
                 raise ValueError(
                     f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a "
@@ -269,15 +272,20 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
     With `holding`, only those that have one of these files.
     """
     try:
-        return {int(name): name for name in list_names(folder) if re.fullmatch("[0-9]{1,18}", name)
-                and is_folder(path := os.path.join(folder, name))
-                and (not holding or any(exists(os.path.join(path, file)) for file in holding))}
+        return {
+            int(name): name
+            for name in list_names(folder)
+            if re.fullmatch("[0-9]{1,18}", name)
+            and is_folder(path := os.path.join(folder, name))
+            and (not holding or any(exists(os.path.join(path, file)) for file in holding))
+        }
     except OSError:
         return {}
 
 
-def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False,
-               unzip: bool = False) -> Iterator[str]:
+def read_lines(
+    path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False, unzip: bool = False
+) -> Iterator[str]:
     """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage
     returns.
 
@@ -302,7 +310,8 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
                 place = offset + len(line) - len(data) + error.start
                 raise ValueError(
                     f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
-                    + ("; --on_bad_text=replace continues" if on_bad_text else "")) from None
+                    + ("; --on_bad_text=replace continues" if on_bad_text else "")
+                ) from None
             offset += len(line)
             yield text if keep_ends else text.rstrip("\r\n")
 
@@ -314,7 +323,8 @@ def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
         while line := unzipped.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
                 raise ValueError(
-                    f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one")
+                    f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one"
+                )
             yield line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: not a whole gzip file: {error}") from None
@@ -442,8 +452,7 @@ def _close(file: TextIO) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder.
-    """
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder."""
     with written_together([path]) as [file]:
         yield file
 

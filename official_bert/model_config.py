@@ -50,8 +50,7 @@ class WindowFields(NamedTuple):
 
 
 class SharingFields(NamedTuple):
-    """The layers that share their weights (ALBERT): `groups` of `layers_in_group` layers; no groups: each has its own.
-    """
+    """The layers that share their weights (ALBERT): `groups` of `layers_in_group` layers; no groups: each has its own."""
 
     num_layers: int
     groups: int
@@ -121,8 +120,9 @@ class ModelConfig:
     """Groups of neighbouring layers with the same weights (ALBERT); 0: each layer has its own."""
     layers_in_group: Count = only_with(1, "layer_groups")
     """Layers of a group before its first layer is used again."""
-    relative_buckets: Annotated[int,
-                                Constraint("0 or a multiple of 4", lambda value: value >= 0 and value % 4 == 0)] = 0
+    relative_buckets: Annotated[
+        int, Constraint("0 or a multiple of 4", lambda value: value >= 0 and value % 4 == 0)
+    ] = 0
     """Rows of a table of distances, added to the scores of attention in all layers (MPNet); 0: none."""
     position_buckets: Natural = 0
     """Distances instead of a table of positions (DeBERTa): single ones up to half this number, then ranges that grow by
@@ -167,25 +167,31 @@ class ModelConfig:
         if (weights := self.estimated_weights) > MOST_WEIGHTS:
             raise ValueError(f"model: expected sizes that make at most {MOST_WEIGHTS:,} weights, got about {weights:,}")
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
-                             f"({self.num_attention_heads}), got {self.hidden_size}")
+            raise ValueError(
+                f"model.hidden_size: expected a multiple of num_attention_heads "
+                f"({self.num_attention_heads}), got {self.hidden_size}"
+            )
         if self.bilstm_layers < 0 or (self.bilstm_layers and self.hidden_size % 2):
             raise ValueError(
                 f"model.bilstm_layers: expected at least 0, and an even hidden_size (half of it for each direction), "
-                f"got {self.bilstm_layers} and {self.hidden_size}")
+                f"got {self.bilstm_layers} and {self.hidden_size}"
+            )
         if self.num_hidden_layers % self.layers_in_group or self.sharing.own_layers > self.num_hidden_layers:
             raise ValueError(
                 f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of "
                 f"it, and at "
-                f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}")
+                f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}"
+            )
         if self.pooler_norm and self.embedding_size:
             raise ValueError(
                 f"model.pooler_norm: expected False beside embedding_size ({self.embedding_size}): its rows are "
                 f"compared with "
-                "the word table")
+                "the word table"
+            )
         if self.pooling == "mean" and self.bilstm_layers:
             raise ValueError(
-                "model.pooling: expected first beside bilstm_layers: the pooler reads their last states, got mean")
+                "model.pooling: expected first beside bilstm_layers: the pooler reads their last states, got mean"
+            )
         self._check_positions()
         self._check_seen_tokens()
 
@@ -194,25 +200,30 @@ class ModelConfig:
         if self.longest_row < 1:
             raise ValueError(
                 f"model.first_position: expected less than max_position_embeddings ({self.max_position_embeddings}), "
-                f"got {self.first_position}")
+                f"got {self.first_position}"
+            )
         if (buckets := self.position_buckets) and (buckets < 4 or buckets % 2 or self.position_span <= buckets):
             raise ValueError(
                 f"model.position_buckets: expected 0 or an even number from 4 to below position_span "
                 f"({self.position_span}), "
-                f"got {buckets}")
+                f"got {buckets}"
+            )
         if buckets and (self.relative_buckets or self.first_position):
             raise ValueError(
                 "model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in "
                 "one way, "
-                f"got {buckets}")
-        if self.rotary and (others := [
-                key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)
-        ]):
+                f"got {buckets}"
+            )
+        if self.rotary and (
+            others := [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
+        ):
             raise ValueError(
-                f"model.rotary: expected 0 beside {others[0]}: a model encodes positions in one way, got {self.rotary}")
+                f"model.rotary: expected 0 beside {others[0]}: a model encodes positions in one way, got {self.rotary}"
+            )
         if self.rotary and (head_size := self.hidden_size // self.num_attention_heads) % 2:
             raise ValueError(
-                f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got {head_size}")
+                f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got {head_size}"
+            )
 
     def _check_seen_tokens(self) -> None:
         """Raises ValueError for a window or a convolution that does not fit the rest of the layer."""
@@ -222,20 +233,27 @@ class ModelConfig:
             raise ValueError("model.global_every: expected at least 2, so that some layers have the window, got 1")
         if self.window_rotary and not (self.window and self.rotary):
             raise ValueError(
-                f"model.window_rotary: expected window and rotary with it, got {self.window_rotary} without")
-        if self.convolution and (self.convolution % 2 == 0 or self.num_hidden_layers < 2 or self.norm == "pre"
-                                 or self.attention == "left_to_right"):
+                f"model.window_rotary: expected window and rotary with it, got {self.window_rotary} without"
+            )
+        if self.convolution and (
+            self.convolution % 2 == 0
+            or self.num_hidden_layers < 2
+            or self.norm == "pre"
+            or self.attention == "left_to_right"
+        ):
             raise ValueError(
                 "model.convolution: expected 0, or an odd number of tokens beside at least 2 layers with norm post and "
-                f"bidirectional attention, got {self.convolution}")
+                f"bidirectional attention, got {self.convolution}"
+            )
 
     # Groups of the fields, which the functions that make the parts of an encoder read (models/encoder_parts.py).
 
     @property
     def positions(self) -> "PositionFields":
         """How the encoder knows positions."""
-        return PositionFields(self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary
-                              or self.rotary)
+        return PositionFields(
+            self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary or self.rotary
+        )
 
     @property
     def windows(self) -> "WindowFields":
@@ -269,14 +287,30 @@ class ModelConfig:
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + self.task_type_vocab_size
         products = 4 * self.hidden_size + (3 if self.feed_forward == "gated" else 2) * self.intermediate_size
         others = 6 * self.bilstm_layers * self.hidden_size + self.convolution * self.hidden_size + self.position_buckets
-        return (rows * self.table_width + self.sharing.own_layers * self.hidden_size * products
-                + others * self.hidden_size + self.relative_buckets * self.num_attention_heads)
+        return (
+            rows * self.table_width
+            + self.sharing.own_layers * self.hidden_size * products
+            + others * self.hidden_size
+            + self.relative_buckets * self.num_attention_heads
+        )
 
-OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-           "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
-           "initializer_range")  # keys of bert_config.json
-OF_RELATIVES = tuple(key for key in kinds_of(ModelConfig)
-                     if key not in (*OF_2018, "layer_norm_epsilon", "attention", "bilstm_layers"))
+
+OF_2018 = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+)  # keys of bert_config.json
+OF_RELATIVES = tuple(
+    key for key in kinds_of(ModelConfig) if key not in (*OF_2018, "layer_norm_epsilon", "attention", "bilstm_layers")
+)
 BERT_BASE = ModelConfig()  # the default sizes of layers and models
 
 
@@ -287,8 +321,11 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
     most = model.longest_row
     if not least <= length <= most:
         limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
-        key = ("model.row_limit" if model.row_limit == most else
-               "model.max_position_embeddings" + (" - model.first_position" if model.first_position else ""))
+        key = (
+            "model.row_limit"
+            if model.row_limit == most
+            else "model.max_position_embeddings" + (" - model.first_position" if model.first_position else "")
+        )
         raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")
 
 

@@ -86,6 +86,7 @@ class Store:
 
 def _as_os_errors(method: Callable[..., T]) -> Callable[..., T]:
     """Raises what a store's library raises as an OSError that names the path."""
+
     @functools.wraps(method)
     def checked(self: Any, path: str, *arguments: object) -> T:
         try:
@@ -95,6 +96,7 @@ def _as_os_errors(method: Callable[..., T]) -> Callable[..., T]:
         except Exception as error:
             kind = FileNotFoundError if type(error).__name__ == "NotFoundError" else OSError
             raise kind(f"{path}: {' '.join(str(error).split())[:300]}") from None
+
     return checked
 
 
@@ -103,6 +105,7 @@ class _TensorFlowFile(io.RawIOBase):
 
     def __init__(self, path: str):
         import tensorflow as tf
+
         self._file = tf.io.gfile.GFile(path, "rb")
 
     def readable(self) -> bool:
@@ -113,7 +116,7 @@ class _TensorFlowFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -135,6 +138,7 @@ class TensorFlowStore(Store):
 
     def __init__(self) -> None:
         import tensorflow as tf
+
         self._files = tf.io.gfile
 
     @_as_os_errors
@@ -195,6 +199,7 @@ class FsspecStore(Store):
 
     def __init__(self, path: str, scheme: str):
         import fsspec
+
         try:
             self._files, _ = fsspec.core.url_to_fs(path)
         except ImportError as error:
@@ -215,6 +220,7 @@ class FsspecStore(Store):
     @_as_os_errors
     def open(self, path: str) -> Any:
         import fsspec
+
         _require_file(self.kind(path), path)
         file = self._files.open(path, "rb")
         if isinstance(file, io.BytesIO):
@@ -237,7 +243,7 @@ class FsspecStore(Store):
         self._files.invalidate_cache()
         # found names begin so, without the scheme and, for some, its host
         root = self._files._strip_protocol(folder).rstrip("/")
-        return [os.path.join(folder, name[len(root):].lstrip("/")) for name in self._files.find(folder)]
+        return [os.path.join(folder, name[len(root) :].lstrip("/")) for name in self._files.find(folder)]
 
     @_as_os_errors
     def size(self, path: str) -> int:

@@ -73,11 +73,13 @@ class OptimizerConfig:
         for key in ("beta_1", "beta_2"):
             if getattr(self, key) == 0 and self.name != "adamw":
                 raise ValueError(
-                    f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got 0 for {self.name}")
+                    f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got 0 for {self.name}"
+                )
         if self.schedule == "warmup_stable_decay" and not (self.decay_steps or self.decay_proportion):
             raise ValueError(
                 "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0 for the schedule "
-                "warmup_stable_decay, got neither; without a decay use the schedule constant")
+                "warmup_stable_decay, got neither; without a decay use the schedule constant"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,8 @@ class DistillationConfig:
             raise ValueError(
                 f"{DISTILLATION}answers: expected answers, states or relations above 0, got 0: nothing would be "
                 f"learned from "
-                "the teacher")
+                "the teacher"
+            )
         self.layers  # noqa: B018 (refuses another list at once)
 
     @property
@@ -128,8 +131,11 @@ class DistillationConfig:
     @property
     def layers(self) -> tuple[int, ...]:
         """The teacher's layers that the student begins with. Raises ValueError for anything but numbers from 0."""
-        parts = self.student_layers.split(",") if isinstance(self.student_layers,
-                                                             str) else [str(part) for part in self.student_layers]
+        parts = (
+            self.student_layers.split(",")
+            if isinstance(self.student_layers, str)
+            else [str(part) for part in self.student_layers]
+        )
         if parts == [""]:
             return ()
         if not all(part.strip().isdecimal() for part in parts):
@@ -164,7 +170,7 @@ class AdaptersConfig:
     @property
     def scale(self) -> float:
         """What an adapter's product is multiplied by."""
-        return self.alpha / (self.rank ** 0.5 if self.use_rslora else self.rank)
+        return self.alpha / (self.rank**0.5 if self.use_rslora else self.rank)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,13 +247,19 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "config.training.")
-        for key, value in (("freeze", self.freeze), ("reinitialize_layers", self.reinitialize_layers),
-                           ("distillation.student_layers", self.distillation.student_layers)):
+        for key, value in (
+            ("freeze", self.freeze),
+            ("reinitialize_layers", self.reinitialize_layers),
+            ("distillation.student_layers", self.distillation.student_layers),
+        ):
             if self.adapters and value:
-                raise ValueError(f"config.training.{key}: expected none beside training.adapters, under which the base "
-                                 f"is fixed as it is, got {value!r}")
-        check_used(self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher),
-                   DISTILLATION)
+                raise ValueError(
+                    f"config.training.{key}: expected none beside training.adapters, under which the base "
+                    f"is fixed as it is, got {value!r}"
+                )
+        check_used(
+            self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher), DISTILLATION
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,20 +26,51 @@ HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)
 
 # Our keys, some with a value, by the names that other libraries have for them.
-OTHER_NAMES = types.MappingProxyType({
-    "sep": "delimiter", "delim": "delimiter", "lr": "learning_rate", "batch": "batch_size", "bs": "batch_size",
-    "train_batch_size": "batch_size", "per_device_train_batch_size": "batch_size",
-    "per_device_eval_batch_size": "eval_batch_size", "num_epochs": "epochs", "n_epochs": "epochs", "epoch": "epochs",
-    "num_train_epochs": "epochs", "max_steps": "steps", "max_length": "max_seq_length", "max_len": "max_seq_length",
-    "seq_length": "max_seq_length", "gradient_accumulation_steps": "accumulation_steps",
-    "warmup_ratio": "warmup_proportion", "early_stopping_patience": "patience",
-    "load_best_model_at_end": 'answer_with="best"', "restore_best_weights": 'answer_with="best"',
-    "metric_for_best_model": "metrics", "class_weight": "class_weights", "random_state": "seed",
-    "training_data": "train", "train_data": "train", "train_dataset": "train", "validation_data": "eval",
-    "eval_data": "eval", "eval_dataset": "eval", "validation": "eval", "test": "predict", "test_data": "predict",
-    "model": "init_checkpoint", "checkpoint": "init_checkpoint", "pretrained": "init_checkpoint",
-    "text": "text_column", "text_col": "text_column", "label": "label_column", "label_col": "label_column",
-    "target": "label_column"})
+OTHER_NAMES = types.MappingProxyType(
+    {
+        "sep": "delimiter",
+        "delim": "delimiter",
+        "lr": "learning_rate",
+        "batch": "batch_size",
+        "bs": "batch_size",
+        "train_batch_size": "batch_size",
+        "per_device_train_batch_size": "batch_size",
+        "per_device_eval_batch_size": "eval_batch_size",
+        "num_epochs": "epochs",
+        "n_epochs": "epochs",
+        "epoch": "epochs",
+        "num_train_epochs": "epochs",
+        "max_steps": "steps",
+        "max_length": "max_seq_length",
+        "max_len": "max_seq_length",
+        "seq_length": "max_seq_length",
+        "gradient_accumulation_steps": "accumulation_steps",
+        "warmup_ratio": "warmup_proportion",
+        "early_stopping_patience": "patience",
+        "load_best_model_at_end": 'answer_with="best"',
+        "restore_best_weights": 'answer_with="best"',
+        "metric_for_best_model": "metrics",
+        "class_weight": "class_weights",
+        "random_state": "seed",
+        "training_data": "train",
+        "train_data": "train",
+        "train_dataset": "train",
+        "validation_data": "eval",
+        "eval_data": "eval",
+        "eval_dataset": "eval",
+        "validation": "eval",
+        "test": "predict",
+        "test_data": "predict",
+        "model": "init_checkpoint",
+        "checkpoint": "init_checkpoint",
+        "pretrained": "init_checkpoint",
+        "text": "text_column",
+        "text_col": "text_column",
+        "label": "label_column",
+        "label_col": "label_column",
+        "target": "label_column",
+    }
+)
 
 
 @functools.cache
@@ -61,8 +92,10 @@ def dotted_keys(cls: type, prefix: str = "") -> list[str]:
 
 def defaults_of(cls: type) -> dict[str, Any]:
     """Returns the fields of a dataclass that have a default."""
-    defaults = {field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-                for field in dataclasses.fields(cls)}
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(cls)
+    }
     return {name: default for name, default in defaults.items() if default is not dataclasses.MISSING}
 
 
@@ -95,15 +128,21 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     keys = keys or dotted_keys(cls)
     kinds = kinds_of(cls)  # type: ignore[arg-type]
     _check_names(kinds, values, where, keys)
-    if missing := [field.name for field in dataclasses.fields(cls) if field.name not in values  # type: ignore[arg-type]
-                   and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]:
+    if missing := [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.name not in values  # type: ignore[arg-type]
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]:
         raise ValueError(f"{where}: missing keys {missing}")
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
     built = cls(**typed)  # says more about some numbers
     for key, value in typed.items():
         if any(
-                isinstance(part, float) and not math.isfinite(part)
-                for part in (value if isinstance(value, tuple) else (value,))):
+            isinstance(part, float) and not math.isfinite(part)
+            for part in (value if isinstance(value, tuple) else (value,))
+        ):
             raise ValueError(f"{where}.{key}: expected a finite number, got {value}")
     return built
 
@@ -124,8 +163,10 @@ def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequen
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
-        own = next((f"; those of the task stand there as {name}.{unknown[0]}"
-                    for name, kind in kinds.items() if kind is dict), "")
+        own = next(
+            (f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict),
+            "",
+        )
         raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
 
 
@@ -183,7 +224,8 @@ def _described(kind: Any) -> str:
     if dataclasses.is_dataclass(kind):
         return "mapping"
     return {tuple: "list of {}", dict: "mapping to {}"}.get(origin, "{}").format(
-        (parts or (kind,))[-2 if origin is tuple else -1].__name__)
+        (parts or (kind,))[-2 if origin is tuple else -1].__name__
+    )
 
 
 def _hint(kind: type, value: Any, where: str) -> str:
@@ -222,15 +264,17 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds.
-    """
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         shown = repr(node.value[:60]) if isinstance(node.value, str) else f"YAML's {kind}"
         if kind not in PLAIN:
-            more = "" if not isinstance(
-                node.value, str) else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
+            more = (
+                ""
+                if not isinstance(node.value, str)
+                else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
+            )
             raise _Refused(f"expected text, a number, true, false, null, a list or a mapping, got {shown}{more}", node)
         if isinstance(node.value, str) and HALF_CHARACTER.search(node.value):
             raise _Refused(f"{shown} has half a character (a surrogate)", node)
@@ -284,7 +328,8 @@ def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) ->
         return None
     if (size := _expanded_size(node, {}, DEEPEST)) > MOST_EXPANDED:
         raise yaml.YAMLError(
-            f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
+            f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}"
+        )
     return loader.construct_document(node)
 
 
@@ -297,8 +342,11 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int], limit: int) -> int:
         raise RecursionError
     if id(node) not in sizes:
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        sizes[id(node)] = 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else
-                               sum(_expanded_size(part, sizes, limit - 1) for part in parts))
+        sizes[id(node)] = 1 + (
+            len(node.value)
+            if isinstance(node, yaml.ScalarNode)
+            else sum(_expanded_size(part, sizes, limit - 1) for part in parts)
+        )
     return sizes[id(node)]
 
 

@@ -36,8 +36,10 @@ SECONDS = 300  # that a process may take
 
 def printed_metrics(text: str) -> dict[str, float]:
     """Returns the metrics among printed lines, shares from 0 to 1: `accuracy = 89.20 %, loss = 0.3`."""
-    return {name: float(value) / (100 if share else 1)
-            for name, value, share in re.findall(r"(?:^|, )(\w+) = (-?[\d.]+)( %)?(?=, |$)", text, re.MULTILINE)}
+    return {
+        name: float(value) / (100 if share else 1)
+        for name, value, share in re.findall(r"(?:^|, )(\w+) = (-?[\d.]+)( %)?(?=, |$)", text, re.MULTILINE)
+    }
 
 
 # Progress, on standard error. Every other line there is a surprise, unless a story names it.
@@ -61,7 +63,8 @@ IGNORED_BY_PYTHON = (DeprecationWarning, PendingDeprecationWarning, ImportWarnin
 
 PRETRAIN = (
     "python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
-    "--output_dir=runs/tiny")
+    "--output_dir=runs/tiny"
+)
 SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1"
 
 
@@ -69,21 +72,23 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
     """Returns arguments of `Person.types` for a server: once it listens, its answers are put in these lists, and it is
     stopped.
     """
+
     def then(line: str) -> None:
         from official_bert.server.client import GrpcClient, RestClient
+
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
         with RestClient(rest, model) as client:
             by_rest.extend(client.predict(rows))
         if by_grpc is not None:
             with GrpcClient(grpc, model) as client:
                 by_grpc.extend(client.predict(rows))
+
     return {"until": "Serving ", "then": then}
 
 
 @contextlib.contextmanager
 def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType]:
-    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end.
-    """
+    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
@@ -183,8 +188,14 @@ class Person:
         """Returns the same person in another folder."""
         return type(self)(folder)
 
-    def types(self, line: str, status: int = 0, messages: tuple[str, ...] = (), until: str = "",
-              then: Callable[[str], object] = lambda line: None) -> Done:
+    def types(
+        self,
+        line: str,
+        status: int = 0,
+        messages: tuple[str, ...] = (),
+        until: str = "",
+        then: Callable[[str], object] = lambda line: None,
+    ) -> Done:
         """Runs a command line and returns how it ended.
 
         `messages` are patterns of the lines on standard error that belong to the story. When a printed line begins with
@@ -213,8 +224,14 @@ class ByProcesses(Person):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         del environment["TF_CPP_MIN_LOG_LEVEL"]  # of the tests, not of the person
         with open(self.folder / ".stderr", "w+", encoding="utf-8") as errors:
-            process = subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env=environment, text=True,
-                                       stdout=subprocess.PIPE, stderr=errors)
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.folder,
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
             output.pid = process.pid
             watchdog = threading.Timer(SECONDS, process.kill)
             watchdog.start()
@@ -320,8 +337,10 @@ def forget_own_flags() -> dict[str, flags.Flag]:
 
 @contextlib.contextmanager
 def _own_input(typed: str):
-    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(typed.encode("utf-8", "surrogateescape")),
-                                                    encoding="utf-8")
+    before, sys.stdin = (
+        sys.stdin,
+        io.TextIOWrapper(io.BytesIO(typed.encode("utf-8", "surrogateescape")), encoding="utf-8"),
+    )
     try:
         yield
     finally:
@@ -333,8 +352,7 @@ def _own_signals():
     """Ignores a SIGTERM that comes too late, and removes the handlers that a command installs."""
     watcher = signal.set_wakeup_fd(-1)
     before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield

@@ -21,20 +21,48 @@ ROOT = pathlib.Path(__file__).parent.parent
 # cores, the third works while others wait for servers and commands); a long one at the end would leave the others
 # without work.
 LONGEST_FIRST = (
-    "journeys/test_from_text.py", "tasks/test_served_models.py", "training/test_step.py",
-    "models/interchange/members/test_fixtures.py", "serving/test_bounds.py", "training/test_loop.py",
-    "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "training/test_runs.py",
-    "serving/test_loading.py", "test_fine_tune.py", "serving/test_export.py", "models/test_graph_histograms.py",
-    "tools/test_convert_checkpoint.py", "test_earlier_runs.py", "training/test_best_checkpoint.py",
-    "test_run_squad.py", "serving/test_served_vectors.py", "server/test_rest.py", "test_other_stores.py",
-    "tasks/tagging/test_served_tagger.py", "data/pretraining/test_dynamic_masking.py",
-    "test_run_finetuning.py", "test_facade.py", "data/pretraining/test_packed_rows.py",
-    "tools/test_create_pretraining_data.py", "test_run_pretraining.py", "serving/test_dense_formats.py",
-    "tasks/texts/test_weights_and_thresholds.py", "server/test_server.py", "layers/test_fused.py",
-    "models/interchange/test_formats.py", "models/test_encoder.py", "training/test_background_saves.py",
-    "server/test_bad_clients.py", "training/test_parts_in_training.py", "tasks/squad/test_served_squad.py",
-    "layers/test_crf.py", "server/test_fuzz.py", "training/test_skipped_padding.py",
-    "journeys/test_from_published_checkpoints.py")
+    "journeys/test_from_text.py",
+    "tasks/test_served_models.py",
+    "training/test_step.py",
+    "models/interchange/members/test_fixtures.py",
+    "serving/test_bounds.py",
+    "training/test_loop.py",
+    "tasks/tagging/test_tagging_task.py",
+    "training/test_distribution.py",
+    "training/test_runs.py",
+    "serving/test_loading.py",
+    "test_fine_tune.py",
+    "serving/test_export.py",
+    "models/test_graph_histograms.py",
+    "tools/test_convert_checkpoint.py",
+    "test_earlier_runs.py",
+    "training/test_best_checkpoint.py",
+    "test_run_squad.py",
+    "serving/test_served_vectors.py",
+    "server/test_rest.py",
+    "test_other_stores.py",
+    "tasks/tagging/test_served_tagger.py",
+    "data/pretraining/test_dynamic_masking.py",
+    "test_run_finetuning.py",
+    "test_facade.py",
+    "data/pretraining/test_packed_rows.py",
+    "tools/test_create_pretraining_data.py",
+    "test_run_pretraining.py",
+    "serving/test_dense_formats.py",
+    "tasks/texts/test_weights_and_thresholds.py",
+    "server/test_server.py",
+    "layers/test_fused.py",
+    "models/interchange/test_formats.py",
+    "models/test_encoder.py",
+    "training/test_background_saves.py",
+    "server/test_bad_clients.py",
+    "training/test_parts_in_training.py",
+    "tasks/squad/test_served_squad.py",
+    "layers/test_crf.py",
+    "server/test_fuzz.py",
+    "training/test_skipped_padding.py",
+    "journeys/test_from_published_checkpoints.py",
+)
 
 # In these TensorFlow optimises graphs, as it does for users, and in tests that are slow or marked. It takes longer than
 # what most of the others compute.
@@ -63,8 +91,11 @@ def pytest_collection_finish():
 def pytest_runtest_protocol(item):
     """Switches TensorFlow's optimizer of graphs on or off, before the fixtures of the test."""
     if "tensorflow" in sys.modules:
-        plain = not (item.path.relative_to(ROOT / "tests").as_posix().startswith(OPTIMIZED_GRAPHS)
-                     or item.get_closest_marker("slow") or item.get_closest_marker("optimized_graphs"))
+        plain = not (
+            item.path.relative_to(ROOT / "tests").as_posix().startswith(OPTIMIZED_GRAPHS)
+            or item.get_closest_marker("slow")
+            or item.get_closest_marker("optimized_graphs")
+        )
         sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": plain})
 
 
@@ -79,24 +110,36 @@ def root() -> pathlib.Path:
     """Returns the repository's folder."""
     return ROOT
 
+
 # Small models of every head over the golden vocabulary, with weights large enough to make their answers differ.
+
 
 @pytest.fixture(scope="session")
 def small_config():
     from official_bert.config import ModelConfig
-    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                       intermediate_size=32, max_position_embeddings=32, initializer_range=0.5)
+
+    return ModelConfig(
+        vocab_size=3000,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+    )
 
 
 @pytest.fixture(scope="session")
 def classifier(small_config):
     from official_bert.models.classifier import Classifier
+
     return lambda num_classes: Classifier.make(small_config, {"num_classes": num_classes})
 
 
 @pytest.fixture(scope="session")
 def choice_classifier(small_config):
     from official_bert.models.classifier import ChoiceClassifier
+
     return ChoiceClassifier.make(small_config)
 
 
@@ -105,6 +148,7 @@ def token_tagger(small_config):
     import keras
 
     from official_bert.models.classifier import Tagger
+
     keras.utils.set_random_seed(2)
     return Tagger.make(small_config, {"num_tags": 5})
 
@@ -114,6 +158,7 @@ def span_model(small_config):
     import keras
 
     from official_bert.models.classifier import SpanPredictor
+
     keras.utils.set_random_seed(1)
     return SpanPredictor.make(small_config)
 
@@ -124,6 +169,7 @@ def shared_tokenizers():
     from eager_models import trace_eager_calls
 
     from official_bert.text import graph_loading
+
     new = graph_loading.GraphTokenizer
 
     @functools.lru_cache(8)
@@ -134,6 +180,7 @@ def shared_tokenizers():
         if vocab or not os.path.isfile(vocab_file):
             return new(vocab_file, do_lower_case, vocab)
         return made_once(vocab_file, do_lower_case, pathlib.Path(vocab_file).read_bytes())
+
     with mock.patch.object(graph_loading, "GraphTokenizer", shared):
         yield
 
@@ -141,6 +188,7 @@ def shared_tokenizers():
 @pytest.fixture(scope="session")
 def graph_tokenizer(golden, shared_tokenizers):
     from official_bert.text import graph_loading
+
     return graph_loading.load_graph(str(golden / "vocab_uncased.txt"))
 
 
@@ -149,6 +197,7 @@ def softmax():
     def of(x):
         exponents = np.exp(x - x.max(-1, keepdims=True))
         return exponents / exponents.sum(-1, keepdims=True)
+
     return of
 
 
@@ -158,6 +207,7 @@ def eager_predictors(monkeypatch):
     from eager_models import eager_function_of
 
     from official_bert.interface import predictor
+
     monkeypatch.setattr(predictor, "function_of", eager_function_of)
 
 
@@ -165,5 +215,6 @@ def eager_predictors(monkeypatch):
 def eager_steps():
     """Has trainings and evaluations take their steps eagerly."""
     from eager_models import eager_functions
+
     with eager_functions():
         yield

@@ -36,17 +36,25 @@ class EagerSignature:
 
 def eager_function_of(served: ServedModel) -> ModelFunction:
     """Does the same as `serving.loading.function_of`."""
+
     def prompted(prompt):
         return lambda: EagerSignature(lambda tensors: served.answer_prompted(tensors, prompt), served.text_inputs)
-    return ModelFunction(EagerSignature(served.answer_text, served.text_inputs), served, "this model",
-                         {name: prompted(prompt) for name, prompt in served.prompts.items()})
+
+    return ModelFunction(
+        EagerSignature(served.answer_text, served.text_inputs),
+        served,
+        "this model",
+        {name: prompted(prompt) for name, prompt in served.prompts.items()},
+    )
 
 
 def trace_eager_calls(tokenizer: GraphTokenizer) -> GraphTokenizer:
     """Has a tokenizer answer eager calls by a graph too, because it has many small operations; returns it."""
+
     def by_graph(method):
         traced = tf.function(method, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         return lambda text: traced(text) if tf.executing_eagerly() else method(text)
+
     for name in ("tokenize", "tokenize_with_offsets"):
         vars(tokenizer)[name] = by_graph(getattr(tokenizer, name))
     return tokenizer

@@ -48,20 +48,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if rest[:1] in (["revision"], ["tree"], ["resolve"]) and rest[1] not in ("main", SHA):
             return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"}, with_body)
         if parts[:2] == ["api", "models"]:
-            return self._send(200,
-                              json.dumps(self._listed(repository, rest)).encode(), {"Content-Type": "application/json"},
-                              with_body)
+            return self._send(
+                200,
+                json.dumps(self._listed(repository, rest)).encode(),
+                {"Content-Type": "application/json"},
+                with_body,
+            )
         return self._send_file(repository.joinpath(*rest[2:]), with_body)
 
     def _listed(self, repository: pathlib.Path, rest: list[str]):
         files = sorted(path for path in repository.rglob("*") if path.is_file())
         names = [str(path.relative_to(repository)) for path in files]
         if rest[:1] == ["tree"]:
-            return [{"type": "file", "path": name, "size": path.stat().st_size, "oid": "0" * 40}
-                    for name, path in zip(names, files)]
+            return [
+                {"type": "file", "path": name, "size": path.stat().st_size, "oid": "0" * 40}
+                for name, path in zip(names, files)
+            ]
         return {
-            "id": "/".join(repository.parts[-2:]), "sha": SHA, "private": False, "tags": [], "downloads": 0, "likes": 0,
-            "siblings": [{"rfilename": name} for name in names]
+            "id": "/".join(repository.parts[-2:]),
+            "sha": SHA,
+            "private": False,
+            "tags": [],
+            "downloads": 0,
+            "likes": 0,
+            "siblings": [{"rfilename": name} for name in names],
         }
 
     def _send_file(self, path: pathlib.Path, with_body: bool) -> None:
@@ -72,11 +82,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        return self._send(206 if start else 200, content[start:], headers, with_body,
-                          self.server.cut_after.get(path.name))
+        return self._send(
+            206 if start else 200, content[start:], headers, with_body, self.server.cut_after.get(path.name)
+        )
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str], with_body: bool,
-              cut_after: int | None = None) -> None:
+    def _send(
+        self, status: int, body: bytes, headers: dict[str, str], with_body: bool, cut_after: int | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(len(body))}).items():
             self.send_header(name, value)

@@ -16,24 +16,44 @@ from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 
-SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=12)
+SMALL = ModelConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+)
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 HEADS = {
-    "": make_encoder, "pretraining": Pretrainer.make,
-    "classifier": lambda config: Classifier.make(config, {"num_classes": 3}), "choice": ChoiceClassifier.make,
-    "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make
+    "": make_encoder,
+    "pretraining": Pretrainer.make,
+    "classifier": lambda config: Classifier.make(config, {"num_classes": 3}),
+    "choice": ChoiceClassifier.make,
+    "tagger": lambda config: Tagger.make(config, {"num_tags": 5}),
+    "span": SpanPredictor.make,
 }
 
 
 FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
 # Relatives with tokenizers of their own, and those over WordPieces.
-CLASSES = {"roberta": "RobertaForMaskedLM", "xlm_roberta": "XLMRobertaForMaskedLM", "mpnet": "MPNetForMaskedLM",
-           "albert": "AlbertForPreTraining", "modernbert": "ModernBertForMaskedLM"}
-OVER_WORD_PIECES = {"bert": "BertForPreTraining", "ernie": "ErnieForPreTraining", "distilbert": "DistilBertForMaskedLM",
-                    "electra_discriminator": "ElectraForPreTraining", "electra_generator": "ElectraForMaskedLM",
-                    "deberta_v3": "DebertaV2ForMaskedLM", "deberta_v2_conv": "DebertaV2ForMaskedLM",
-                    "big_bird_full": "BigBirdForMaskedLM"}
+CLASSES = {
+    "roberta": "RobertaForMaskedLM",
+    "xlm_roberta": "XLMRobertaForMaskedLM",
+    "mpnet": "MPNetForMaskedLM",
+    "albert": "AlbertForPreTraining",
+    "modernbert": "ModernBertForMaskedLM",
+}
+OVER_WORD_PIECES = {
+    "bert": "BertForPreTraining",
+    "ernie": "ErnieForPreTraining",
+    "distilbert": "DistilBertForMaskedLM",
+    "electra_discriminator": "ElectraForPreTraining",
+    "electra_generator": "ElectraForMaskedLM",
+    "deberta_v3": "DebertaV2ForMaskedLM",
+    "deberta_v2_conv": "DebertaV2ForMaskedLM",
+    "big_bird_full": "BigBirdForMaskedLM",
+}
 
 
 def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions: int = 130) -> str:
@@ -59,5 +79,12 @@ def stored_small(head, **changes):
     for variable in model.weights:
         variable.assign(rng.normal(scale=0.2, size=variable.shape))
     weights = {name: value.numpy() for name, value in checkpoints.named_weights(model).items()}
-    return formats.StoredModel(origin="a model made here", weights=weights, table=ours.TABLE, config=config, head=head,
-                               vocab=WORDS, do_lower_case=False)
+    return formats.StoredModel(
+        origin="a model made here",
+        weights=weights,
+        table=ours.TABLE,
+        config=config,
+        head=head,
+        vocab=WORDS,
+        do_lower_case=False,
+    )

@@ -18,12 +18,22 @@ SWAG = str(ROOT / "fixtures" / "swag")
 def make_config(task: str, **sections) -> Config:
     """Returns the configuration of a tiny model; `sections` override it."""
     values = {
-        "task": task, "tokenizer": {"vocab_file": VOCAB}, "options": {"max_seq_length": 32}, "model": {
-            "vocab_size": len(load_vocab(VOCAB)), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.2,
-            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
-        }, "optimizer": {"learning_rate": 5e-3, "warmup_proportion": 0.1},
-        "training": {"batch_size": 16, "epochs": 1.0, "log_every": 100, "report": False}
+        "task": task,
+        "tokenizer": {"vocab_file": VOCAB},
+        "options": {"max_seq_length": 32},
+        "model": {
+            "vocab_size": len(load_vocab(VOCAB)),
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 64,
+            "initializer_range": 0.2,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        "optimizer": {"learning_rate": 5e-3, "warmup_proportion": 0.1},
+        "training": {"batch_size": 16, "epochs": 1.0, "log_every": 100, "report": False},
     }
     return build(Config, merge(values, sections))
 
@@ -41,7 +51,8 @@ def resolve(config: Config, steps: Steps = TRAIN_AND_EVALUATE, **files) -> Resol
 def fixture_task(dataset: str, **options) -> TaskBase:
     """Makes a task of GLUE or XNLI for the rows of tests/fixtures."""
     return load_task(
-        make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2}))
+        make_config("glue", options={"dataset": dataset, **options}, training={"eval_batch_size": 2, "batch_size": 2})
+    )
 
 
 def fixture_data(dataset: str, **options) -> Resolved:

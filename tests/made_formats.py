@@ -12,22 +12,42 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
 from official_bert.text import loading
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=48, initializer_range=0.5)
-TEXTS = ["The surveyor met Señora Núñez, near Brno.", "", "中国 price e\u0301t",
-         "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)"]
+SMALL = ModelConfig(
+    vocab_size=3000,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=48,
+    initializer_range=0.5,
+)
+TEXTS = [
+    "The surveyor met Señora Núñez, near Brno.",
+    "",
+    "中国 price e\u0301t",
+    "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)",
+]
 CASES = {
     "classification": ({"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
-    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}), "classification windows": ({
-        "kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4
-    }, {}), "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
-    "glue regression": ({"dataset": "stsb"}, {}), "swag": ({}, {}), "squad": ({"doc_stride": 8,
-                                                                               "max_query_length": 12}, {}),
-    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
-             "doc_stride": 8}, {}), "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
-    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}), "retrieval": ({}, {}), "reranking": ({}, {}),
-    "splade": ({}, {"top_k": 24}), "classification embeddings": ({"kind": "classifier", "labels": ["x", "y"]},
-                                                                 {"head": "embeddings", "pooling": "cls"})
+    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
+    "classification windows": (
+        {"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4},
+        {},
+    ),
+    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
+    "glue regression": ({"dataset": "stsb"}, {}),
+    "swag": ({}, {}),
+    "squad": ({"doc_stride": 8, "max_query_length": 12}, {}),
+    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}, {}),
+    "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
+    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}),
+    "retrieval": ({}, {}),
+    "reranking": ({}, {}),
+    "splade": ({}, {"top_k": 24}),
+    "classification embeddings": (
+        {"kind": "classifier", "labels": ["x", "y"]},
+        {"head": "embeddings", "pooling": "cls"},
+    ),
 }
 
 
@@ -39,8 +59,12 @@ def make(name, vocab_file, changes=None, **more):
     changes = {"attention": "left_to_right"} if "next_token" in name else changes or {}
     rows = max(SMALL.vocab_size, 1 + max(loading.entries(vocab_file).values()))
     size = dataclasses.replace(SMALL, **{"vocab_size": rows, **changes})
-    config = Config(task=name.split()[0], model=size, options={"max_seq_length": 48, **options, **more},
-                    tokenizer=TokenizerConfig(vocab_file=vocab_file))
+    config = Config(
+        task=name.split()[0],
+        model=size,
+        options={"max_seq_length": 48, **options, **more},
+        tokenizer=TokenizerConfig(vocab_file=vocab_file),
+    )
     task = load_task(config)
     keras.utils.set_random_seed(3)
     model = task.build_model()
@@ -51,14 +75,24 @@ def make(name, vocab_file, changes=None, **more):
 
 def write(served, config, output, formats, **options):
     """Exports a served model; returns the lines about it."""
-    return export.export(served, config, export.ExportOptions(
-        output=str(output), batch_sizes=(), num_choices=2, formats=formats, other_formats=FormatOptions(**options)))
+    return export.export(
+        served,
+        config,
+        export.ExportOptions(
+            output=str(output), batch_sizes=(), num_choices=2, formats=formats, other_formats=FormatOptions(**options)
+        ),
+    )
 
 
 def rows_for(inputs):
     """Returns rows of a model's inputs."""
-    parts = {"text": TEXTS, "text_pair": TEXTS[::-1], "question": ["Who met " + text[:9] + "?" for text in TEXTS],
-             "context": [" " + text * 4 for text in TEXTS], "choices": [["ran home", text[-20:]] for text in TEXTS]}
+    parts = {
+        "text": TEXTS,
+        "text_pair": TEXTS[::-1],
+        "question": ["Who met " + text[:9] + "?" for text in TEXTS],
+        "context": [" " + text * 4 for text in TEXTS],
+        "choices": [["ran home", text[-20:]] for text in TEXTS],
+    }
     return [{name: parts[name][place] for name in inputs} for place in range(len(TEXTS))]
 
 

@@ -19,8 +19,15 @@ def facts_of(vocab):
 
 
 def start(*arguments, limits=(), **kwargs):
-    return subprocess.Popen([*limits, sys.executable, str(COMMAND), *arguments], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT)), **kwargs)
+    return subprocess.Popen(
+        [*limits, sys.executable, str(COMMAND), *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        **kwargs,
+    )
 
 
 def run(*arguments, **kwargs):
@@ -35,5 +42,11 @@ def small(tmp_path, *extra, text=None, name="out"):
     if text is not None:
         path = tmp_path / "text.txt"
         path.write_bytes(text)
-    return [f"--input_file={path}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
-            f"--output_file={tmp_path / name}", "--dupe_factor=2", "--max_seq_length=64", *extra]
+    return [
+        f"--input_file={path}",
+        f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
+        f"--output_file={tmp_path / name}",
+        "--dupe_factor=2",
+        "--max_seq_length=64",
+        *extra,
+    ]

@@ -32,12 +32,22 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, shortest=
             masked = ids[positions].copy()
             ids[positions] = 4
             weights = np.ones(P)
-            weights[rng.integers(1, P + 1):] = 0
+            weights[rng.integers(1, P + 1) :] = 0
             real = np.arange(max_seq_length) < length
-            yield encode_example(features, {
-                "input_ids": ids, "input_mask": real, "segment_ids": real & (np.arange(max_seq_length) > 6),
-                "masked_lm_positions": positions, "masked_lm_ids": masked, "masked_lm_weights": weights,
-                "next_sentence_labels": [int(rng.integers(0, 2))]} | (wrong if number == count - 1 else {}))
+            yield encode_example(
+                features,
+                {
+                    "input_ids": ids,
+                    "input_mask": real,
+                    "segment_ids": real & (np.arange(max_seq_length) > 6),
+                    "masked_lm_positions": positions,
+                    "masked_lm_ids": masked,
+                    "masked_lm_weights": weights,
+                    "next_sentence_labels": [int(rng.integers(0, 2))],
+                }
+                | (wrong if number == count - 1 else {}),
+            )
+
     write_tfrecords(str(path), rows())
     return str(path)
 
@@ -46,10 +56,17 @@ def make_config(**sections) -> Config:
     """Returns the configuration of a tiny model; `sections` override it."""
     values = {
         "model": {
-            "vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "intermediate_size": 32, "max_position_embeddings": S, "initializer_range": 0.1
-        }, "options": {"max_seq_length": S, "max_predictions_per_seq": P}, "optimizer": {"learning_rate": 1e-4},
-        "training": {"batch_size": 32, "steps": 20, "log_every": 5, "save_every": 10, "steps_per_loop": 4}
+            "vocab_size": V,
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": S,
+            "initializer_range": 0.1,
+        },
+        "options": {"max_seq_length": S, "max_predictions_per_seq": P},
+        "optimizer": {"learning_rate": 1e-4},
+        "training": {"batch_size": 32, "steps": 20, "log_every": 5, "save_every": 10, "steps_per_loop": 4},
     }
     return build(Config, merge(values, sections))
 
@@ -71,6 +88,7 @@ def weights_after_two_steps(run):
     for number, weight in enumerate(weights_by_name(run.model).values()):
         weight.assign(np.random.default_rng(number).normal(0, 0.1, weight.shape))
     from eager_models import eager_functions  # here, because processes of tests import this file
+
     trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 20)
     with eager_functions():
         trainer.run_steps(iter(run.train.dataset()), tf.constant(2))

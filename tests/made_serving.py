@@ -53,14 +53,19 @@ class Demo(tf.Module):
     def text(self, text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
         return {
-            "length": length, "upper": tf.strings.upper(text, encoding="utf-8"),
-            "score": tf.cast(length, tf.float32) / 10, "version": tf.fill(tf.shape(text), self.version)
+            "length": length,
+            "upper": tf.strings.upper(text, encoding="utf-8"),
+            "score": tf.cast(length, tf.float32) / 10,
+            "version": tf.fill(tf.shape(text), self.version),
         }
 
     @tf.function(input_signature=texts("text", "text_pair"), autograph=False)
     def pair(self, text, text_pair):
-        return {"joined": text + "|" + text_pair, "equal": text == text_pair,
-                "vector": tf.stack([tf.cast(tf.strings.length(value), tf.float32) for value in (text, text_pair)], 1)}
+        return {
+            "joined": text + "|" + text_pair,
+            "equal": text == text_pair,
+            "vector": tf.stack([tf.cast(tf.strings.length(value), tf.float32) for value in (text, text_pair)], 1),
+        }
 
     @tf.function(input_signature=texts("inputs"), autograph=False)
     def binary(self, inputs):
@@ -80,8 +85,13 @@ class Demo(tf.Module):
     def words(self, text):
         return {"words": tf.strings.split(text).to_tensor()}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "input_ids"),
-                                  tf.TensorSpec([None, None], tf.int32, "input_mask")], autograph=False)
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int32, "input_ids"),
+            tf.TensorSpec([None, None], tf.int32, "input_mask"),
+        ],
+        autograph=False,
+    )
     def ids(self, input_ids, input_mask):
         tf.debugging.assert_less(tf.shape(input_ids)[1], 10, "input_ids: expected fewer than 10")
         return {"sum": tf.reduce_sum(tf.cast(input_ids * input_mask, tf.int64), 1), "row": input_ids * 2}
@@ -89,8 +99,11 @@ class Demo(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")], autograph=False)
     def numbers(self, x):
         return {
-            "same": x, "log": tf.math.log(tf.abs(x) + 1), "half": tf.cast(x, tf.bfloat16),
-            "double": tf.cast(x, tf.float64), "positive": x > 0
+            "same": x,
+            "log": tf.math.log(tf.abs(x) + 1),
+            "half": tf.cast(x, tf.bfloat16),
+            "double": tf.cast(x, tf.float64),
+            "positive": x > 0,
         }
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")], autograph=False)
@@ -100,8 +113,12 @@ class Demo(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")], autograph=False)
     def work(self, steps):
         """Takes about a microsecond a step."""
-        _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total:
-                                 (step + 1, total + 1.0), [0, 0.0], parallel_iterations=1)
+        _, total = tf.while_loop(
+            lambda step, _: step < tf.reduce_max(steps),
+            lambda step, total: (step + 1, total + 1.0),
+            [0, 0.0],
+            parallel_iterations=1,
+        )
         return {"total": tf.fill(tf.shape(steps), total)}
 
 
@@ -109,8 +126,13 @@ def write_model(folder, version, name=None):
     """Writes version `version` of the demo model to folder/version, by way of a temporary folder."""
     model = Demo(version)
     temporary, target = pathlib.Path(folder) / f".writing-{version}", pathlib.Path(folder) / str(name or version)
-    signatures = {"serving_default": model.text, **{key: getattr(model, key) for key in (
-        "pair", "binary", "number", "long", "words", "ids", "numbers", "scalar", "work")}}
+    signatures = {
+        "serving_default": model.text,
+        **{
+            key: getattr(model, key)
+            for key in ("pair", "binary", "number", "long", "words", "ids", "numbers", "scalar", "work")
+        },
+    }
     tf.saved_model.save(model, str(temporary), signatures=signatures)
     os.replace(temporary, target)
     return target
@@ -118,8 +140,11 @@ def write_model(folder, version, name=None):
 
 def write_configs(root):
     """Writes models.config, batching.config and monitoring.config for models in `root`."""
-    for name, text in (("models", MODELS.replace("ROOT",
-                                                 str(root))), ("batching", BATCHING), ("monitoring", MONITORING)):
+    for name, text in (
+        ("models", MODELS.replace("ROOT", str(root))),
+        ("batching", BATCHING),
+        ("monitoring", MONITORING),
+    ):
         (pathlib.Path(root) / f"{name}.config").write_text(text)
 
 
@@ -144,6 +169,7 @@ class Running:
 def embedded(options):
     """Runs the embedded server in a thread of this process."""
     from official_bert.server.server import Server
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -177,10 +203,18 @@ def wait_for(condition, seconds=120):
 def tf_serving(binary, root):
     """Runs TensorFlow Serving's binary with the configuration files in `root`."""
     ports = free_ports(2)
-    process = subprocess.Popen([
-        binary, f"--rest_api_port={ports[0]}", f"--port={ports[1]}", f"--model_config_file={root}/models.config",
-        "--enable_batching", f"--batching_parameters_file={root}/batching.config",
-        f"--monitoring_config_file={root}/monitoring.config", "--file_system_poll_wait_seconds=1"])
+    process = subprocess.Popen(
+        [
+            binary,
+            f"--rest_api_port={ports[0]}",
+            f"--port={ports[1]}",
+            f"--model_config_file={root}/models.config",
+            "--enable_batching",
+            f"--batching_parameters_file={root}/batching.config",
+            f"--monitoring_config_file={root}/monitoring.config",
+            "--file_system_poll_wait_seconds=1",
+        ]
+    )
     running = Running(*ports, False)
     try:
         deadline = time.time() + 120

@@ -51,9 +51,16 @@ DIFFICULT = [
     "\U00010400\U0001f600\U000e0020x",
 ]
 WITH_SPECIAL = [
-    "<mask> at first", "a <mask> b", "a<mask>b</s> c<s>", "text [MASK] [CLS]x", "<unk> <pad>",
-    "new_word new_words <ent> x<ent>y", "A  <mask>  B", "<mask><mask>", "  [MASK]   x[SEP]  ",
-    "e\u0301\u0323  [CLS]\u0301  q\u0307\u0323 \u212b\u0958"
+    "<mask> at first",
+    "a <mask> b",
+    "a<mask>b</s> c<s>",
+    "text [MASK] [CLS]x",
+    "<unk> <pad>",
+    "new_word new_words <ent> x<ent>y",
+    "A  <mask>  B",
+    "<mask><mask>",
+    "  [MASK]   x[SEP]  ",
+    "e\u0301\u0323  [CLS]\u0301  q\u0307\u0323 \u212b\u0958",
 ]
 
 
@@ -66,11 +73,28 @@ def texts() -> list[str]:
 def unigram_model(albert: bool = False, size: int = 400) -> bytes:
     """A SentencePiece model with the special pieces of ALBERT, or those of XLM-R and CamemBERT."""
     model = io.BytesIO()
-    special = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]",
-               "user_defined_symbols": '(,),",-'} if albert else {}
+    special = (
+        {
+            "pad_id": 0,
+            "unk_id": 1,
+            "bos_id": -1,
+            "eos_id": -1,
+            "control_symbols": "[CLS],[SEP],[MASK]",
+            "user_defined_symbols": '(,),",-',
+        }
+        if albert
+        else {}
+    )
     text = [line.lower() for line in TEXT] if albert else TEXT
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text * 3), model_writer=model, vocab_size=size,
-                                             hard_vocab_limit=False, character_coverage=1.0, minloglevel=2, **special)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text * 3),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        minloglevel=2,
+        **special,
+    )
     return model.getvalue()
 
 
@@ -78,8 +102,13 @@ def unigram_model(albert: bool = False, size: int = 400) -> bytes:
 def byte_bpe(size: int = 700) -> str:
     """The content of a tokenizer.json of RoBERTa."""
     model = tokenizers.ByteLevelBPETokenizer()
-    model.train_from_iterator(TEXT * 3, vocab_size=size, min_frequency=2, show_progress=False,
-                              special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    model.train_from_iterator(
+        TEXT * 3,
+        vocab_size=size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    )
     return model._tokenizer.to_str()
 
 
@@ -89,14 +118,26 @@ def modern_bpe() -> str:
     them.
     """
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
-    library.normalizer, library.pre_tokenizer = tokenizers.normalizers.NFC(), tokenizers.pre_tokenizers.ByteLevel(
-        add_prefix_space=False)
-    library.train_from_iterator(TEXT * 3, tokenizers.trainers.BpeTrainer(
-        vocab_size=700, special_tokens=["<|padding|>"], show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    library.normalizer, library.pre_tokenizer = (
+        tokenizers.normalizers.NFC(),
+        tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
+    library.train_from_iterator(
+        TEXT * 3,
+        tokenizers.trainers.BpeTrainer(
+            vocab_size=700,
+            special_tokens=["<|padding|>"],
+            show_progress=False,
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
     library.add_tokens([tokenizers.AddedToken(" " * count, normalized=True) for count in range(9, 1, -1)])
-    library.add_special_tokens([tokenizers.AddedToken(token, normalized=False, lstrip=token == "[MASK]", special=True)
-                                for token in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[unused0]")])
+    library.add_special_tokens(
+        [
+            tokenizers.AddedToken(token, normalized=False, lstrip=token == "[MASK]", special=True)
+            for token in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[unused0]")
+        ]
+    )
     ids = [(token, library.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     library.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids)
     return library.to_str()
@@ -113,9 +154,16 @@ def word_pieces(lowercase: bool = True) -> list[str]:
 def write(folder: pathlib.Path, kind: str, **config) -> str:
     """Writes the tokenizer of a kind (one of KINDS, or BERT's); `config` are further values."""
     folder.mkdir(parents=True, exist_ok=True)
-    classes = {"xlm_roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "albert": "AlbertTokenizer",
-               "roberta": "RobertaTokenizer", "roberta_files": "RobertaTokenizerFast", "mpnet": "MPNetTokenizer",
-               "modernbert": "PreTrainedTokenizerFast", "bert": "BertTokenizer"}
+    classes = {
+        "xlm_roberta": "XLMRobertaTokenizer",
+        "camembert": "CamembertTokenizer",
+        "albert": "AlbertTokenizer",
+        "roberta": "RobertaTokenizer",
+        "roberta_files": "RobertaTokenizerFast",
+        "mpnet": "MPNetTokenizer",
+        "modernbert": "PreTrainedTokenizerFast",
+        "bert": "BertTokenizer",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": classes[kind], **config}))
     if kind == "modernbert":
         (folder / "tokenizer.json").write_text(modern_bpe())

@@ -43,13 +43,38 @@ SUBJECTS = (
     ("null threshold", "tasks/squad/decoding.py", "^(decode|null_span)$", "tasks/squad"),
     ("null threshold", "tasks/squad/metrics.py", "best", "tasks/squad"),
     ("data position", "data/record_order.py", "", "data"),
-    ("data position", "data/sources.py", "", "data"))
-SYMBOLS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
-           ast.FloorDiv: ("//", "+"), ast.Mod: ("%", "+"), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"),
-           ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="),
-           ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.And: ("and", "or"), ast.Or: ("or", "and")}
-NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmax": "argmin", "argmin": "argmax",
-         "logical_and": "logical_or", "logical_or": "logical_and", "any": "all", "all": "any"}
+    ("data position", "data/sources.py", "", "data"),
+)
+SYMBOLS = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "+"),
+    ast.Mod: ("%", "+"),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+}
+NAMES = {
+    "min": "max",
+    "max": "min",
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "argmax": "argmin",
+    "argmin": "argmax",
+    "logical_and": "logical_or",
+    "logical_or": "logical_and",
+    "any": "all",
+    "all": "any",
+}
 UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.arguments, ast.AnnAssign)  # messages, defaults and annotations
 
 
@@ -68,7 +93,7 @@ class Mutant:
     def text(self) -> bytes:
         """Returns the changed source."""
         before = self.source.read_bytes()
-        return before[:self.start] + self.after.encode() + before[self.end:]
+        return before[: self.start] + self.after.encode() + before[self.end :]
 
     def __str__(self):
         texts = self.source.read_bytes(), self.text()
@@ -110,8 +135,11 @@ def mutants(subject: str, source: pathlib.Path, functions: str, tests: str) -> I
     """Yields all mutants of the functions whose name matches."""
     text = source.read_bytes()
     lines = [0, *(match.end() for match in re.finditer(b"\n", text))]
-    matching = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
-                and re.search(functions, node.name)]
+    matching = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and re.search(functions, node.name)
+    ]
     for statement in (statement for function in matching for statement in function.body):
         for (line, column), (last_line, last_column), before, after in changes(statement):
             start, end = lines[line - 1] + column, lines[last_line - 1] + last_column
@@ -162,6 +190,7 @@ def run_tests(copy: pathlib.Path, tests: str, module: str, seconds: int = 100_00
         output = os.open(os.devnull, os.O_WRONLY)
         os.dup2(output, 1), os.dup2(output, 2)
         import pytest
+
         watch = Watch(module)
         code = pytest.main(["-x", "-q", "-n", "0", "-m", "not slow", f"tests/{tests}"], plugins=[watch])
         os.write(writing, (watch.failed or ("" if code == 0 else "collection")).encode())
@@ -182,6 +211,7 @@ def main():
     given = flags.parse_args()
     import keras  # noqa: F401
     import tensorflow as tf  # noqa: F401
+
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "copy"
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "demo", "__pycache__", "tests")

@@ -10,8 +10,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 TORCH, TPU, TPU_COMPILER, UV = (
-    str(ROOT / path) for path in (".venv-torch/bin/python", ".venv-tpu/bin/python", ".venv-tpu-compiler/bin/python",
-                                  ".venv/bin/uv"))
+    str(ROOT / path)
+    for path in (".venv-torch/bin/python", ".venv-tpu/bin/python", ".venv-tpu-compiler/bin/python", ".venv/bin/uv")
+)
 # programs and modules -> the command that installs them
 COMMANDS = {
     ("chromium", "chromedriver"): "apt-get install chromium chromium-driver",
@@ -32,7 +33,8 @@ COMMANDS = {
     ("nncf",): "pip install -r requirements-int8.txt",
     ("openvino",): "pip install -r requirements-openvino.txt",
     ("ranx",): "pip install -r requirements-dev.txt",
-    ("s3fs",): "pip install -r requirements-dev.txt"}
+    ("s3fs",): "pip install -r requirements-dev.txt",
+}
 
 
 def is_installed(tool: str) -> bool:

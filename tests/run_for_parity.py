@@ -34,8 +34,9 @@ def replicas_of(count):
     """Returns a strategy on the first `count` logical CPU devices."""
     if count == 1:
         return tf.distribute.get_strategy()
-    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(count)],
-                                          cross_device_ops=tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{number}" for number in range(count)], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
 
 
 def train(records, strategy, accumulation, kind=""):
@@ -44,8 +45,9 @@ def train(records, strategy, accumulation, kind=""):
     options = {"objective": kind} if kind in ("next_token", "replaced_tokens") else {"pack": kind == "packed"}
     options |= {"boundary_weight": float(kind == "boundary")}
     relative = relative_of(kind) if kind and (FAMILY / kind).exists() else {}
-    config = make_config(model=relative | NO_DROPOUT | left_to_right, options=options,
-                         training={"accumulation_steps": accumulation})
+    config = make_config(
+        model=relative | NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation}
+    )
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         resolved = resolve(config, records)
@@ -60,7 +62,8 @@ def train(records, strategy, accumulation, kind=""):
 def relative_of(kind):
     """Returns the model of a relative; it has two segments if it has any, because the records do."""
     model = dataclasses.asdict(
-        formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config)
+        formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
+    )
     return model | {"type_vocab_size": 2 * bool(model["type_vocab_size"]), "initializer_range": 0.1}
 
 
@@ -79,8 +82,11 @@ def dropped_outputs(records, strategy):
         seeds = fold_seeds(model.non_trainable_variables, 1, tf.constant(0), tf.cast(place, tf.int32))
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
         return model.stateless_call(weights, seeds, dict(batch), training=True)[0]["nsp_logits"]
-    return {name: np.stack(strategy.experimental_local_results(tf.function(lambda f=function: strategy.run(f))()))
-            for name, function in (("keras_seeds", keras_seeds), ("our_seeds", our_seeds))}
+
+    return {
+        name: np.stack(strategy.experimental_local_results(tf.function(lambda f=function: strategy.run(f))()))
+        for name, function in (("keras_seeds", keras_seeds), ("our_seeds", our_seeds))
+    }
 
 
 def main(records, folder, *arrangements):

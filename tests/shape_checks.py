@@ -20,8 +20,14 @@ import beartype
 import jaxtyping
 
 # With all modules below them.
-MODULES = ("official_bert.layers", "official_bert.models.encoder", "official_bert.training.losses",
-           "official_bert.training.step", "official_bert.tasks", "official_bert.serving")
+MODULES = (
+    "official_bert.layers",
+    "official_bert.models.encoder",
+    "official_bert.training.losses",
+    "official_bert.training.step",
+    "official_bert.tasks",
+    "official_bert.serving",
+)
 
 
 def switch_on(modules: tuple[str, ...] = MODULES) -> None:
@@ -61,6 +67,7 @@ def check_eagerly(function: typing.Callable) -> typing.Callable:
     """Wraps a function: eager calls with shapes other than those annotated raise `jaxtyping.TypeCheckError`."""
     import keras
     import tensorflow as tf
+
     checked = jaxtyping.jaxtyped(function, typechecker=_check_shapes)
 
     @functools.wraps(function)
@@ -68,6 +75,7 @@ def check_eagerly(function: typing.Callable) -> typing.Callable:
         values = keras.tree.flatten((args, kwargs))
         symbolic = not tf.executing_eagerly() or any(isinstance(value, keras.KerasTensor) for value in values)
         return (function if symbolic else checked)(*args, **kwargs)
+
     return call
 
 

@@ -38,22 +38,35 @@ def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
             load_task(build(Config, plan.finetuning(row, task)))
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("", ": expected a mapping, got None"), ("[[1]]", r": expected a mapping, got \[\[1\]\]"),
-    ("a: [1, ", ": not valid YAML"), ("\0", ": not valid YAML"),
-    ("scales: {}", r": missing keys \['tasks', 'rows', 'task_sets', 'suites'\]"),
-    ("!!python/object/apply:os.system ['true']", ": not valid YAML"), ("a: !!int x", ": not valid YAML"),
-    ("{scales: 1, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "scales: expected a mapping, got 1"),
-    ("{scales: {}, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "--scale: expected one of , got small"),
-    ("{scales: {small: {pretraining: x}}, tasks: {}, rows: {}, task_sets: {}, suites: {}}",
-     r"scales.small: missing keys \['vocab_size', "),
-    ("{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-     "{}, "
-     "suites: {s: [b]}}", ": suites: expected names of a, got b"),
-    ("{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-     "{}, suites: {}}",
-     ": rows: expected names of , got usual")
-])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", ": expected a mapping, got None"),
+        ("[[1]]", r": expected a mapping, got \[\[1\]\]"),
+        ("a: [1, ", ": not valid YAML"),
+        ("\0", ": not valid YAML"),
+        ("scales: {}", r": missing keys \['tasks', 'rows', 'task_sets', 'suites'\]"),
+        ("!!python/object/apply:os.system ['true']", ": not valid YAML"),
+        ("a: !!int x", ": not valid YAML"),
+        ("{scales: 1, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "scales: expected a mapping, got 1"),
+        ("{scales: {}, tasks: {}, rows: {}, task_sets: {}, suites: {}}", "--scale: expected one of , got small"),
+        (
+            "{scales: {small: {pretraining: x}}, tasks: {}, rows: {}, task_sets: {}, suites: {}}",
+            r"scales.small: missing keys \['vocab_size', ",
+        ),
+        (
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
+            "{}, "
+            "suites: {s: [b]}}",
+            ": suites: expected names of a, got b",
+        ),
+        (
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
+            "{}, suites: {}}",
+            ": rows: expected names of , got usual",
+        ),
+    ],
+)
 def test_another_file_than_one_of_suites_is_refused(tmp_path, text, told):
     (tmp_path / "other.yaml").write_text(text)
     with pytest.raises(ValueError, match=told):
@@ -69,16 +82,18 @@ def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
         assert config["training"]["precision"] == "bfloat16" and plan.tasks_of(row) == []
         assert bool(config["training"]["steps"]) != bool(config.get("phases"))  # a run takes its steps from one of them
         flags = generator_flags(usually_masked(config), {}, 1)[-1]
-        assert [flag for flag in flags
-                if "predictions" not in flag] == [flag for flag in held_out[0] if "predictions" not in flag]
+        assert [flag for flag in flags if "predictions" not in flag] == [
+            flag for flag in held_out[0] if "predictions" not in flag
+        ]
     assert "--masked_lm_prob=0.3" in generator_flags(plan.pretraining("masks_30"), {}, 3)[0]
     (trained_on,) = generator_flags(plan.pretraining("neighbours_kept_20"), plan.rows["neighbours_kept_20"].data, 3)
     assert {"--mask_rate=0.7", "--keep_rate=0.2", "--random_rate=0.1"} <= set(trained_on)
     recipe = merge(*inherited_and_own(str(ROOT / "configs/pretrain/budget.yaml")))
     measured = plan.pretraining("neighbours_masks_30")
     words = {"vocab_size": plan.scale.vocab_size}  # of the vocabulary, which a recipe does not name
-    assert build(Config, merge(recipe,
-                               {"model": words, "training": {"precision": "bfloat16"}})) == build(Config, measured)
+    assert build(Config, merge(recipe, {"model": words, "training": {"precision": "bfloat16"}})) == build(
+        Config, measured
+    )
 
 
 def test_objectives_and_students_are_valid_and_have_the_same_time():
@@ -102,7 +117,8 @@ def test_objectives_and_students_are_valid_and_have_the_same_time():
 
 @pytest.mark.parametrize("file, scale", [("objectives.yaml", "brief"), ("suites.yaml", "small")])
 def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be_made(
-        monkeypatch, tmp_path, root, file, scale):
+    monkeypatch, tmp_path, root, file, scale
+):
     with imported_tool("run_ablations") as tool:
         for name in ("best_of", "remove_weights"):
             monkeypatch.setattr(tool, name, str)
@@ -112,9 +128,11 @@ def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be
             def run(self, folder, name, command, *_):
                 self.stages_left -= 1
                 if folder == "records":  # masked as the generator can
-                    assert {f"--masking={way}"
-                            for way in ("token", "whole_word", "span", "ngram", "dynamic")} & set(command), command
+                    assert {f"--masking={way}" for way in ("token", "whole_word", "span", "ngram", "dynamic")} & set(
+                        command
+                    ), command
                 return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
+
         plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
         suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")
         for row in plan.rows:
@@ -138,8 +156,10 @@ def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):
     assert plan.pretraining("left_to_right")["model"]["attention"] == "left_to_right"
     assert plan.pretraining("left_to_right")["model"]["num_hidden_layers"] == 12
     assert plan.finetuning("left_to_right_bilstm", "mrpc")["model"]["bilstm_layers"] == 1
-    assert [plans[scale].finetuning("baseline", "stsb")["training"]["epochs"]
-            for scale in ("small", "base")] == [8.0, 4.0]
+    assert [plans[scale].finetuning("baseline", "stsb")["training"]["epochs"] for scale in ("small", "base")] == [
+        8.0,
+        4.0,
+    ]
     assert plans["small"].finetuning("random_weights", "rte")["model"]["hidden_size"] == 192
     assert "hidden_size" not in plans["small"].finetuning("baseline", "rte")["model"]
 
@@ -152,19 +172,29 @@ def test_every_masking_of_table_8_is_there(plans):
         assert [masking["mask_rate"], masking["keep_rate"], masking["random_rate"]] == shares
         (flags,) = generator_flags(plans["small"].pretraining(row), {}, 1)
         assert {
-            f"--mask_rate={shares[0]}", f"--keep_rate={shares[1]}", f"--random_rate={shares[2]}", "--masking=token"
+            f"--mask_rate={shares[0]}",
+            f"--keep_rate={shares[1]}",
+            f"--random_rate={shares[2]}",
+            "--masking=token",
         } <= set(flags)
     assert len(suite) == 5
 
 
 def test_generator_flags_are_those_of_the_configuration(plans):
     base = generator_flags(plans["base"].pretraining("sop"), {}, 10)
-    assert base == [[
-        f"--max_seq_length={length}", f"--max_predictions_per_seq={predictions}", "--sentence_task=sop",
-        "--dupe_factor=10", "--masking=token"
-    ] for length, predictions in ((128, 20), (512, 77))]
+    assert base == [
+        [
+            f"--max_seq_length={length}",
+            f"--max_predictions_per_seq={predictions}",
+            "--sentence_task=sop",
+            "--dupe_factor=10",
+            "--masking=token",
+        ]
+        for length, predictions in ((128, 20), (512, 77))
+    ]
     assert generator_flags(plans["small"].pretraining("dynamic"), {"masking": "dynamic"}, 1) == [
-        ["--max_seq_length=64", "--sentence_task=nsp", "--dupe_factor=1", "--masking=dynamic"]]
+        ["--max_seq_length=64", "--sentence_task=nsp", "--dupe_factor=1", "--masking=dynamic"]
+    ]
     assert "--masking=span" in generator_flags(plans["small"].pretraining("span"), {}, 1)[0]
 
 
@@ -178,9 +208,15 @@ def test_the_papers_numbers_have_a_value_for_each_column():
 
 def result(row, values, **more):
     return {
-        "row": row, "title": row, "scale": "small", "steps": 6000, "objective": "masked_lm", "curve": [[500, 6.5],
-                                                                                                       [6000, 5.0]],
-        "own": {}, "held_out": {"mlm_loss": 5.25}, "tasks": {"sst2": {"metric": "accuracy", "values": values}}
+        "row": row,
+        "title": row,
+        "scale": "small",
+        "steps": 6000,
+        "objective": "masked_lm",
+        "curve": [[500, 6.5], [6000, 5.0]],
+        "own": {},
+        "held_out": {"mlm_loss": 5.25},
+        "tasks": {"sst2": {"metric": "accuracy", "values": values}},
     } | more
 
 
@@ -191,7 +227,7 @@ def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
         result("whole_word", [0.5]) | {"tasks": {"wnut17": {"metric": "f1", "values": [0.18, 0.18]}}},
         result("baseline_at_half", [0.4], steps=3000),  # nothing was measured at its step
         result("left_to_right", [0.6, 0.6], objective="next_token", held_out={}),
-        result("baseline", [0.1], scale="base")
+        result("baseline", [0.1], scale="base"),
     ]
     (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     done = run_here(str(REPORT), f"--results={tmp_path}/results.jsonl", f"--output_dir={tmp_path}/out")
@@ -206,28 +242,39 @@ def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
     assert "| whole_word | 6,000 | 5.000 | 5.250 |  | 18.0 ± 0.0 |" in table
     assert "| left_to_right | 6,000 | 5.000 (next token) |  | 60.0 ± 0.0 |" in table
     assert "12 layers of 768, 12 heads | 3.99" in table and "### masking (table 8)" in table
-    assert (tmp_path / "out"
-            / "tables.csv").read_text(encoding="utf-8").startswith("tasks,row,steps,own held-out loss,")
-    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {f"{name}.png" for name in (
-        "curves", "tasks", "sizes", "masking", "steps", "data")}
+    assert (
+        (tmp_path / "out" / "tables.csv").read_text(encoding="utf-8").startswith("tasks,row,steps,own held-out loss,")
+    )
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
+        f"{name}.png" for name in ("curves", "tasks", "sizes", "masking", "steps", "data")
+    }
 
 
-@pytest.mark.parametrize(("content", "told"),
-                         [("{}\n", "results.jsonl:1: expected a row of results in JSON, got '{}'"),
-                          ("[1]\n", "results.jsonl:1: expected"),
-                          (json.dumps(result("a", [1.0])) + "\n{\"row\"", "results.jsonl:2: expected"),
-                          ("", "holds no row of the scale small")])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{}\n", "results.jsonl:1: expected a row of results in JSON, got '{}'"),
+        ("[1]\n", "results.jsonl:1: expected"),
+        (json.dumps(result("a", [1.0])) + '\n{"row"', "results.jsonl:2: expected"),
+        ("", "holds no row of the scale small"),
+    ],
+)
 def test_broken_results_are_refused_by_line(tmp_path, content, told):
     (tmp_path / "results.jsonl").write_text(content, encoding="utf-8")
     done = run_here(str(REPORT), f"--results={tmp_path}/results.jsonl", f"--output_dir={tmp_path}/out")
     assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("flags", "told"), [
-    (["--suite=nope"], "--suite: expected all or one of tasks"),
-    (["--scale=nope"], "--scale: expected one of small, base, smoke, got nope"),
-    (["--suite=sizes", "--rows=span"], "--rows: expected rows of sizes"), ([], "--corpus: expected a path"),
-    (["--data=s3://bucket/data"], "--data=s3://bucket/data: expected a path on this machine")])
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--suite=nope"], "--suite: expected all or one of tasks"),
+        (["--scale=nope"], "--scale: expected one of small, base, smoke, got nope"),
+        (["--suite=sizes", "--rows=span"], "--rows: expected rows of sizes"),
+        ([], "--corpus: expected a path"),
+        (["--data=s3://bucket/data"], "--data=s3://bucket/data: expected a path on this machine"),
+    ],
+)
 def test_wrong_flags_are_one_line(tmp_path, flags, told):
     done = run_here(str(TOOL), f"--work_dir={tmp_path}/work", *flags)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
@@ -237,11 +284,22 @@ def start(work_dir, *more):
     """Starts rows of the smallest size: pre-trained, after a quarter of it, from random weights, left to right with a
     BiLSTM.
     """
-    return subprocess.Popen([
-        sys.executable,
-        str(TOOL), "--scale=smoke", "--seeds=2", "--num_workers=1",
-        "--rows=baseline,random_weights,baseline_at_quarter,left_to_right_bilstm", f"--work_dir={work_dir}", *more
-    ], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=work_dir.parent)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(TOOL),
+            "--scale=smoke",
+            "--seeds=2",
+            "--num_workers=1",
+            "--rows=baseline,random_weights,baseline_at_quarter,left_to_right_bilstm",
+            f"--work_dir={work_dir}",
+            *more,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=work_dir.parent,
+    )
 
 
 def without_times(path):
@@ -251,15 +309,29 @@ def without_times(path):
 
 @pytest.mark.slow
 def test_students_have_their_teachers_and_gains(tmp_path):
-    done = subprocess.run([
-        sys.executable,
-        str(TOOL), "--suites_file=objectives.yaml", "--scale=smoke", "--suite=students", "--seeds=2",
-        "--rows=student_both,small_random", "--num_workers=1", "--part=first", f"--work_dir={tmp_path}/work"
-    ], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(TOOL),
+            "--suites_file=objectives.yaml",
+            "--scale=smoke",
+            "--suite=students",
+            "--seeds=2",
+            "--rows=student_both,small_random",
+            "--num_workers=1",
+            "--part=first",
+            f"--work_dir={tmp_path}/work",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     config = yaml.safe_load((tmp_path / "work/rows/student_both/sst2-first.yaml").read_text())
-    assert "rows/baseline/sst2-first" in config["training"]["teacher"] and pathlib.Path(
-        config["training"]["teacher"]).is_dir()
+    assert (
+        "rows/baseline/sst2-first" in config["training"]["teacher"]
+        and pathlib.Path(config["training"]["teacher"]).is_dir()
+    )
     words = yaml.safe_load((tmp_path / "work/rows/student_words/pretraining.yaml").read_text())
     assert words["training"]["teacher"].endswith("rows/baseline/pretraining")
     table = (tmp_path / "work/report/tables.md").read_text()
@@ -272,8 +344,12 @@ def test_a_suite_that_is_killed_goes_on_and_gives_the_same_results(tmp_path):
     out, _ = whole.communicate(timeout=900)
     assert whole.returncode == 0, out
     wanted = without_times(tmp_path / "whole" / "results.jsonl")
-    assert [row["row"]
-            for row in wanted] == ["baseline", "random_weights", "left_to_right_bilstm", "baseline_at_quarter"]
+    assert [row["row"] for row in wanted] == [
+        "baseline",
+        "random_weights",
+        "left_to_right_bilstm",
+        "baseline_at_quarter",
+    ]
     assert len(wanted[0]["tasks"]["sst2"]["values"]) == 2 and "mlm_loss" in wanted[0]["held_out"]
     assert wanted[0]["curve"][-1][0] == wanted[0]["steps"] == 32
     assert wanted[2]["objective"] == "next_token" and not wanted[2]["held_out"]

@@ -43,8 +43,11 @@ def zip_of_2018():
 READERS = {
     "workbook": (lambda path: list(sheet_cells(path)), workbook(), "xl/worksheets/sheet1.xml"),
     "hub": (lambda path: hub._unpacked.__wrapped__(path, 0), zip_of_2018(), "vocab.txt"),
-    "tokenizer": (lambda path: tokenizer_files.unpack(pathlib.Path(path).read_bytes(), path),
-                  zip_of(tokenizer__json=TEXT), "tokenizer.json"),
+    "tokenizer": (
+        lambda path: tokenizer_files.unpack(pathlib.Path(path).read_bytes(), path),
+        zip_of(tokenizer__json=TEXT),
+        "tokenizer.json",
+    ),
 }
 
 
@@ -59,6 +62,7 @@ def damaged(content, name):
         for place, value in changes:
             whole[place] = value
         return bytes(whole)
+
     yield changed((central + 6, 255))  # a later version of the format
     yield changed((central + 8, content[central + 8] | 1), (local + 6, content[local + 6] | 1))  # encrypted
     yield changed((central + 10, 77), (local + 8, 77))  # an unknown method
@@ -92,14 +96,16 @@ def test_entries_that_unpack_to_far_more_than_the_file_holds_are_refused(tmp_pat
     with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("more.txt", bytes(1 << 20))
     (tmp_path / "bomb.zip").write_bytes(packed.getvalue())
-    with pytest.raises(ValueError,
-                       match=r"bomb\.zip: .*unpacks to at most [0-9,]+ bytes, its entries claim 1,0[0-9]{2},[0-9]{3}"):
+    with pytest.raises(
+        ValueError, match=r"bomb\.zip: .*unpacks to at most [0-9,]+ bytes, its entries claim 1,0[0-9]{2},[0-9]{3}"
+    ):
         read(str(tmp_path / "bomb.zip"))
 
 
 def test_a_damaged_cache_is_made_anew(tmp_path):
     def make():
         return {"ids": np.arange(5, dtype=np.int32)}
+
     cached(str(tmp_path / "cache"), {}, make)
     (stored,) = (tmp_path / "cache").iterdir()
     for content in damaged(stored.read_bytes(), "ids.npy"):

@@ -23,9 +23,11 @@ esac
 
 def commit(folder: pathlib.Path, count: int) -> None:
     """Makes a repository with .ci/run and so many commits."""
+
     def git(*arguments: str) -> None:
         author = ("-c", "user.name=T", "-c", "user.email=t@example.org")
         subprocess.run(["git", "-C", folder, *author, *arguments], check=True)
+
     (folder / ".ci").mkdir(parents=True)
     (folder / ".ci/run").write_bytes((ROOT / ".ci/run").read_bytes())
     (folder / ".ci/run").chmod(0o755)
@@ -45,11 +47,18 @@ def run_ci(tmp_path):
     def run(folder: pathlib.Path, failing: str = "none", hanging: str = "none", seconds: int = 60):
         (tmp_path / "made").unlink(missing_ok=True)
         environment = os.environ | {
-            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MADE": str(tmp_path / "made"), "CI_SHARDS": "7",
-            "FAILING": failing, "HANGING": hanging, "CI_SECONDS": str(seconds)}
-        done = subprocess.run(["bash", folder / ".ci/run"], env=environment, text=True, capture_output=True,
-                              check=False, timeout=60)
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "MADE": str(tmp_path / "made"),
+            "CI_SHARDS": "7",
+            "FAILING": failing,
+            "HANGING": hanging,
+            "CI_SECONDS": str(seconds),
+        }
+        done = subprocess.run(
+            ["bash", folder / ".ci/run"], env=environment, text=True, capture_output=True, check=False, timeout=60
+        )
         return done.returncode, (tmp_path / "made").read_text().splitlines(), done.stdout.splitlines()
+
     return run
 
 
@@ -61,7 +70,13 @@ def test_all_steps_run_and_the_last_lines_tell_them(tmp_path, run_ci, commits, s
     assert made == ["install", "test", "lint", "docs", f"test-slow SHARD={shard} ARGS=-x -m 'slow and not speed'"]
     table = [line.split() for line in lines[-6:]]
     assert [" ".join(words[:-2]) for words in table] == [
-        "make install", "make test", "make lint", "make docs", f"slow shard {shard}", "all"]
+        "make install",
+        "make test",
+        "make lint",
+        "make docs",
+        f"slow shard {shard}",
+        "all",
+    ]
     assert all(words[-2] == "passed" and words[-1].startswith("0:0") for words in table)
 
 
@@ -99,8 +114,8 @@ def test_tests_that_take_too_long_are_a_failure(tmp_path, run_ci):
 
 def test_the_workflow_runs_the_same_on_every_python_of_the_package():
     paths = (ROOT / ".github/workflows").glob("*.yml")
-    workflow, = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
-    job, = workflow["jobs"].values()
+    (workflow,) = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
+    (job,) = workflow["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step and "if" not in step] == [".ci/run"]
     matrix = job["strategy"]["matrix"]
     assert len(matrix["system"]) == 3
@@ -109,8 +124,9 @@ def test_the_workflow_runs_the_same_on_every_python_of_the_package():
 
 
 def check_shard(text: str) -> subprocess.CompletedProcess:
-    return subprocess.run(["make", "--silent", "known-shard", f"SHARD={text}"], cwd=ROOT, text=True,
-                          capture_output=True, check=False)
+    return subprocess.run(
+        ["make", "--silent", "known-shard", f"SHARD={text}"], cwd=ROOT, text=True, capture_output=True, check=False
+    )
 
 
 @pytest.mark.parametrize("text", ["1/1", "3/16", "16/16", ""])
@@ -119,8 +135,9 @@ def test_a_shard_of_a_number_of_shards_is_known(text):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("text", [
-    "0/3", "4/3", "3", "/3", "3/", "a/b", "1/2/3", "-1/3", "1 2/3", "'", "9999999999999999999999/3"])
+@pytest.mark.parametrize(
+    "text", ["0/3", "4/3", "3", "/3", "3/", "a/b", "1/2/3", "-1/3", "1 2/3", "'", "9999999999999999999999/3"]
+)
 def test_another_shard_is_told_in_one_line(text):
     done = check_shard(text)
     lines = done.stderr.splitlines()

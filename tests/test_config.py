@@ -32,12 +32,17 @@ def write(path, text):
 
 
 def test_precedence_is_set_then_flag_then_yaml_then_base(tmp_path):
-    write(tmp_path / "base.yaml", "seed: 1\nmodel: {hidden_size: 24, num_attention_heads: 2}\n"
-                                  "training: {batch_size: 1, steps: 1}\noptimizer: {learning_rate: 0.1}\n")
-    path = write(tmp_path / "run.yaml", "base: base.yaml\nmodel: {hidden_size: 32}\n"
-                                        "training: {batch_size: 2, steps: 2}\n")
-    found = load_config(path, flags={"training.batch_size": 3, "optimizer.learning_rate": 0.5},
-                        overrides=["training.batch_size=4"])
+    write(
+        tmp_path / "base.yaml",
+        "seed: 1\nmodel: {hidden_size: 24, num_attention_heads: 2}\n"
+        "training: {batch_size: 1, steps: 1}\noptimizer: {learning_rate: 0.1}\n",
+    )
+    path = write(
+        tmp_path / "run.yaml", "base: base.yaml\nmodel: {hidden_size: 32}\ntraining: {batch_size: 2, steps: 2}\n"
+    )
+    found = load_config(
+        path, flags={"training.batch_size": 3, "optimizer.learning_rate": 0.5}, overrides=["training.batch_size=4"]
+    )
     assert (found.training.batch_size, found.training.steps, found.seed) == (4, 2, 1)
     assert (found.optimizer.learning_rate, found.model.hidden_size, found.model.num_attention_heads) == (0.5, 32, 2)
 
@@ -49,43 +54,53 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
     assert (found.seed, found.model.num_hidden_layers) == (2, 1)
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']; did you mean model.hidden_size?"),
-    ("learning_rate: 0.1", "config: unknown keys ['learning_rate']; did you mean optimizer.learning_rate?"),
-    ("training: {learning_rat: 0.1}",
-     "config.training: unknown keys ['learning_rat']; did you mean optimizer.learning_rate?"),
-    ("epoch: 3", "config: unknown keys ['epoch']; did you mean training.epochs"),
-    ("zzz: 3", "config: unknown keys ['zzz']; known: ['model', "),
-    ("max_seq_length: 3", "; those of the task stand there as options.max_seq_length"),
-    ("optimizer: {learning_rate: 2e-5}", "config.optimizer.learning_rate: expected float, got '2e-5'"),
-    ("training: {steps: yes}", "config.training.steps: expected int, got True"),
-    ("training: {xla: 1}", "config.training.xla: expected bool, got 1"),
-    ("training: {precision: half}", "expected one of ['float32', 'bfloat16', 'float16'], got 'half'"),
-    ("model: {hidden_size: 30, num_attention_heads: 4}", "multiple of num_attention_heads (4), got 30"),
-    ("model: {num_hidden_layers: -1}", "model.num_hidden_layers: expected at least 1, got -1"),
-    ("seed: 1\nseed: 2", "run.yaml:2: duplicate key 'seed'"),
-    ("model: [1]", "config.model: expected a mapping, got [1]"),
-    ("base:\nseed: 1", "run.yaml: base: expected a path, or a list of paths, got None"),
-    ("base: [3]", "run.yaml: base: expected a path, or a list of paths, got [3]"),
-    ("seed: {{ seed }}", "run.yaml: not valid YAML: while constructing a mapping"),
-    ("base: nowhere.yaml", "nowhere.yaml: no such configuration file, and none of this package"),
-    ("base: run.yaml", "leads back to this file"),
-    ("{", "run.yaml: not valid YAML"),
-    ("seed: 1\noptions: {a: !!bool x}", "run.yaml:2: 'x' is no bool"),
-    ("options:\n  labels: [a, 2001-01-01]", "or a mapping, got '2001-01-01' (YAML's timestamp; in quotes it is text)"),
-    ("phases: [{options: !!set {a}}]", "or a mapping, got YAML's set"),
-    ("options: {a: 2001-99-99}", "got '2001-99-99' (YAML's timestamp; in quotes it is text)"),
-    pytest.param("options: " + "[" * 1000, "run.yaml: not valid YAML: nested too deeply", id="deep"),
-    ("options: &a {b: *a}", "run.yaml: not valid YAML: nested too deeply"),
-])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']; did you mean model.hidden_size?"),
+        ("learning_rate: 0.1", "config: unknown keys ['learning_rate']; did you mean optimizer.learning_rate?"),
+        (
+            "training: {learning_rat: 0.1}",
+            "config.training: unknown keys ['learning_rat']; did you mean optimizer.learning_rate?",
+        ),
+        ("epoch: 3", "config: unknown keys ['epoch']; did you mean training.epochs"),
+        ("zzz: 3", "config: unknown keys ['zzz']; known: ['model', "),
+        ("max_seq_length: 3", "; those of the task stand there as options.max_seq_length"),
+        ("optimizer: {learning_rate: 2e-5}", "config.optimizer.learning_rate: expected float, got '2e-5'"),
+        ("training: {steps: yes}", "config.training.steps: expected int, got True"),
+        ("training: {xla: 1}", "config.training.xla: expected bool, got 1"),
+        ("training: {precision: half}", "expected one of ['float32', 'bfloat16', 'float16'], got 'half'"),
+        ("model: {hidden_size: 30, num_attention_heads: 4}", "multiple of num_attention_heads (4), got 30"),
+        ("model: {num_hidden_layers: -1}", "model.num_hidden_layers: expected at least 1, got -1"),
+        ("seed: 1\nseed: 2", "run.yaml:2: duplicate key 'seed'"),
+        ("model: [1]", "config.model: expected a mapping, got [1]"),
+        ("base:\nseed: 1", "run.yaml: base: expected a path, or a list of paths, got None"),
+        ("base: [3]", "run.yaml: base: expected a path, or a list of paths, got [3]"),
+        ("seed: {{ seed }}", "run.yaml: not valid YAML: while constructing a mapping"),
+        ("base: nowhere.yaml", "nowhere.yaml: no such configuration file, and none of this package"),
+        ("base: run.yaml", "leads back to this file"),
+        ("{", "run.yaml: not valid YAML"),
+        ("seed: 1\noptions: {a: !!bool x}", "run.yaml:2: 'x' is no bool"),
+        (
+            "options:\n  labels: [a, 2001-01-01]",
+            "or a mapping, got '2001-01-01' (YAML's timestamp; in quotes it is text)",
+        ),
+        ("phases: [{options: !!set {a}}]", "or a mapping, got YAML's set"),
+        ("options: {a: 2001-99-99}", "got '2001-99-99' (YAML's timestamp; in quotes it is text)"),
+        pytest.param("options: " + "[" * 1000, "run.yaml: not valid YAML: nested too deeply", id="deep"),
+        ("options: &a {b: *a}", "run.yaml: not valid YAML: nested too deeply"),
+    ],
+)
 def test_mistakes_are_named(tmp_path, text, told):
     with pytest.raises(ValueError) as error:
         load_config(write(tmp_path / "run.yaml", text))
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "value"), [("a.b=1", 1), ("a.b=2e-5", 2e-5), ("a.b=true", True), ("a.b=x1", "x1"),
-                                             ("a.b=[1, 2]", [1, 2]), ("a.b=", "")])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a.b=1", 1), ("a.b=2e-5", 2e-5), ("a.b=true", True), ("a.b=x1", "x1"), ("a.b=[1, 2]", [1, 2]), ("a.b=", "")],
+)
 def test_an_override_is_a_dotted_key_and_a_yaml_value(text, value):
     assert configuration.parse_override(text) == {"a": {"b": value}}
 
@@ -96,12 +111,27 @@ def test_a_bad_override_is_refused(text):
         configuration.parse_override(text)
 
 
-@pytest.mark.parametrize("value", [
-    "!!bool x", "!!int ''", "!!int x", "!!float ''", "!!timestamp x", "2001-99-99", "[2001-01-01]", "{a: !!set {b}}",
-    "!!binary aGk=", "{2001-01-01: 1}", "!!map x", "{a: 1, a: 2}", "&a [*a]", "{a",
-    pytest.param("9" * 5000, id="long"),
-    pytest.param("[" * 1000, id="deep")
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!bool x",
+        "!!int ''",
+        "!!int x",
+        "!!float ''",
+        "!!timestamp x",
+        "2001-99-99",
+        "[2001-01-01]",
+        "{a: !!set {b}}",
+        "!!binary aGk=",
+        "{2001-01-01: 1}",
+        "!!map x",
+        "{a: 1, a: 2}",
+        "&a [*a]",
+        "{a",
+        pytest.param("9" * 5000, id="long"),
+        pytest.param("[" * 1000, id="deep"),
+    ],
+)
 @pytest.mark.parametrize("key", ["options.text_column", "phases"])
 def test_an_override_that_is_no_value_of_a_configuration_is_one_line_with_its_key(key, value):
     with pytest.raises(ValueError) as error:
@@ -110,8 +140,10 @@ def test_an_override_that_is_no_value_of_a_configuration_is_one_line_with_its_ke
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
-@pytest.mark.parametrize(("override", "quoted"), [
-    ("task=2024", 'task="2024"'), ("task=no", 'task="no"'), ("training.freeze=1.5", 'training.freeze="1.5"')])
+@pytest.mark.parametrize(
+    ("override", "quoted"),
+    [("task=2024", 'task="2024"'), ("task=no", 'task="no"'), ("training.freeze=1.5", 'training.freeze="1.5"')],
+)
 def test_a_number_or_a_bool_that_should_be_text_is_told_with_the_quotes_that_make_it_text(override, quoted):
     with pytest.raises(ValueError) as error:
         load_config(None, overrides=[override])
@@ -120,8 +152,9 @@ def test_a_number_or_a_bool_that_should_be_text_is_told_with_the_quotes_that_mak
     section, _, name = key.rpartition(".")
     assert parse_override(quoted) == ({section: {name: value[1:-1]}} if section else {name: value[1:-1]})
     with pytest.raises(
-            ValueError,
-            match=r"""config.labels\[1\]: expected str, got True \(quotes make it text, as in 'labels=\["yes"\]'"""):
+        ValueError,
+        match=r"""config.labels\[1\]: expected str, got True \(quotes make it text, as in 'labels=\["yes"\]'""",
+    ):
         build(Labelled, {"labels": ["a", True]})
 
 
@@ -155,10 +188,23 @@ def test_differences_name_the_keys():
 
 def test_a_run_may_be_made_longer_but_not_another():
     assert all(
-        may_change(key) for key in ("training.steps", "training.epochs", "training.eval_steps", "tokenizer.vocab_file"))
+        may_change(key) for key in ("training.steps", "training.epochs", "training.eval_steps", "tokenizer.vocab_file")
+    )
     assert not any(
-        may_change(key) for key in ("training.batch_size", "training", "tokenizer.do_lower_case", "options.labels",
-                                    "options", "model.hidden_size", "seed", "phases", "task", "training.unknown"))
+        may_change(key)
+        for key in (
+            "training.batch_size",
+            "training",
+            "tokenizer.do_lower_case",
+            "options.labels",
+            "options",
+            "model.hidden_size",
+            "seed",
+            "phases",
+            "task",
+            "training.unknown",
+        )
+    )
 
 
 def test_every_2018_flag_leads_to_a_key():
@@ -169,6 +215,7 @@ def test_every_2018_flag_leads_to_a_key():
 
 def test_every_config_in_the_repository_loads(root):
     from official_bert.tasks.loading import load_task
+
     paths = sorted((root / "configs").rglob("*.yaml"))
     assert paths
     for path in paths:
@@ -179,8 +226,12 @@ def test_every_config_in_the_repository_loads(root):
 
 def test_every_key_is_varied_or_read(root):
     """Every option is read: its name occurs in code outside config.py."""
-    code = "\n".join(path.read_text(encoding="utf-8") for folder in ("official_bert", "tools")
-                     for path in (root / folder).rglob("*.py") if path.name != "config.py")
+    code = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("official_bert", "tools")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "config.py"
+    )
     for section in ("model", "tokenizer", "optimizer", "training"):
         for key in to_dict(Config())[section]:
             assert key in code, f"{section}.{key} is read nowhere"
@@ -192,16 +243,26 @@ def test_yaml_floats_of_defaults_survive(tmp_path):
 
 
 def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradicted(tmp_path):
-    (tmp_path
-     / "base.yaml").write_text("model: {hidden_size: 512, num_attention_heads: 8}\ntokenizer: {do_lower_case: true}\n")
+    (tmp_path / "base.yaml").write_text(
+        "model: {hidden_size: 512, num_attention_heads: 8}\ntokenizer: {do_lower_case: true}\n"
+    )
     (tmp_path / "run.yaml").write_text("base: base.yaml\nmodel: {hidden_dropout_prob: 0.3}\n")
-    checkpoint = CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 8, "hidden_dropout_prob": 0.1},
-                                   "tokenizer": {"do_lower_case": False}}, "a checkpoint")
+    checkpoint = CheckpointValues(
+        {
+            "model": {"hidden_size": 96, "num_attention_heads": 8, "hidden_dropout_prob": 0.1},
+            "tokenizer": {"do_lower_case": False},
+        },
+        "a checkpoint",
+    )
     said = []
-    config = load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, report=said.append,
-                         defaults={"model": {"hidden_size": 32}})
-    assert (config.model.hidden_size, config.model.hidden_dropout_prob, config.tokenizer.do_lower_case) == (96, 0.3,
-                                                                                                            False)
+    config = load_config(
+        str(tmp_path / "run.yaml"), checkpoint=checkpoint, report=said.append, defaults={"model": {"hidden_size": 32}}
+    )
+    assert (config.model.hidden_size, config.model.hidden_dropout_prob, config.tokenizer.do_lower_case) == (
+        96,
+        0.3,
+        False,
+    )
     assert said == [
         f"a checkpoint: its values instead of those of base: in {tmp_path}/run.yaml: model.hidden_size 96 instead of "
         f"512, "
@@ -212,38 +273,64 @@ def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradic
             load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, **more)
     with pytest.raises(ValueError, match="config.tokenizer.do_lower_case is False there, got True"):
         load_config(None, checkpoint=checkpoint, flags={"tokenizer.do_lower_case": True})
-    with pytest.raises(ValueError,
-                       match="config.model.hidden_size is 96 there, got 512; config.model.num_attention_heads"):
+    with pytest.raises(
+        ValueError, match="config.model.hidden_size is 96 there, got 512; config.model.num_attention_heads"
+    ):
         load_config(
             str(tmp_path / "base.yaml"),
-            checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
+            checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"),
+        )
     assert load_config(None, checkpoint=checkpoint, overrides=["model.hidden_size=96"]).model.hidden_size == 96
 
 
-@pytest.mark.parametrize(("text", "value"), [("|", "|"), (";", ";"), ("#", "#"), ("~", "~"), ("-", "-"), (":", ":"),
-                                             ("\t", "\t"), ("", ""), (r"\t", r"\t"), ("[]", []), ("'|'", "|"),
-                                             ("2e-5", 2e-5), ("a|b", "a|b"), ("-1", -1)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("|", "|"),
+        (";", ";"),
+        ("#", "#"),
+        ("~", "~"),
+        ("-", "-"),
+        (":", ":"),
+        ("\t", "\t"),
+        ("", ""),
+        (r"\t", r"\t"),
+        ("[]", []),
+        ("'|'", "|"),
+        ("2e-5", 2e-5),
+        ("a|b", "a|b"),
+        ("-1", -1),
+    ],
+)
 def test_punctuation_is_text_as_it_stands(text, value):
     assert parse_override(f"options.delimiter={text}") == {"options": {"delimiter": value}}
 
 
 @pytest.mark.parametrize(
     ("override", "told"),
-    [("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"),
-     ("training.log_every=0", "log_every: expected"), ("training.epochs=-1", "epochs: expected at least 0"),
-     ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
-     ("training.epochs=.nan", "epochs: expected at least 0"),
-     ("optimizer.clip_norm=-1", "config.optimizer.clip_norm: expected at least 0"),
-     ("optimizer.learning_rate=-0.1", "learning_rate: expected at least 0"),
-     ("optimizer.beta_2=1.0", "beta_2: expected a factor from 0"),
-     ("optimizer={name: lamb, beta_1: 0.0}", "beta_1: expected a factor from 0"),
-     ("optimizer.power=2",
-      "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) with it, got 2.0 without"),
-     ("optimizer={schedule: constant, end_learning_rate: 0.1}",
-      "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) with it, got 0.1"),
-     ("optimizer.warmup_proportion=10", "warmup_proportion: expected a share from 0 to 1, got 10"),
-     ("seed=-1", "config.seed: expected a number from 0"),
-     ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])
+    [
+        ("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"),
+        ("training.log_every=0", "log_every: expected"),
+        ("training.epochs=-1", "epochs: expected at least 0"),
+        ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
+        ("training.epochs=.nan", "epochs: expected at least 0"),
+        ("optimizer.clip_norm=-1", "config.optimizer.clip_norm: expected at least 0"),
+        ("optimizer.learning_rate=-0.1", "learning_rate: expected at least 0"),
+        ("optimizer.beta_2=1.0", "beta_2: expected a factor from 0"),
+        ("optimizer={name: lamb, beta_1: 0.0}", "beta_1: expected a factor from 0"),
+        (
+            "optimizer.power=2",
+            "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) with it, got 2.0 without",
+        ),
+        (
+            "optimizer={schedule: constant, end_learning_rate: 0.1}",
+            "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) with it, got 0.1",
+        ),
+        ("optimizer.warmup_proportion=10", "warmup_proportion: expected a share from 0 to 1, got 10"),
+        ("seed=-1", "config.seed: expected a number from 0"),
+        ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate"),
+    ],
+)
 def test_numbers_that_cannot_be_are_refused(override, told):
     with pytest.raises(ValueError, match=told):
         load_config(None, overrides=[override])
@@ -261,13 +348,16 @@ def test_a_value_of_several_kinds_is_read_as_the_first_that_fits():
     assert [
         build(Weighted, {"weights": value}).weights for value in ("balanced", [1, 2.5], {"no": 1, 2: 2, True: 0.5})
     ] == ["balanced", (1.0, 2.5), {"no": 1.0, "2": 2.0, "true": 0.5}]
-    assert build(Weighted, {"threshold": 1}).threshold == 1.0 and build(Weighted,
-                                                                        {"threshold": "tuned"}).threshold == "tuned"
-    for values, said in (({"weights": "balance"},
-                          "config.weights: expected '' or 'balanced' or list of float or mapping to float, got"),
-                         ({"weights": [1, "x"]}, r"mapping to float, got [1, 'x']"), ({"weights": {"a": "b"}},
-                                                                                      "got {'a': 'b'}"),
-                         ({"threshold": "tune"}, "config.threshold: expected float or 'tuned', got 'tune'")):
+    assert (
+        build(Weighted, {"threshold": 1}).threshold == 1.0
+        and build(Weighted, {"threshold": "tuned"}).threshold == "tuned"
+    )
+    for values, said in (
+        ({"weights": "balance"}, "config.weights: expected '' or 'balanced' or list of float or mapping to float, got"),
+        ({"weights": [1, "x"]}, r"mapping to float, got [1, 'x']"),
+        ({"weights": {"a": "b"}}, "got {'a': 'b'}"),
+        ({"threshold": "tune"}, "config.threshold: expected float or 'tuned', got 'tune'"),
+    ):
         with pytest.raises(ValueError) as error:
             build(Weighted, values)
         assert said in str(error.value)
@@ -289,8 +379,7 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
     mine.write_text("base: pretrain/smal")
     with pytest.raises(ValueError, match=r"mine.yaml: base: .*pretrain/smal: no such .*similar names: pretrain/small"):
         load_config(str(mine))
-    with pytest.raises(ValueError,
-                       match=r"pretrain/smal: no such configuration file.*similar names: pretrain/small"):
+    with pytest.raises(ValueError, match=r"pretrain/smal: no such configuration file.*similar names: pretrain/small"):
         load_config("pretrain/smal")
 
 
@@ -312,14 +401,16 @@ def test_the_vocabulary_gives_the_size_of_the_model_unless_it_is_given(root, gol
     assert found.model.vocab_size == 3000 and said == [
         f"model.vocab_size: 3000, the entries of the vocabulary {golden}/vocab_uncased.txt"
     ]
-    spare = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=3008"], count_entries=words,
-                        report=said.append)
+    spare = load_config(
+        tiny, flags=vocab_file, overrides=["model.vocab_size=3008"], count_entries=words, report=said.append
+    )
     assert spare.model.vocab_size == 3008
     assert said[1:] == ["model.vocab_size: 3008, of which 8 rows are spare: the vocabulary has 3000 entries"]
     assert load_config(tiny, count_entries=words).model.vocab_size == 30522  # BERT-base's, without a vocabulary
     less = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=2999"], count_entries=words)
-    with pytest.raises(ValueError,
-                       match=r"vocab_uncased.txt: expected at most model.vocab_size = 2999 entries, got 3000"):
+    with pytest.raises(
+        ValueError, match=r"vocab_uncased.txt: expected at most model.vocab_size = 2999 entries, got 3000"
+    ):
         guards.check_vocabulary(less, RunFolder(""), "")
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     (tmp_path / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())

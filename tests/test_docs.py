@@ -30,24 +30,35 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
     exec(re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1), module.__dict__)
     words = ["the", "copper", "atlas", "rained", "her", "neighbour"]
     lines = [
-        f"{first} {' '.join(words[i % 5:i % 5 + 2])}{'?' if first == 'was' else '.'}" for i in range(60)
+        f"{first} {' '.join(words[i % 5 : i % 5 + 2])}{'?' if first == 'was' else '.'}"
+        for i in range(60)
         for first in ("was", "that")
     ]
     for name, part in (("train.txt", lines[:96]), ("dev.txt", lines[96:])):
         (tmp_path / name).write_text("\n".join(f"{line}" for line in part) + "\n")
     config = Config(
-        task="questions", tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
-        optimizer=OptimizerConfig(learning_rate=3e-3,
-                                  schedule="constant"), training=TrainingConfig(batch_size=16, eval_batch_size=8,
-                                                                                epochs=6.0, log_every=1000),
-        model=ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                          intermediate_size=32, max_position_embeddings=32,
-                          initializer_range=0.1), options={"max_seq_length": 16})
-    (tmp_path
-     / "dev.txt").write_text("was rained atlas?\nthat neighbour rained.\nwas neighbour her?\nthat rained atlas.\n")
+        task="questions",
+        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+        optimizer=OptimizerConfig(learning_rate=3e-3, schedule="constant"),
+        training=TrainingConfig(batch_size=16, eval_batch_size=8, epochs=6.0, log_every=1000),
+        model=ModelConfig(
+            vocab_size=3000,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=32,
+            initializer_range=0.1,
+        ),
+        options={"max_seq_length": 16},
+    )
+    (tmp_path / "dev.txt").write_text(
+        "was rained atlas?\nthat neighbour rained.\nwas neighbour her?\nthat rained atlas.\n"
+    )
     task = module.Task(config)
-    trained = loop.train(task, DataFiles(data_dir=str(tmp_path)), str(tmp_path / "run"), Placement(),
-                         report=lambda _: None)
+    trained = loop.train(
+        task, DataFiles(data_dir=str(tmp_path)), str(tmp_path / "run"), Placement(), report=lambda _: None
+    )
     assert trained.metrics["accuracy"] == 1.0
     assert oracle.encode(task, [{"text": "was it"}])[0]["input_ids"].shape == (4,)
 
@@ -56,8 +67,11 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
 def test_the_examples_of_python_run(golden, tmp_path, monkeypatch, eager_predictors, eager_steps):
     monkeypatch.chdir(tmp_path)
     words = read_entries(str(golden / "vocab_uncased.txt"))
-    for head, name, kind in (("pretraining", "bert-base-uncased", "hugging_face"), ("span", "runs/squad", "ours"),
-                             ("choice", "runs/swag", "ours")):
+    for head, name, kind in (
+        ("pretraining", "bert-base-uncased", "hugging_face"),
+        ("span", "runs/squad", "ours"),
+        ("choice", "runs/swag", "ours"),
+    ):
         stored = made_checkpoints.stored_small(head, vocab_size=3000, max_position_embeddings=128, num_hidden_layers=1)
         formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), kind, name)
     page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -69,8 +83,12 @@ def test_the_examples_of_python_run(golden, tmp_path, monkeypatch, eager_predict
     assert [len(answer["tokens"]) for answer in names["answers"]] == [1, 2]
     assert set(names["tuned"].metrics) >= {"accuracy", "loss"}
     names["model"].save("bert.keras")
-    assert (official_bert.load_model("bert.keras")({**names["inputs"], "masked_lm_positions": np.array([[2], [2]])
-                                                    })["mlm_logits"].numpy() == names["logits"].numpy()).all()
+    assert (
+        official_bert.load_model("bert.keras")({**names["inputs"], "masked_lm_positions": np.array([[2], [2]])})[
+            "mlm_logits"
+        ].numpy()
+        == names["logits"].numpy()
+    ).all()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -88,7 +106,8 @@ def test_links_and_named_files_are_there(page):
 
 def test_the_paper_s_sections_lead_to_names_that_are_there():
     rows = [
-        line for line in (ROOT / "docs/paper_to_code.md").read_text(encoding="utf-8").splitlines()
+        line
+        for line in (ROOT / "docs/paper_to_code.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| ")
     ]
     rows = [line.split(" | ") for line in rows if not line.startswith("| paper")]
@@ -97,10 +116,11 @@ def test_the_paper_s_sections_lead_to_names_that_are_there():
         for target, line, names in re.findall(r"\]\(\.\./([\w./]+)(?:#L(\d+))?\)((?:,? `\w+`)*)", code):
             text = (ROOT / target).read_text(encoding="utf-8")
             for name in re.findall(r"`(\w+)`", names):
-                found = re.search(rf"^ *(?:def |class ){name}\b" if line else rf"^(def |class )?{name}\b", text,
-                                  re.MULTILINE)
+                found = re.search(
+                    rf"^ *(?:def |class ){name}\b" if line else rf"^(def |class )?{name}\b", text, re.MULTILINE
+                )
                 assert found, f"{target}: {name}"
-                place = text[:found.start()].count("\n") + 1
+                place = text[: found.start()].count("\n") + 1
                 assert not line or int(line) == place, f"{target}: {name} is defined in line {place}"
         assert re.findall(r"\]\(\.\./(tests/[\w./]+)\)", tests), tests
 
@@ -111,8 +131,8 @@ def test_the_page_of_options_is_what_the_fields_say():
     spec.loader.exec_module(write_options)
     page = write_options.page()
     assert write_options.PAGE.read_text(encoding="utf-8") == page, "make options writes it anew"
-    options = {f"options.{name}"
-               for task in MODULES
-               for name in kinds_of(task_class(task).Options)} - {"options.masking"}
+    options = {f"options.{name}" for task in MODULES for name in kinds_of(task_class(task).Options)} - {
+        "options.masking"
+    }
     for key in {*dotted_keys(Config), *options} - {"options"}:
         assert f"| `{key}` |" in page, key

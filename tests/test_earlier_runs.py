@@ -15,8 +15,18 @@ pytestmark = pytest.mark.usefixtures("eager_predictors")
 
 ARCHIVE = pathlib.Path(__file__).parent / "fixtures" / "written_by_0_1.tar.xz"
 SLOW = ("multi_label", "mrpc", "regression", "tagger", "tagger_crf")  # much as another one
-RUNS = ("classifier", "multi_label", "mrpc", "regression", "choice", "squad", "tagger", "tagger_crf", "tagger_features",
-        "fill_mask")
+RUNS = (
+    "classifier",
+    "multi_label",
+    "mrpc",
+    "regression",
+    "choice",
+    "squad",
+    "tagger",
+    "tagger_crf",
+    "tagger_features",
+    "fill_mask",
+)
 COUNTS = {"num_blanks", "num_labels", "num_entities"}  # which version 0.1 did not give
 EXPORTS = ("classifier", "squad", "tagger_crf", "fill_mask")
 
@@ -47,8 +57,9 @@ def test_the_archive_holds_what_is_tested(expected):
     assert set(expected) == set(RUNS) and {name for name in expected if "exported" in expected[name]} == set(EXPORTS)
 
 
-@pytest.mark.parametrize("name",
-                         [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in RUNS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in RUNS]
+)
 def test_a_run_answers_as_it_did(earlier, expected, name):
     answers = Predictor(str(earlier / "runs" / name)).answer(expected[name]["rows"])
     assert same(answers, expected[name]["answers"]), answers

@@ -27,10 +27,23 @@ FORMATS = ("tf1", "hugging_face", "keras_hub", "ours")
 
 
 def evaluate(folder, *more):
-    done = subprocess.run([
-        sys.executable, "-m", "official_bert.run_pretraining", "--mode=eval", "--max_seq_length=16",
-        "--max_predictions_per_seq=3", "--eval_batch_size=8", *more
-    ], check=False, capture_output=True, text=True, timeout=300, cwd=folder)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.run_pretraining",
+            "--mode=eval",
+            "--max_seq_length=16",
+            "--max_predictions_per_seq=3",
+            "--eval_batch_size=8",
+            *more,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+    )
     return done, printed_metrics(done.stdout)
 
 
@@ -49,8 +62,9 @@ def test_every_format_gives_the_same_measures(tmp_path, records):
     for name in FORMATS:
         formats.write(model_of(), name, str(tmp_path / name))
         more = [f"--bert_config_file={tmp_path}/tf1/bert_config.json"] if name == "tf1" else []
-        done, found[name] = evaluate(tmp_path, f"--init_checkpoint={tmp_path / name}", f"--eval_input_file={records}",
-                                     *more)
+        done, found[name] = evaluate(
+            tmp_path, f"--init_checkpoint={tmp_path / name}", f"--eval_input_file={records}", *more
+        )
         assert done.returncode == 0, done.stderr
         assert set(found[name]) == {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "mlm_perplexity"}
     wanted = found.pop("ours")
@@ -61,11 +75,11 @@ def test_every_format_gives_the_same_measures(tmp_path, records):
 
 @pytest.mark.slow
 def test_a_checkpoint_without_a_head_for_sentences_is_measured_on_words_and_one_without_words_is_refused(
-        tmp_path, records):
+    tmp_path, records
+):
     model = model_of()
     words = {
-        name: weight
-        for name, weight in model.weights.items() if not name.startswith(("next_sentence/", "pooler/"))
+        name: weight for name, weight in model.weights.items() if not name.startswith(("next_sentence/", "pooler/"))
     }
     formats.write(type(model)(**{**vars(model), "weights": words}), "hugging_face", str(tmp_path / "words"))
     done, found = evaluate(tmp_path, f"--init_checkpoint={tmp_path}/words", f"--eval_input_file={records}")
@@ -85,13 +99,24 @@ def test_a_folder_with_more_words_is_measured(tmp_path, records):
     formats.write(model, "tf1", str(tmp_path / "first"))
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("ab\ncad\n", encoding="utf-8")
-    done = run_here("tools/resize_checkpoint.py", f"--vocab_file={tmp_path}/vocab.txt",
-                    f"--words_file={tmp_path}/words.txt", f"--bert_config_file={tmp_path}/first/bert_config.json",
-                    f"--init_checkpoint={tmp_path}/first/bert_model.ckpt", f"--output_dir={tmp_path}/more")
+    done = run_here(
+        "tools/resize_checkpoint.py",
+        f"--vocab_file={tmp_path}/vocab.txt",
+        f"--words_file={tmp_path}/words.txt",
+        f"--bert_config_file={tmp_path}/first/bert_config.json",
+        f"--init_checkpoint={tmp_path}/first/bert_model.ckpt",
+        f"--output_dir={tmp_path}/more",
+    )
     assert done.returncode == 0 and "vocab_size 42" in done.stdout, done.stderr
-    (done, before), (again, after) = (evaluate(tmp_path, f"--init_checkpoint={tmp_path / name}",
-                                               f"--bert_config_file={tmp_path / name}/bert_config.json",
-                                               f"--eval_input_file={records}") for name in ("first", "more"))
+    (done, before), (again, after) = (
+        evaluate(
+            tmp_path,
+            f"--init_checkpoint={tmp_path / name}",
+            f"--bert_config_file={tmp_path / name}/bert_config.json",
+            f"--eval_input_file={records}",
+        )
+        for name in ("first", "more")
+    )
     assert done.returncode == again.returncode == 0, again.stderr
     assert after["nsp_loss"] == pytest.approx(before["nsp_loss"], abs=2e-4)
     # A new word's logit is the mean of its pieces' logits, so its probability is at most that of the most probable
@@ -99,8 +124,14 @@ def test_a_folder_with_more_words_is_measured(tmp_path, records):
     assert 0 < after["mlm_loss"] - before["mlm_loss"] < math.log(3)
 
 
-@pytest.mark.parametrize(("name", "options"), [("squad", {"max_seq_length": 48, "max_query_length": 8}),
-                                               ("ner", {"labels": ["O", "B-X", "I-X"]}), ("retrieval", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("squad", {"max_seq_length": 48, "max_query_length": 8}),
+        ("ner", {"labels": ["O", "B-X", "I-X"]}),
+        ("retrieval", {}),
+    ],
+)
 def test_answers_that_do_not_use_the_pooler_need_none(tmp_path, name, options):
     task = load_task(make_config(name, options=options))
     model, other = task.build_model(), task.build_model()
@@ -135,8 +166,9 @@ def test_variables_that_evaluation_does_not_use_are_told(tmp_path):
     stored = dataclasses.replace(stored_small("span"), config=task.config.model, weights=variables, vocab=None)
     formats.write(stored, "tf1", str(tmp_path))
     reader = tf.train.load_checkpoint(str(tmp_path / "bert_model.ckpt"))
-    named = {name: reader.get_tensor(name)
-             for name in reader.get_variable_to_shape_map()} | {"bert/adapter/kernel": np.ones(3)}
+    named = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()} | {
+        "bert/adapter/kernel": np.ones(3)
+    }
     tf1.write_checkpoint(named, str(tmp_path))
     evaluation.take_all(task, model, str(tmp_path), told.append)
     assert any(line.endswith("not used: bert/adapter/kernel") for line in told)

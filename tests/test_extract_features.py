@@ -17,12 +17,21 @@ def extract(golden, tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
 
     def run(output, *more, source=golden / "extract_features_input.txt"):
-        done = run_here("-m", "official_bert.extract_features", f"--input_file={source}",
-                        f"--output_file={folder / output}", "--layers=-1,-2,-3", "--max_seq_length=24",
-                        f"--vocab_file={golden}/vocab_uncased.txt", "--do_lower_case=True",
-                        f"--bert_config_file={golden}/tf1_bert/bert_config.json",
-                        f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt", *more)
+        done = run_here(
+            "-m",
+            "official_bert.extract_features",
+            f"--input_file={source}",
+            f"--output_file={folder / output}",
+            "--layers=-1,-2,-3",
+            "--max_seq_length=24",
+            f"--vocab_file={golden}/vocab_uncased.txt",
+            "--do_lower_case=True",
+            f"--bert_config_file={golden}/tf1_bert/bert_config.json",
+            f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt",
+            *more,
+        )
         return done, folder / output
+
     return run
 
 
@@ -32,30 +41,48 @@ def wanted(golden):
 
 
 def test_two_texts_are_refused_for_a_model_of_one_segment(golden, tmp_path):
-    encoder = BertEncoder(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-                          max_position_embeddings=32, type_vocab_size=1)
+    encoder = BertEncoder(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=32,
+        type_vocab_size=1,
+    )
     encoder.build()
     encoder.save(tmp_path / "encoder.keras")
     other = made_tokenizers.write(tmp_path / "roberta", "roberta")  # puts both texts in segment 0
-    for text, vocab, refused in (("one\n", f"{golden}/vocab_uncased.txt", False),
-                                 ("one\none ||| other\n", other, False), ("one\none ||| other\n",
-                                                                          f"{golden}/vocab_uncased.txt", True)):
+    for text, vocab, refused in (
+        ("one\n", f"{golden}/vocab_uncased.txt", False),
+        ("one\none ||| other\n", other, False),
+        ("one\none ||| other\n", f"{golden}/vocab_uncased.txt", True),
+    ):
         (tmp_path / "texts").write_text(text)
         casing = ["--do_lower_case=True"] if vocab != other else []
-        done = run_here("-m", "official_bert.extract_features", f"--input_file={tmp_path}/texts",
-                        f"--output_file={tmp_path}/features.npz", "--layers=-1", "--max_seq_length=24",
-                        f"--vocab_file={vocab}", *casing, f"--init_checkpoint={tmp_path}/encoder.keras")
+        done = run_here(
+            "-m",
+            "official_bert.extract_features",
+            f"--input_file={tmp_path}/texts",
+            f"--output_file={tmp_path}/features.npz",
+            "--layers=-1",
+            "--max_seq_length=24",
+            f"--vocab_file={vocab}",
+            *casing,
+            f"--init_checkpoint={tmp_path}/encoder.keras",
+        )
         assert done.returncode == refused, done.stderr
-        assert ("texts: expected a model.type_vocab_size of at least 2 for two texts in a row"
-                in done.stderr) == refused
+        assert (
+            "texts: expected a model.type_vocab_size of at least 2 for two texts in a row" in done.stderr
+        ) == refused
         if vocab == other:
             tokens = np.load(tmp_path / "features.npz")["tokens"].tolist()
-            assert tokens.count("<s>") == 2 and tokens[tokens.index("</s>", 4):].count("</s>") == 3
+            assert tokens.count("<s>") == 2 and tokens[tokens.index("</s>", 4) :].count("</s>") == 3
 
 
 def values(row, layer):
     return np.array(
-        [next(part["values"] for part in token["layers"] if part["index"] == layer) for token in row["features"]])
+        [next(part["values"] for part in token["layers"] if part["index"] == layer) for token in row["features"]]
+    )
 
 
 def test_json_lines_are_those_of_2018(extract, wanted):
@@ -65,8 +92,9 @@ def test_json_lines_are_those_of_2018(extract, wanted):
     assert [row["linex_index"] for row in found] == [row["linex_index"] for row in wanted]
     for row, other in zip(found, wanted):
         assert [token["token"] for token in row["features"]] == [token["token"] for token in other["features"]]
-        assert [[part["index"] for part in token["layers"]]
-                for token in row["features"]] == [[-1, -2, -3]] * len(row["features"])
+        assert [[part["index"] for part in token["layers"]] for token in row["features"]] == [[-1, -2, -3]] * len(
+            row["features"]
+        )
         for layer in (-1, -2, -3):
             np.testing.assert_allclose(values(row, layer), values(other, layer), atol=1e-5)
 
@@ -82,25 +110,38 @@ def test_other_formats_hold_the_same(extract, wanted):
             np.testing.assert_allclose(arrays["layer_-2"][part], values(row, -2), atol=1e-5)
     path = path.with_suffix(".parquet")
     with layer_output_files.open_writer(str(path), (-1, -2, -3)) as write:
-        write([
-            layer_output_files.SentenceOutputs(row["linex_index"], [token["token"] for token in row["features"]],
-                                               {layer: values(row, layer)
-                                                for layer in (-1, -2, -3)}) for row in wanted
-        ])
+        write(
+            [
+                layer_output_files.SentenceOutputs(
+                    row["linex_index"],
+                    [token["token"] for token in row["features"]],
+                    {layer: values(row, layer) for layer in (-1, -2, -3)},
+                )
+                for row in wanted
+            ]
+        )
     rows = pyarrow.parquet.read_table(path).to_pylist()
     for row, other in zip(rows, wanted, strict=True):
         assert row["index"] == other["linex_index"] and row["tokens"] == [token["token"] for token in other["features"]]
         np.testing.assert_allclose(np.array(row["layer_-3"]), values(other, -3), atol=1e-5)
 
 
-@pytest.mark.parametrize(("more", "told"), [(["--layers=-1,7"], "--layers=-1,7: expected -"),
-                                            (["--layers=-1,-2,-1"], "--layers=-1,-2,-1: expected each number once"),
-                                            (["--max_seq_length=1000"], "--max_seq_length"),
-                                            (["--input_file=nowhere"], "--input_file=nowhere: no such file")])
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--layers=-1,7"], "--layers=-1,7: expected -"),
+        (["--layers=-1,-2,-1"], "--layers=-1,-2,-1: expected each number once"),
+        (["--max_seq_length=1000"], "--max_seq_length"),
+        (["--input_file=nowhere"], "--input_file=nowhere: no such file"),
+    ],
+)
 def test_a_mistake_is_one_line_and_writes_nothing(extract, more, told):
     done, path = extract("none.jsonl", *more)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
-        f"error: {told}") and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stderr.splitlines()[-1].startswith(f"error: {told}")
+        and "Traceback" not in done.stderr
+    )
     assert not path.exists()
 
 
@@ -128,8 +169,11 @@ def test_the_texts_are_not_written_over(extract, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("A line.\n")
     done, _ = extract("none.jsonl", f"--output_file={tmp_path}/./lines.txt", source=text)
-    assert done.returncode == 1 and "lines.txt: this output is an input too" in done.stderr and text.read_text(
-    ) == "A line.\n"
+    assert (
+        done.returncode == 1
+        and "lines.txt: this output is an input too" in done.stderr
+        and text.read_text() == "A line.\n"
+    )
 
 
 def test_lines_that_are_cut_are_counted(extract, tmp_path):

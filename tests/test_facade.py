@@ -39,6 +39,7 @@ def written(tmp_path_factory):
             folders[key] = str(root / f"{len(folders)}")
             formats.write(small(head, **changes), name, folders[key])
         return folders[key]
+
     return write
 
 
@@ -55,7 +56,8 @@ def exported(written, tmp_path_factory):
 def test_a_predictor_says_what_it_is_and_completes_to_what_people_use(written, exported):
     published = official_bert.Predictor(written("ours", "pretraining"))
     assert repr(official_bert.Predictor(exported)) == (
-        f"<Predictor of {exported}: pretraining; text -> {', '.join(published.outputs)}>")
+        f"<Predictor of {exported}: pretraining; text -> {', '.join(published.outputs)}>"
+    )
     assert repr(published) == repr(official_bert.Predictor(exported)).replace(exported, published.path)
     classifier = official_bert.Predictor(written("hugging_face", "classifier"))
     assert f"labels {', '.join(classifier.labels)}; text -> label" in repr(classifier) and classifier.labels
@@ -76,15 +78,19 @@ def test_a_published_folder_and_exports_of_known_and_unknown_tasks_answer_alike(
             assert [len(row) for row in other["probabilities"]] == [len(row) for row in answer["probabilities"]]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"formats": "onnx"}, "^formats: no such keyword; did you mean format[?]$"),
-    ({"format": "onyx"}, "^format: expected one or more of saved_model, "),
-    ({"vectors": "int8", "head": "embeddings"}, "^calibration_file: expected with vectors=int8 and format="),
-    ({"format": "openvino_int8"}, "^calibration_file: expected with vectors=int8 and format=onnx_int8 or open"),
-    ({"calibration_file": "texts.csv"}, "^calibration_file: expected with vectors=int8"),
-    ({"version": 1}, "version 1 exists; give version a higher one"),
-    ({"quantize": True}, "^quantize: expected one of "),
-    ({"top_k": "x"}, "^top_k: expected int")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"formats": "onnx"}, "^formats: no such keyword; did you mean format[?]$"),
+        ({"format": "onyx"}, "^format: expected one or more of saved_model, "),
+        ({"vectors": "int8", "head": "embeddings"}, "^calibration_file: expected with vectors=int8 and format="),
+        ({"format": "openvino_int8"}, "^calibration_file: expected with vectors=int8 and format=onnx_int8 or open"),
+        ({"calibration_file": "texts.csv"}, "^calibration_file: expected with vectors=int8"),
+        ({"version": 1}, "version 1 exists; give version a higher one"),
+        ({"quantize": True}, "^quantize: expected one of "),
+        ({"top_k": "x"}, "^top_k: expected int"),
+    ],
+)
 def test_errors_of_an_export_name_keywords(exported, written, options, message):
     with pytest.raises(ValueError, match=message):
         official_bert.export(written("ours", "pretraining"), exported, **options)
@@ -120,17 +126,21 @@ def test_the_tokenizer_of_every_format(written, name):
 def test_the_tokenizer_of_a_file_of_an_exported_model_and_of_tokenizer_json(golden, exported, written, tmp_path):
     assert official_bert.load_tokenizer(golden / "vocab_uncased.txt").do_lower_case
     assert not official_bert.load_tokenizer(golden / "vocab_cased.txt").do_lower_case
-    assert list(official_bert.load_tokenizer(
-        exported).vocab) == WORDS and not official_bert.load_tokenizer(exported).do_lower_case
+    assert (
+        list(official_bert.load_tokenizer(exported).vocab) == WORDS
+        and not official_bert.load_tokenizer(exported).do_lower_case
+    )
     folder = tmp_path / "fast"
     shutil.copytree(written("hugging_face", ""), folder)
     (folder / "vocab.txt").unlink()
     (folder / "tokenizer.json").write_text(
-        json.dumps({"model": {"vocab": {word: index
-                                        for index, word in enumerate(WORDS)}}}))
+        json.dumps({"model": {"vocab": {word: index for index, word in enumerate(WORDS)}}})
+    )
     assert list(official_bert.load_tokenizer(folder).vocab) == WORDS
-    assert official_bert.Predictor(folder)("a b")["embedding"] == official_bert.Predictor(written(
-        "hugging_face", ""))("a b")["embedding"]
+    assert (
+        official_bert.Predictor(folder)("a b")["embedding"]
+        == official_bert.Predictor(written("hugging_face", ""))("a b")["embedding"]
+    )
     with pytest.raises(ValueError, match="no vocabulary found beside it"):
         official_bert.load_tokenizer(golden / "tf1_bert")
 
@@ -151,7 +161,8 @@ def test_texts_are_encoded_as_the_model_wants_them(golden):
 def test_the_encoder_gives_what_2018_gave(golden):
     inputs, wanted = dict(np.load(golden / "tf1_bert/inputs.npz")), np.load(golden / "tf1_bert/outputs.npz")
     found = official_bert.load_encoder(golden / "tf1_bert", return_layers=True)(
-        {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")})
+        {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    )
     seen = inputs["input_mask"].astype(bool)
     np.testing.assert_allclose(found["sequence_output"].numpy()[seen], wanted["sequence_output"][seen], atol=1e-5)
     np.testing.assert_allclose(found["pooled_output"], wanted["pooled_output"], atol=1e-5)
@@ -161,14 +172,19 @@ def test_the_encoder_gives_what_2018_gave(golden):
 @pytest.mark.parametrize("head", ["", "pretraining", "classifier", "choice", "tagger", "span"])
 def test_a_model_has_the_heads_of_its_checkpoint(written, head):
     kind = {
-        "": "BertEncoder", "pretraining": "Pretrainer", "classifier": "Classifier", "choice": "ChoiceClassifier",
-        "tagger": "Tagger", "span": "SpanPredictor"
+        "": "BertEncoder",
+        "pretraining": "Pretrainer",
+        "classifier": "Classifier",
+        "choice": "ChoiceClassifier",
+        "tagger": "Tagger",
+        "span": "SpanPredictor",
     }[head]
     model = official_bert.load_model(written("hugging_face", head))
     assert type(model).__name__ == kind
     for weight, value in small(head).weights.items():
-        if weight in (variables := formats.weights_by_name(model)) and not (weight.startswith("pooler")
-                                                                            and head in ("tagger", "span")):
+        if weight in (variables := formats.weights_by_name(model)) and not (
+            weight.startswith("pooler") and head in ("tagger", "span")
+        ):
             np.testing.assert_array_equal(variables[weight].numpy(), value)
 
 
@@ -178,7 +194,10 @@ def test_every_format_fills_blanks(written, softmax, name):
     answer = official_bert.Predictor(folder, top_k=2)("a [MASK] c")
     model = formats.make_model(formats.read(folder))
     rows = {
-        "input_ids": [[2, 5, 4, 7, 3]], "input_mask": [[1] * 5], "segment_ids": [[0] * 5], "masked_lm_positions": [[2]]
+        "input_ids": [[2, 5, 4, 7, 3]],
+        "input_mask": [[1] * 5],
+        "segment_ids": [[0] * 5],
+        "masked_lm_positions": [[2]],
     }
     expected = softmax(model({key: tf.constant(value) for key, value in rows.items()})["mlm_logits"].numpy()[0, 0])
     best = np.argsort(-expected)[:2]
@@ -205,8 +224,9 @@ def test_an_encoder_alone_is_not_asked_for_words(written, golden, tmp_path):
         make_served_model(task, model, ServingOptions())
     with pytest.raises(ValueError, match="no vocabulary found beside it; --vocab_file gives it"):
         restore_for_inference(str(golden / "tf1_bert"))
-    with pytest.raises(ValueError,
-                       match="nowhere: expected the output folder of a training run or a checkpoint, got no such"):
+    with pytest.raises(
+        ValueError, match="nowhere: expected the output folder of a training run or a checkpoint, got no such"
+    ):
         official_bert.Predictor("nowhere")
     (tmp_path / "notes.md").write_text("no model")
     with pytest.raises(ValueError, match=r"no checkpoint found there: .* got notes.md"):
@@ -230,13 +250,21 @@ def test_vectors_are_pooled_as_the_folder_of_sentence_transformers_says(tmp_path
     stored = formats.dataclasses.replace(small(""), pooling="cls")
     formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
     no_pooler = {name: weight for name, weight in stored.weights.items() if not name.startswith("pooler/")}
-    formats.write(formats.dataclasses.replace(formats.read(str(tmp_path / "theirs")), weights=no_pooler), "ours",
-                  str(tmp_path / "ours"))
-    assert pooling_of(tmp_path / "theirs") == pooling_of(tmp_path / "ours") == formats.read(str(
-        tmp_path / "ours")).pooling == "cls"
+    formats.write(
+        formats.dataclasses.replace(formats.read(str(tmp_path / "theirs")), weights=no_pooler),
+        "ours",
+        str(tmp_path / "ours"),
+    )
+    assert (
+        pooling_of(tmp_path / "theirs")
+        == pooling_of(tmp_path / "ours")
+        == formats.read(str(tmp_path / "ours")).pooling
+        == "cls"
+    )
     assert pooling_of(tmp_path / "theirs", pooling="mean") == "mean" and "not computed here" not in caplog.text
     (tmp_path / "theirs/1_Pooling/config.json").write_text(
-        json.dumps({"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}))
+        json.dumps({"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True})
+    )
     assert pooling_of(tmp_path / "theirs") == ("cls", "max") and "not computed here" not in caplog.text
     (tmp_path / "theirs/modules.json").write_text('{"idx": 0}')
     with pytest.raises(ValueError, match="modules.json: expected a list of modules"):
@@ -245,10 +273,13 @@ def test_vectors_are_pooled_as_the_folder_of_sentence_transformers_says(tmp_path
 
 @pytest.mark.parametrize(
     ("choices", "message"),
-    [({"head": "embedding"}, r"^head: expected one of \['', 'embeddings'\], got 'embedding'"),
-     ({"head": "embeddings", "pooling": "median"}, "^pooling: expected 'cls' or 'mean' .*, got 'median'"),
-     ({"threshold": 7}, "threshold: expected a probability from 0 to 1, got 7"),
-     ({"top_k": 0}, "^top_k: expected at least 1, got 0")])
+    [
+        ({"head": "embedding"}, r"^head: expected one of \['', 'embeddings'\], got 'embedding'"),
+        ({"head": "embeddings", "pooling": "median"}, "^pooling: expected 'cls' or 'mean' .*, got 'median'"),
+        ({"threshold": 7}, "threshold: expected a probability from 0 to 1, got 7"),
+        ({"top_k": 0}, "^top_k: expected at least 1, got 0"),
+    ],
+)
 def test_options_with_wrong_values_are_refused(choices, message):
     with pytest.raises(ValueError, match=message):
         official_bert.Predictor("nowhere", **choices)
@@ -258,22 +289,26 @@ def test_a_run_that_lacks_weights_is_refused_in_a_line(written, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(written("ours", ""), folder)
     (folder / "config.yaml").write_text(
-        (folder / "config.yaml").read_text().replace("task: pretraining", "task: squad"))
-    with pytest.raises(ValueError,
-                       match="expected every weight of task squad, missing: span/output_bias, span/output_weights"):
+        (folder / "config.yaml").read_text().replace("task: pretraining", "task: squad")
+    )
+    with pytest.raises(
+        ValueError, match="expected every weight of task squad, missing: span/output_bias, span/output_weights"
+    ):
         official_bert.load_model(folder)
     data = next(folder.glob("ckpt*.data*"))
     data.write_bytes(data.read_bytes()[:100])
     (folder / "config.yaml").write_text(
-        (folder / "config.yaml").read_text().replace("task: squad", "task: pretraining"))
+        (folder / "config.yaml").read_text().replace("task: squad", "task: pretraining")
+    )
     with pytest.raises(ValueError, match="damaged checkpoint: "):
         official_bert.load_model(folder)
 
 
 def test_a_classifier_answers_with_its_labels_for_one_text_or_two(tmp_path):
     stored = small("classifier")
-    formats.write(formats.dataclasses.replace(stored, labels=["bad", "fair", "good"]), "hugging_face",
-                  str(tmp_path / "one"))
+    formats.write(
+        formats.dataclasses.replace(stored, labels=["bad", "fair", "good"]), "hugging_face", str(tmp_path / "one")
+    )
     one = official_bert.Predictor(tmp_path / "one")
     answers = one(["a b", "c"])
     for answer in answers:
@@ -284,10 +319,12 @@ def test_a_classifier_answers_with_its_labels_for_one_text_or_two(tmp_path):
     assert two.inputs == ("text", "text_pair")
     assert two(("a", "b")) == two({"text": "a", "text_pair": "b"}) == two([["a", "b"]])[0]
     model = official_bert.load_model(tmp_path / "one")
-    logits = model({
-        key: tf.constant(value)
-        for key, value in official_bert.load_tokenizer(tmp_path / "one").encode(["a"], ["b"]).items()
-    })
+    logits = model(
+        {
+            key: tf.constant(value)
+            for key, value in official_bert.load_tokenizer(tmp_path / "one").encode(["a"], ["b"]).items()
+        }
+    )
     np.testing.assert_allclose(two(("a", "b"))["logits"], logits["logits"][0], atol=1e-5)
 
 
@@ -309,8 +346,9 @@ def test_answers_hold_no_padding_of_the_batch(written, caplog):
     caplog.clear()
     predictor(["b [MASK]"])
     assert not caplog.records
-    assert [len(answer["tokens"]) for answer in blanks] == [len(answer["probabilities"])
-                                                            for answer in blanks] == [2, 0, 1]
+    assert (
+        [len(answer["tokens"]) for answer in blanks] == [len(answer["probabilities"]) for answer in blanks] == [2, 0, 1]
+    )
     tagger = official_bert.Predictor(written("ours", "tagger"))
     answers = tagger(["a b c d e f", "", "a"])
     assert answers[1] == {"entities": [], "types": [], "starts": [], "ends": [], "scores": [], "truncated": False}
@@ -321,13 +359,15 @@ def test_answers_hold_no_padding_of_the_batch(written, caplog):
 def test_what_is_no_text_is_named(exported):
     predictor = official_bert.Predictor(exported)
     assert predictor([]) == []
-    for wrong, message in ((["a", None], "row 2: expected text, got None"), ([3.5], "row 1: expected text, got 3.5"), ([
-            "a", ("a", "b")
-    ], "row 2: expected text, got 2 values"), ([{"txt": "a"}], "row 1: expected columns 'text', found 'txt'"),
-                           ([{"text": float("nan")}],
-                            "row 1: column 'text': expected text, got nan"), (None, "expected a list of texts"),
-                           (["a", "b\ud800"],
-                            "row 2: column 'text': expected text, got .*, with half a character .* at place 1")):
+    for wrong, message in (
+        (["a", None], "row 2: expected text, got None"),
+        ([3.5], "row 1: expected text, got 3.5"),
+        (["a", ("a", "b")], "row 2: expected text, got 2 values"),
+        ([{"txt": "a"}], "row 1: expected columns 'text', found 'txt'"),
+        ([{"text": float("nan")}], "row 1: column 'text': expected text, got nan"),
+        (None, "expected a list of texts"),
+        (["a", "b\ud800"], "row 2: column 'text': expected text, got .*, with half a character .* at place 1"),
+    ):
         with pytest.raises(ValueError, match=message):
             predictor(wrong)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, got -1"):
@@ -338,8 +378,7 @@ def test_what_is_no_text_is_named(exported):
 
 @pytest.mark.parametrize("choices", [{"head": "embeddings"}, {"max_seq_length": 16}, {"top_k": 1}])
 def test_options_that_an_exported_model_does_not_follow_are_refused(exported, choices):
-    with pytest.raises(ValueError,
-                       match=f"^{next(iter(choices))}.* an exported model, whose options are fixed"):
+    with pytest.raises(ValueError, match=f"^{next(iter(choices))}.* an exported model, whose options are fixed"):
         official_bert.Predictor(exported, **choices)
 
 

@@ -40,19 +40,26 @@ class Options(Base):
     of_size: int = only_with(5, "values")
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"size": 0}, "config.options.size: expected at least 1, got 0"),
-    ({"start": -1}, "config.options.start: expected at least 0, got -1"),
-    ({"weight": math.inf}, "weight: expected at least 0, got inf"),
-    ({"scale": 0.0}, "scale: expected a number above 0, got 0.0"),
-    ({"scale": math.nan}, "scale: expected a number above 0, got nan"),
-    ({"share": 1.1}, "share: expected a share from 0 to 1, got 1.1"),
-    ({"dropout": 1.0}, "dropout: expected a rate from 0 to below 1, got 1.0"),
-    ({"threshold": 7.0}, "threshold: expected a probability from 0 to 1, got 7.0"),
-    ({"values": (2, 3)}, "config.options.values: expected even numbers, got [2, 3]"),
-    ({"of_kind": 1}, "of_kind: expected options.kind: b or c (not a) with it, got 1 without; it would do nothing"),
-    ({"of_crf": 1}, "config.options.of_crf: expected options.crf: true with it, got 1 without; it would do nothing"),
-    ({"of_size": 1}, "of_size: expected options.values with it, got 1 without; it would do nothing")])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": 0}, "config.options.size: expected at least 1, got 0"),
+        ({"start": -1}, "config.options.start: expected at least 0, got -1"),
+        ({"weight": math.inf}, "weight: expected at least 0, got inf"),
+        ({"scale": 0.0}, "scale: expected a number above 0, got 0.0"),
+        ({"scale": math.nan}, "scale: expected a number above 0, got nan"),
+        ({"share": 1.1}, "share: expected a share from 0 to 1, got 1.1"),
+        ({"dropout": 1.0}, "dropout: expected a rate from 0 to below 1, got 1.0"),
+        ({"threshold": 7.0}, "threshold: expected a probability from 0 to 1, got 7.0"),
+        ({"values": (2, 3)}, "config.options.values: expected even numbers, got [2, 3]"),
+        ({"of_kind": 1}, "of_kind: expected options.kind: b or c (not a) with it, got 1 without; it would do nothing"),
+        (
+            {"of_crf": 1},
+            "config.options.of_crf: expected options.crf: true with it, got 1 without; it would do nothing",
+        ),
+        ({"of_size": 1}, "of_size: expected options.values with it, got 1 without; it would do nothing"),
+    ],
+)
 def test_an_error_names_the_key_what_was_expected_and_what_came(values, message):
     with pytest.raises(ValueError) as error:
         Options(**values)

@@ -56,12 +56,15 @@ def test_shards_are_found_under_the_name_that_wrote_them(tmp_path):
         found(tmp_path, "t@3")
 
 
-@pytest.mark.parametrize(("patterns", "flag", "told"), [
-    ("nowhere", "", "no input file matches 'nowhere'"),
-    ("", "", "no input file given"),
-    (",,", "", "no input file given"),
-    ("none*", "--input_file", "--input_file: no file matches 'none*'"),
-])
+@pytest.mark.parametrize(
+    ("patterns", "flag", "told"),
+    [
+        ("nowhere", "", "no input file matches 'nowhere'"),
+        ("", "", "no input file given"),
+        (",,", "", "no input file given"),
+        ("none*", "--input_file", "--input_file: no file matches 'none*'"),
+    ],
+)
 def test_what_is_not_found_is_named(patterns, flag, told):
     with pytest.raises(ValueError) as error:
         files.find_files(patterns, flag)
@@ -109,8 +112,9 @@ def test_bad_bytes_and_missing_files_are_named(tmp_path):
 def run(code, *arguments, **options):
     """Starts a process that runs `code` after `from official_bert.files import *`."""
     code = "import os, signal, sys\nfrom official_bert import files\n" + code
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True,
-                          check=False, **options)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, **options
+    )
 
 
 @pytest.mark.parametrize("writer", ["written_whole", "written_folder"])
@@ -151,10 +155,15 @@ def test_files_written_together_appear_together_with_their_line_ends(tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_files_names(tmp_path):
-    limit = ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); signal.signal(signal.SIGXFSZ, "
-             "signal.SIG_IGN)\n")
-    done = run(limit + "with files.written_together(sys.argv[1:]) as (a, b): a.write('x' * 2000)", tmp_path / "a",
-               tmp_path / "b")
+    limit = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); signal.signal(signal.SIGXFSZ, "
+        "signal.SIG_IGN)\n"
+    )
+    done = run(
+        limit + "with files.written_together(sys.argv[1:]) as (a, b): a.write('x' * 2000)",
+        tmp_path / "a",
+        tmp_path / "b",
+    )
     assert f"ValueError: {tmp_path}/a, {tmp_path}/b: cannot be written: File too large" in done.stderr
     assert os.listdir(tmp_path) == []
 
@@ -178,8 +187,10 @@ def test_errors_of_a_full_disk_name_the_folder_that_the_user_gave(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(OSError,
-                           match="File too large") as caught, files.written_folder(str(tmp_path / "model")) as folder:
+        with (
+            pytest.raises(OSError, match="File too large") as caught,
+            files.written_folder(str(tmp_path / "model")) as folder,
+        ):
             shutil.copytree(tmp_path / "assets", os.path.join(folder, "assets"))  # raises shutil.Error with a list
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -188,9 +199,12 @@ def test_errors_of_a_full_disk_name_the_folder_that_the_user_gave(tmp_path):
 
 
 def test_other_errors_and_those_of_other_disks_stay_as_they_are(tmp_path):
-    for error in (OSError(errno.ENOSPC, "No space left on device",
-                          "/elsewhere"), ValueError("x"), OSError(errno.ENOSPC, "No space"),
-                  PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/here/a")):
+    for error in (
+        OSError(errno.ENOSPC, "No space left on device", "/elsewhere"),
+        ValueError("x"),
+        OSError(errno.ENOSPC, "No space"),
+        PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/here/a"),
+    ):
         with pytest.raises(type(error)) as caught, files.full_disk_names(str(tmp_path), f"{tmp_path}/here"):
             raise error
         assert caught.value is error
@@ -206,8 +220,10 @@ def test_what_a_killed_process_of_this_number_left_is_no_hindrance(tmp_path):
 def test_a_folder_that_holds_something_is_kept(tmp_path):
     make(tmp_path, "full/x", "file")
     for name in ("full", "file"):
-        with pytest.raises(ValueError,
-                           match=f"{name}: expected a new or empty folder"), files.written_folder(str(tmp_path / name)):
+        with (
+            pytest.raises(ValueError, match=f"{name}: expected a new or empty folder"),
+            files.written_folder(str(tmp_path / name)),
+        ):
             raise AssertionError
     with pytest.raises(ValueError, match="^--output=.*full: expected a new"):
         files.require_new_folder(str(tmp_path / "full"), "--output")
@@ -228,8 +244,9 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
     files.make_private_folder(str(folder))  # taken again
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(
-            ValueError,
-            match=r"link: expected a folder that nobody else can write in, got a link; remove it or give another"):
+        ValueError,
+        match=r"link: expected a folder that nobody else can write in, got a link; remove it or give another",
+    ):
         files.make_private_folder(f"{tmp_path}/link/")
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file"):
@@ -237,8 +254,9 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
     for mode in (0o770, 0o707, 0o1777):
         folder.chmod(mode)
         with pytest.raises(
-                ValueError,
-                match=rf"own: .* got one that others can write in \(mode {mode:04o}; chmod go-w takes that away\)"):
+            ValueError,
+            match=rf"own: .* got one that others can write in \(mode {mode:04o}; chmod go-w takes that away\)",
+        ):
             files.make_private_folder(str(folder))
     folder.chmod(0o755)
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
@@ -248,22 +266,26 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsys):
     full = tf.errors.ResourceExhaustedError(
-        None, None, f"{{{{node SaveV2}}}} {tmp_path}/variables/part-0; No space left on device [Op:SaveV2]")
+        None, None, f"{{{{node SaveV2}}}} {tmp_path}/variables/part-0; No space left on device [Op:SaveV2]"
+    )
     memory = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape [8,8]")
     assert files.disk_full_reason(full) == "No space left on device" and not files.disk_full_reason(memory)
-    assert files.disk_full_reason(OSError(
-        errno.EFBIG, "x")) == "File too large" and not files.disk_full_reason(OSError(errno.EACCES, "x"))
+    assert files.disk_full_reason(OSError(errno.EFBIG, "x")) == "File too large" and not files.disk_full_reason(
+        OSError(errno.EACCES, "x")
+    )
 
     def run(error):
         def main(_):
             raise error
+
         monkeypatch.setattr(app, "run", lambda checked, **_: checked([]))
         with pytest.raises(SystemExit) as stopped:
             command_line.run_main(main)
         return str(stopped.value)
 
     assert run(full).startswith(
-        f"error: No space left on device: {tmp_path}/variables/part-0") and "batches" not in run(full)
+        f"error: No space left on device: {tmp_path}/variables/part-0"
+    ) and "batches" not in run(full)
     assert run(memory).startswith("error: out of memory; smaller batches")
     # Errors without a file's name, also those of other libraries: the paths of the command line that lie on a full disk
     # are told.
@@ -272,8 +294,9 @@ def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsy
         flags.DEFINE_string(name, None, "", flag_values=values)
     values(["command", f"--output_dir={tmp_path}/new/run", "--input_file=elsewhere.txt"])
     monkeypatch.setattr(flags, "FLAGS", values)
-    monkeypatch.setattr(command_line.shutil, "disk_usage",
-                        lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30))
+    monkeypatch.setattr(
+        command_line.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30)
+    )
     told = f"No space left on device (on a full disk: --output_dir={tmp_path}/new/run)"
     assert run(OSError(errno.ENOSPC, "No space left on device")) == f"error: [Errno 28] {told}"
     # as of every file

@@ -36,9 +36,11 @@ def saved(tmp_path_factory):
 
 def test_every_class_that_is_registered_is_one_that_the_import_registers():
     files = [
-        path for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and any("register_keras_serializable" in ast.unparse(one)
-                                                  for one in node.decorator_list)
+        path
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any("register_keras_serializable" in ast.unparse(one) for one in node.decorator_list)
     ]
     assert {str(path) for path in files} == {module.__file__ for module in keras_objects.MODULES}
 
@@ -69,20 +71,27 @@ class Unknown(keras.layers.Layer):
 def test_an_unknown_class_is_named_with_the_remedy(tmp_path):
     keras.Sequential([keras.Input((2,)), Unknown()]).save(tmp_path / "theirs.keras")
     with pytest.raises(
-            ValueError,
-            match="it holds a class Unknown, which is not registered with Keras: import its module first") as told:
+        ValueError, match="it holds a class Unknown, which is not registered with Keras: import its module first"
+    ) as told:
         official_bert.load_model(tmp_path / "theirs.keras")
     assert "\n" not in str(told.value)
 
 
-LOADS = ("model = keras.models.load_model(sys.argv[1]); assert 'TransformerLayer' in [type(layer).__name__ for layer "
-         "in model.layers]")
+LOADS = (
+    "model = keras.models.load_model(sys.argv[1]); assert 'TransformerLayer' in [type(layer).__name__ for layer "
+    "in model.layers]"
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("imports", [
-    "import official_bert, keras", "import keras; import official_bert.layers.attention",
-    "import official_bert; from tensorflow import keras as k; k.layers.Dense(1); import keras"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import official_bert, keras",
+        "import keras; import official_bert.layers.attention",
+        "import official_bert; from tensorflow import keras as k; k.layers.Dense(1); import keras",
+    ],
+)
 def test_keras_loads_our_layers_in_a_new_process(saved, imports):
     code = f"import sys\n{imports}\n{LOADS}\n"
     done = subprocess.run([sys.executable, "-c", code, str(saved[0])], capture_output=True, text=True, check=False)

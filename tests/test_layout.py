@@ -14,15 +14,53 @@ from official_bert.models import run_folder
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
-ORDER = ["limits", "json_values", "archives", "stores", "files", "copies", "fields", "typed_values", "model_config",
-         "training_config", "config", "command_names", "command_line",
-         "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
+ORDER = [
+    "limits",
+    "json_values",
+    "archives",
+    "stores",
+    "files",
+    "copies",
+    "fields",
+    "typed_values",
+    "model_config",
+    "training_config",
+    "config",
+    "command_names",
+    "command_line",
+    "runtimes",
+    "reports",
+    "text",
+    "data",
+    "layers",
+    "models",
+    "training",
+    "serving",
+    "tasks",
+    "interface",
+    "main",
+]
 # imports nothing else, and only mains import it
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}
-TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
-                     "data/pretraining/graph_reader", "data/pretraining/packing", "layers/speed/fused",
-                     "layers/speed/long_rows", "runtimes/model_weights", "models/checkpoints", "models/interchange/",
-                     "training/", "serving/", "tasks/", "interface/", "server/")
+TENSORFLOW_PLACES = (
+    "stores",
+    "text/graph",
+    "data/records",
+    "data/sources",
+    "data/pretraining/dynamic_masking",
+    "data/pretraining/graph_reader",
+    "data/pretraining/packing",
+    "layers/speed/fused",
+    "layers/speed/long_rows",
+    "runtimes/model_weights",
+    "models/checkpoints",
+    "models/interchange/",
+    "training/",
+    "serving/",
+    "tasks/",
+    "interface/",
+    "server/",
+)
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 ALL_CODE = SOURCES + sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/**/*.py")])
 MOST_LINES, MOST_MODULES = 500, 25  # of a file, of a folder: generous, so that the subject decides where code goes
@@ -113,10 +151,17 @@ def wrong_import(here: str, own_family: str, name: str) -> str:
 
 
 def test_tensorflow_stays_in_its_places():
-    outside = [path for path in SOURCES if room(path) != "main"
-               and not str(path.relative_to(PACKAGE)).startswith(TENSORFLOW_PLACES)]
-    wrong = [f"{path}:{line}: imports {name}" for path in outside for name, line in imports(path)
-             if name.split(".")[0] in ("tensorflow", "tensorflow_text")]
+    outside = [
+        path
+        for path in SOURCES
+        if room(path) != "main" and not str(path.relative_to(PACKAGE)).startswith(TENSORFLOW_PLACES)
+    ]
+    wrong = [
+        f"{path}:{line}: imports {name}"
+        for path in outside
+        for name, line in imports(path)
+        if name.split(".")[0] in ("tensorflow", "tensorflow_text")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -124,15 +169,21 @@ def test_environment_is_read_in_one_place():
     # command_line.py sets a default for a command, and reads nothing.
     places = (PACKAGE / "training" / "running" / "cluster.py", PACKAGE / "command_line.py")
     elsewhere = [path for path in SOURCES if path not in places and path.parent.name != "tools"]
-    wrong = [f"{path}:{node.lineno}: reads the environment" for path in elsewhere for node in ast.walk(tree(path))
-             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")]
+    wrong = [
+        f"{path}:{node.lineno}: reads the environment"
+        for path in elsewhere
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_files_and_folders_stay_below_a_generous_bound():
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_CODE}
-    modules = {folder: len([path for path in folder.glob("*.py") if path.name != "__init__.py"])
-               for folder in {path.parent for path in PACKAGE.rglob("*.py")}}
+    modules = {
+        folder: len([path for path in folder.glob("*.py") if path.name != "__init__.py"])
+        for folder in {path.parent for path in PACKAGE.rglob("*.py")}
+    }
     wrong = [f"{path}: {count} lines" for path, count in lines.items() if count > MOST_LINES]
     wrong += [f"{folder}: {count} modules" for folder, count in modules.items() if count > MOST_MODULES]
     assert not wrong, "\n".join(wrong)
@@ -178,12 +229,15 @@ def test_the_rules_catch_what_they_forbid(tmp_path):
     wrong.write_text("from official_bert.training import loop\nimport tensorflow as tf\n")
     assert imports(wrong) == [("official_bert.training.loop", 1), ("tensorflow", 2)]
     assert room(PACKAGE / "text" / "vocab.py") == "text" and room(PACKAGE / "commands" / "run_export.py") == "main"
-    assert wrong_import("text", "",
-                        "official_bert.training.loop") and not wrong_import("training", "", "official_bert.text.vocab")
-    assert wrong_import("server", "", "official_bert.text.vocab") and wrong_import("tasks", "",
-                                                                                   "official_bert.server.client")
+    assert wrong_import("text", "", "official_bert.training.loop") and not wrong_import(
+        "training", "", "official_bert.text.vocab"
+    )
+    assert wrong_import("server", "", "official_bert.text.vocab") and wrong_import(
+        "tasks", "", "official_bert.server.client"
+    )
     assert not wrong_import("server", "", "official_bert.config.x") and not wrong_import(
-        "main", "", "official_bert.server.client")
+        "main", "", "official_bert.server.client"
+    )
     assert wrong_import("tasks", "squad", "official_bert.tasks.texts.base")
     assert not wrong_import("tasks", "squad", "official_bert.tasks.squad.reading")
 
@@ -202,24 +256,35 @@ def test_mains_of_commands_are_thin():
     mains = {
         path: node.end_lineno - node.lineno + 1
         for path in (*PACKAGE.glob("commands/*.py"), *ROOT.glob("tools/*.py"))
-        for node in functions(path) if node.name == "main"
+        for node in functions(path)
+        if node.name == "main"
     }
     assert len(mains) > 25 and not {path: lines for path, lines in mains.items() if lines > 25}
 
 
 def test_flags_are_read_in_main_alone():
-    reading = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
-               if node.name != "main" and reads_flags(node)]
-    lambdas = [f"{path}:{node.lineno}" for path in SOURCES for node in ast.walk(tree(path))
-               if isinstance(node, ast.Lambda) and reads_flags(node)]
+    reading = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path in SOURCES
+        for node in functions(path)
+        if node.name != "main" and reads_flags(node)
+    ]
+    lambdas = [
+        f"{path}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Lambda) and reads_flags(node)
+    ]
     assert not reading + lambdas
 
 
 def test_few_functions_take_the_path_of_a_run():
     taking = [
-        f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path) if "output_dir" in
-        {argument.arg
-         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        f"{path}:{node.lineno}: {node.name}"
+        for path in SOURCES
+        for node in functions(path)
+        if "output_dir"
+        in {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     ]
     assert len(taking) <= 25, taking  # the others take a RunFolder
 
@@ -227,12 +292,18 @@ def test_few_functions_take_the_path_of_a_run():
 def test_the_names_of_a_runs_files_are_written_once():
     names = {
         value
-        for name, value in vars(run_folder).items() if name.endswith("_FILE") and value not in ("checkpoint", ".lock")
+        for name, value in vars(run_folder).items()
+        if name.endswith("_FILE") and value not in ("checkpoint", ".lock")
     }
     # the vocabulary's
     homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
-    again = [f"{path}:{node.lineno}: {node.value}" for path in SOURCES if path not in homes
-             for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and node.value in names]
+    again = [
+        f"{path}:{node.lineno}: {node.value}"
+        for path in SOURCES
+        if path not in homes
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
     assert "config.yaml" in names and not again
 
 

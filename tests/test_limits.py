@@ -43,8 +43,9 @@ def test_the_table_of_bounds_in_security_md_is_that_of_the_code():
     assert [line for line in page if line.startswith("|")] == expected, "\n".join(expected)
     named = [name for name in vars(limits) if name.isupper()]
     assert len(expected) == 2 + len(named)
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "official_bert").rglob("*.py")
-                   if path.name != "limits.py")
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "official_bert").rglob("*.py") if path.name != "limits.py"
+    )
     assert [name for name in named if name not in code] == []
 
 
@@ -55,25 +56,44 @@ def make_workbook(path, cells):
     rows = {}
     for place, text in cells:
         rows.setdefault(place.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), []).append(
-            f'<c r="{place}" t="inlineStr"><is><t>{text}</t></is></c>')
+            f'<c r="{place}" t="inlineStr"><is><t>{text}</t></is></c>'
+        )
     sheet = "".join(f'<row r="{row}">{"".join(cells)}</row>' for row, cells in rows.items())
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
     relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     package = "http://schemas.openxmlformats.org/package/2006"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("[Content_Types].xml", (
-            f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
-            'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-            f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
-            f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{kind}.worksheet+xml"/></Types>'))
-        for name, target, part in (("_rels/.rels", "xl/workbook.xml", "officeDocument"),
-                                   ("xl/_rels/workbook.xml.rels", "worksheets/sheet1.xml", "worksheet")):
-            archive.writestr(name, (f'<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
-                                    f'Type="{relations}/{part}" Target="{target}"/></Relationships>'))
-        archive.writestr("xl/workbook.xml", (f'<workbook xmlns="{SHEET}" xmlns:r="{relations}"><sheets>'
-                                             '<sheet name="s" sheetId="1" r:id="rId1"/></sheets></workbook>'))
-        archive.writestr("xl/worksheets/sheet1.xml", (f'<worksheet xmlns="{SHEET}"><dimension ref="A1:XFD1048576"/>'
-                                                      f'<sheetData>{sheet}</sheetData></worksheet>'))
+        archive.writestr(
+            "[Content_Types].xml",
+            (
+                f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+                'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+                f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
+                f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{kind}.worksheet+xml"/></Types>'
+            ),
+        )
+        for name, target, part in (
+            ("_rels/.rels", "xl/workbook.xml", "officeDocument"),
+            ("xl/_rels/workbook.xml.rels", "worksheets/sheet1.xml", "worksheet"),
+        ):
+            archive.writestr(
+                name,
+                (
+                    f'<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
+                    f'Type="{relations}/{part}" Target="{target}"/></Relationships>'
+                ),
+            )
+        archive.writestr(
+            "xl/workbook.xml",
+            (
+                f'<workbook xmlns="{SHEET}" xmlns:r="{relations}"><sheets>'
+                '<sheet name="s" sheetId="1" r:id="rId1"/></sheets></workbook>'
+            ),
+        )
+        archive.writestr(
+            "xl/worksheets/sheet1.xml",
+            (f'<worksheet xmlns="{SHEET}"><dimension ref="A1:XFD1048576"/><sheetData>{sheet}</sheetData></worksheet>'),
+        )
     return str(path)
 
 
@@ -81,8 +101,9 @@ HEADER = [("A1", "text"), ("B1", "label")]
 
 
 def test_a_workbook_is_read_up_to_its_last_filled_cell_whatever_dimension_it_claims(tmp_path):
-    path = make_workbook(tmp_path / "a.xlsx",
-                         [*HEADER, ("A2", "a film"), ("B2", "good"), ("A5", "another"), ("B5", "bad")])
+    path = make_workbook(
+        tmp_path / "a.xlsx", [*HEADER, ("A2", "a film"), ("B2", "good"), ("A5", "another"), ("B5", "bad")]
+    )
     table = TableOptions().read_table(path, ["text", "label"])
     assert (table.columns, table.lines) == ({"text": ["a film", "another"], "label": ["good", "bad"]}, [2, 5])
 
@@ -127,14 +148,16 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path, kind):
         elif kind == "parquet":
             import pyarrow
             import pyarrow.parquet
+
             pyarrow.parquet.write_table(pyarrow.table({name: ["x"] for name in names}), path)
         else:
             path.write_text("".join({"csv": ",", "tsv": "\t"}[kind].join(row) + "\n" for row in (names, ["x"] * width)))
         if width == limits.MOST_COLUMNS:
             assert TableOptions().read_table(str(path), ["c7"]).columns == {"c7": ["x"]}
         else:
-            with pytest.raises(ValueError,
-                               match=rf"wide.{kind}(:1)?: expected at most 4,096 (columns|keys), got 4,097"):
+            with pytest.raises(
+                ValueError, match=rf"wide.{kind}(:1)?: expected at most 4,096 (columns|keys), got 4,097"
+            ):
                 TableOptions().read_table(str(path), ["c7"])
 
 
@@ -156,12 +179,19 @@ def test_bases_that_double_with_each_level_are_refused_and_a_chain_of_as_many_fi
         load_config(str(tmp_path / "c100.yaml"))
 
 
-@pytest.mark.parametrize(("key", "most"), [("num_hidden_layers", limits.MOST_LAYERS),
-                                           ("bilstm_layers", limits.MOST_LAYERS), ("vocab_size", limits.MOST_TOKENS),
-                                           ("max_position_embeddings", limits.MOST_SIZE),
-                                           ("intermediate_size", limits.MOST_SIZE),
-                                           ("type_vocab_size", limits.MOST_SIZE), ("window", limits.MOST_SIZE),
-                                           ("position_span", limits.MOST_SIZE)])
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ("num_hidden_layers", limits.MOST_LAYERS),
+        ("bilstm_layers", limits.MOST_LAYERS),
+        ("vocab_size", limits.MOST_TOKENS),
+        ("max_position_embeddings", limits.MOST_SIZE),
+        ("intermediate_size", limits.MOST_SIZE),
+        ("type_vocab_size", limits.MOST_SIZE),
+        ("window", limits.MOST_SIZE),
+        ("position_span", limits.MOST_SIZE),
+    ],
+)
 def test_sizes_of_an_encoder_are_bounded(key, most):
     small = {"hidden_size": 2, "num_attention_heads": 1, "intermediate_size": 1}
     assert getattr(ModelConfig(**{**small, key: most}), key) == most
@@ -171,8 +201,9 @@ def test_sizes_of_an_encoder_are_bounded(key, most):
 
 def test_sizes_in_a_configuration_of_2018_are_refused_with_its_name(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_size": 16, "num_hidden_layers": 10**9}))
-    with pytest.raises(ValueError,
-                       match=r"bert_config.json: num_hidden_layers: expected at most 1,000, got 1,000,000,000"):
+    with pytest.raises(
+        ValueError, match=r"bert_config.json: num_hidden_layers: expected at most 1,000, got 1,000,000,000"
+    ):
         load_config(bert_config_file=str(tmp_path / "bert_config.json"))
 
 
@@ -180,23 +211,35 @@ def test_the_sizes_of_an_encoder_together_are_bounded():
     # Of BERT-base's 109,482,240, the pooler has 590,592, and 121,344 are biases and layer norms.
     assert ModelConfig().estimated_weights == 109_482_240 - 590_592 - 121_344
     layer = 12 * 1024 * 1024  # with intermediate_size 4096
-    config = ModelConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=1000,
-                         vocab_size=1)
+    config = ModelConfig(
+        hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=1000, vocab_size=1
+    )
     assert 1000 * layer < config.estimated_weights < 1001 * layer < limits.MOST_WEIGHTS
     with pytest.raises(ValueError, match="model: expected sizes that make at most 17,179,869,184 weights, got about"):
         dataclasses.replace(config, vocab_size=limits.MOST_TOKENS, max_position_embeddings=limits.MOST_SIZE)
 
 
-@pytest.mark.parametrize("values", [
-    {"model_type": "bert", "num_hidden_layers": 10**9}, {"model_type": "modernbert", "num_hidden_layers": 10**9},
-    {"model_type": "modernbert", "num_hidden_layers": 10**9, "layer_types": ["full_attention"]},
-    {"model_type": "albert", "num_hidden_layers": [1], "inner_group_num": 10**9},
-    {"model_type": "albert", "num_hidden_layers": 12, "inner_group_num": 10**9},
-    {"model_type": "roberta", "vocab_size": 2**31 - 1}, {"model_type": "bert", "vocab_size": 10**4000}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "bert", "num_hidden_layers": 10**9},
+        {"model_type": "modernbert", "num_hidden_layers": 10**9},
+        {"model_type": "modernbert", "num_hidden_layers": 10**9, "layer_types": ["full_attention"]},
+        {"model_type": "albert", "num_hidden_layers": [1], "inner_group_num": 10**9},
+        {"model_type": "albert", "num_hidden_layers": 12, "inner_group_num": 10**9},
+        {"model_type": "roberta", "vocab_size": 2**31 - 1},
+        {"model_type": "bert", "vocab_size": 10**4000},
+    ],
+)
 def test_a_folder_that_claims_endless_sizes_is_refused_before_its_weights_are_read(tmp_path, values):
     usual = {
-        "vocab_size": 100, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32,
-        "max_position_embeddings": 64, "type_vocab_size": 2
+        "vocab_size": 100,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
     }
     (tmp_path / "config.json").write_text(json.dumps(usual | values))
     began = time.monotonic()
@@ -208,8 +251,8 @@ def test_a_folder_that_claims_endless_sizes_is_refused_before_its_weights_are_re
 def wordpiece_json():
     """A tokenizer.json with WordPieces."""
     return json.dumps(
-        {"model": {"type": "WordPiece", "vocab": {piece: index
-                                                  for index, piece in enumerate(word_pieces())}}})
+        {"model": {"type": "WordPiece", "vocab": {piece: index for index, piece in enumerate(word_pieces())}}}
+    )
 
 
 def without_last_id(settings, index):
@@ -224,8 +267,9 @@ def without_last_id(settings, index):
 @pytest.mark.parametrize("make", [byte_bpe, wordpiece_json])
 def test_ids_that_are_endless_or_used_twice_are_refused(tmp_path, make, index):
     (tmp_path / "tokenizer.json").write_text(without_last_id(make(), index))
-    with pytest.raises(ValueError,
-                       match=r"expected an id (from 0|for each token)|cannot read it|expected a WordPiece vocabulary"):
+    with pytest.raises(
+        ValueError, match=r"expected an id (from 0|for each token)|cannot read it|expected a WordPiece vocabulary"
+    ):
         loading.load(str(tmp_path))
 
 
@@ -235,13 +279,19 @@ def test_the_largest_id_is_read(tmp_path):
     assert tokenizer.size == limits.MOST_TOKENS and tokenizer.convert_ids_to_tokens([limits.MOST_TOKENS - 1])
 
 
-@pytest.mark.parametrize(("name", "text"),
-                         [("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"x": {"content": "a"}}})),
-                          ("tokenizer_config.json", json.dumps({"added_tokens_decoder": [1]})),
-                          ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"1": "a"}})),
-                          ("added_tokens.json", json.dumps({"a": "x"})),
-                          ("added_tokens.json", '{"a": 1' + "0" * 5000 + "}"), ("tokenizer_config.json", "[" * 100_000),
-                          ("special_tokens_map.json", '{"a": ' * 100_000), ("tokenizer.json", "[" * 100_000)])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"x": {"content": "a"}}})),
+        ("tokenizer_config.json", json.dumps({"added_tokens_decoder": [1]})),
+        ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"1": "a"}})),
+        ("added_tokens.json", json.dumps({"a": "x"})),
+        ("added_tokens.json", '{"a": 1' + "0" * 5000 + "}"),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("special_tokens_map.json", '{"a": ' * 100_000),
+        ("tokenizer.json", "[" * 100_000),
+    ],
+)
 def test_damaged_files_beside_a_tokenizer_are_named(tmp_path, name, text):
     (tmp_path / "tokenizer.json").write_text(byte_bpe())
     (tmp_path / name).write_text(text)
@@ -249,13 +299,20 @@ def test_damaged_files_beside_a_tokenizer_are_named(tmp_path, name, text):
         loading.load(str(tmp_path))
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("[" * 100_000, "nested too deeply"), ('{"a":' * 100_000, "nested too deeply"), ("1" * 5000, "digits"),
-    ('{"text": "\\ud800"}', r"a lone surrogate \('\\ud800'\), which is not a character"),
-    ('{"text": "a\\uDFFF"}', r"a lone surrogate \('\\udfff'\)"), ('{"\\ud83d": 1}', "a lone surrogate"),
-    ('["\\ude00\\ud83d"]', "a lone surrogate"),
-    ('[{"a": {"text": 1, "b": 2, "text": 3}}]', "the key 'text' twice"),
-    (b'"\xed\xa0\x80"', "invalid continuation byte")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ("1" * 5000, "digits"),
+        ('{"text": "\\ud800"}', r"a lone surrogate \('\\ud800'\), which is not a character"),
+        ('{"text": "a\\uDFFF"}', r"a lone surrogate \('\\udfff'\)"),
+        ('{"\\ud83d": 1}', "a lone surrogate"),
+        ('["\\ude00\\ud83d"]', "a lone surrogate"),
+        ('[{"a": {"text": 1, "b": 2, "text": 3}}]', "the key 'text' twice"),
+        (b'"\xed\xa0\x80"', "invalid continuation byte"),
+    ],
+)
 def test_json_that_nothing_can_hold_is_refused(text, told):
     with pytest.raises(ValueError, match=told):
         json_values.parse(text)
@@ -264,19 +321,23 @@ def test_json_that_nothing_can_hold_is_refused(text, told):
 def test_yaml_with_half_a_character_is_refused_with_its_line():
     with pytest.raises(ValueError, match=r"a.yaml:2: '\\ud800x' has half a character"):
         read_yaml('a: 1\nb: ["\\ud800x"]\n', "a.yaml")
-    assert read_yaml('a: "\\U0001F600"', "a.yaml") == {"a": "\U0001F600"}
+    assert read_yaml('a: "\\U0001F600"', "a.yaml") == {"a": "\U0001f600"}
 
 
 def test_pairs_of_surrogates_are_characters():
-    assert json_values.parse('["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001F600", "\\ud800"]
+    assert json_values.parse('["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
     assert json_values.parse(b"\xef\xbb\xbf[1]") == [1]
 
 
-@pytest.mark.parametrize(("text", "where"), [
-    ('{"text": "a"}\n{"text": "b\\udc00"}\n', "a.jsonl:2: not valid JSON: a lone surrogate"),
-    ('[{"text": "b\\udc00"}]', "a.jsonl:1: not valid JSON: a lone surrogate"),
-    ('[\n{"text": "b\\udc00"}]\n', "a.jsonl: not valid JSON: a lone surrogate"),
-    ('{"text": "a"}\n' + "[" * 100_000 + "\n", "a.jsonl:2: not valid JSON: nested too deeply")])
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"text": "a"}\n{"text": "b\\udc00"}\n', "a.jsonl:2: not valid JSON: a lone surrogate"),
+        ('[{"text": "b\\udc00"}]', "a.jsonl:1: not valid JSON: a lone surrogate"),
+        ('[\n{"text": "b\\udc00"}]\n', "a.jsonl: not valid JSON: a lone surrogate"),
+        ('{"text": "a"}\n' + "[" * 100_000 + "\n", "a.jsonl:2: not valid JSON: nested too deeply"),
+    ],
+)
 def test_rows_of_json_that_nothing_can_hold_are_named(tmp_path, text, where):
     path = tmp_path / "a.jsonl"
     path.write_text(text)
@@ -284,25 +345,39 @@ def test_rows_of_json_that_nothing_can_hold_are_named(tmp_path, text, where):
         TableOptions().read_table(str(path), ["text"])
 
 
-@pytest.mark.parametrize("change",
-                         [{"limits": None}, {"limits": []}, {"limits": {"vocab_size": 10, "type_vocab_size": 2}},
-                          {"format": None}, {"format": "torch"}, {"format": ["onnx"]}, {
-                              "limits": {"vocab_size": 2**64, "type_vocab_size": 2, "max_seq_length": 8}
-                          }, {"options": 1}, {"inputs": 1}, {"outputs": {"logits": ["float32"]}},
-                          {"outputs": {"logits": ["float33", [None, 2]]}},
-                          {"bound": "1"}, {"bound": float("inf")}, {"bound": -1.0},
-                          {"outputs": {"logits": ["float32", [-1]]}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"limits": None},
+        {"limits": []},
+        {"limits": {"vocab_size": 10, "type_vocab_size": 2}},
+        {"format": None},
+        {"format": "torch"},
+        {"format": ["onnx"]},
+        {"limits": {"vocab_size": 2**64, "type_vocab_size": 2, "max_seq_length": 8}},
+        {"options": 1},
+        {"inputs": 1},
+        {"outputs": {"logits": ["float32"]}},
+        {"outputs": {"logits": ["float33", [None, 2]]}},
+        {"bound": "1"},
+        {"bound": float("inf")},
+        {"bound": -1.0},
+        {"outputs": {"logits": ["float32", [-1]]}},
+    ],
+)
 def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path, change):
     whole = {
-        "format": "onnx", "inputs": {"input_ids": ["int32", [None,
-                                                             None]]}, "outputs": {"logits": ["float32", [None, 2]]},
-        "limits": {"vocab_size": 10, "type_vocab_size": 2, "max_seq_length": 8}, "options": {}
+        "format": "onnx",
+        "inputs": {"input_ids": ["int32", [None, None]]},
+        "outputs": {"logits": ["float32", [None, 2]]},
+        "limits": {"vocab_size": 10, "type_vocab_size": 2, "max_seq_length": 8},
+        "options": {},
     }
     assert engines._fault_of(whole) == ""
     (tmp_path / engines.FILE).write_text(json.dumps(whole | change))
-    with pytest.raises(ValueError,
-                       match=f"model.json: expected the files that run_export writes beside a model: "
-                             f"{next(iter(change))}"):
+    with pytest.raises(
+        ValueError, match=f"model.json: expected the files that run_export writes beside a model: {next(iter(change))}"
+    ):
         engines.load_engine(str(tmp_path))
     (tmp_path / engines.FILE).write_text(json.dumps([whole]))
     with pytest.raises(ValueError, match="model.json: expected a mapping"):
@@ -310,17 +385,31 @@ def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": 1}, {"model": {"type": []}}, {"model": {"type": "BPE", "vocab": 1}}, {"added_tokens": [[1]]},
-               {"post_processor": 1}, {"post_processor": {"type": "TemplateProcessing", "pair": [1]}}])
+    "change",
+    [
+        {"model": 1},
+        {"model": {"type": []}},
+        {"model": {"type": "BPE", "vocab": 1}},
+        {"added_tokens": [[1]]},
+        {"post_processor": 1},
+        {"post_processor": {"type": "TemplateProcessing", "pair": [1]}},
+    ],
+)
 def test_sections_of_another_kind_in_a_tokenizer_are_refused(tmp_path, change):
     (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(byte_bpe()) | change))
     with pytest.raises(ValueError, match=r"tokenizer.json: (model: )?expected"):
         loading.load(str(tmp_path))
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError("x"), ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"),
-    RuntimeError("can't start new thread"), RuntimeError("std::bad_alloc")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("x"),
+        ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
 def test_too_little_memory_is_told_in_one_line_whatever_error_says_it(error, monkeypatch):
     outer = KeyError("raised while it was handled")
     outer.__context__ = error
@@ -333,10 +422,16 @@ def test_too_little_memory_is_told_in_one_line_whatever_error_says_it(error, mon
 
 
 def test_tensorflow_is_not_imported_into_less_address_space_than_it_needs():
-    code = ("import sys\nfrom official_bert import command_line\ntry:\n    import tensorflow\nfinally:\n"
-            "    print('tensorflow' in sys.modules)")
+    code = (
+        "import sys\nfrom official_bert import command_line\ntry:\n    import tensorflow\nfinally:\n"
+        "    print('tensorflow' in sys.modules)"
+    )
     least = command_line.LEAST_ADDRESS_SPACE >> 10  # KiB
-    done = subprocess.run(["bash", "-c", f"ulimit -v {least - 1}; exec {sys.executable} -c \"$0\"", code],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -v {least - 1}; exec {sys.executable} -c "$0"', code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "False\n")
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: out of memory; ")

@@ -38,8 +38,9 @@ class Predictor:
         if self.left < 0:
             raise KeyboardInterrupt
         self.asked += [row["text"] for row in rows]
-        every = [{"length": len(row["text"]), "embedding": [float(len(row["text"])), 0.5], "label": "long"}
-                 for row in rows]
+        every = [
+            {"length": len(row["text"]), "embedding": [float(len(row["text"])), 0.5], "label": "long"} for row in rows
+        ]
         return [{name: answer[name] for name in self.outputs} for answer in every]
 
     unpadded = staticmethod(dict)
@@ -62,28 +63,41 @@ def inputs(tmp_path, monkeypatch):
 
 def make(folder, predictor, name="out/answers@5", form="", **more):
     keep = more.pop("keep", () if form == "npy" else ("id",))
-    return ManyAnswers(predictor=predictor, model_inputs=ModelInputs(predictor.inputs, keep=keep),
-                       input_file=f"{folder}/part-*", outputs=shard_names(f"{folder}/{name}"),
-                       form=many_answers.form_of(form, predictor.outputs, keep), batch_size=4, options={}, **more)
+    return ManyAnswers(
+        predictor=predictor,
+        model_inputs=ModelInputs(predictor.inputs, keep=keep),
+        input_file=f"{folder}/part-*",
+        outputs=shard_names(f"{folder}/{name}"),
+        form=many_answers.form_of(form, predictor.outputs, keep),
+        batch_size=4,
+        options={},
+        **more,
+    )
 
 
 def test_every_row_is_answered_once_and_in_order(inputs, capsys):
     folder, rows = inputs
     predictor = Predictor()
     make(folder, predictor).write()
-    lines = [[json.loads(line) for line in (folder / name).read_text().splitlines()]
-             for name in shard_names("out/answers@5")]
+    lines = [
+        [json.loads(line) for line in (folder / name).read_text().splitlines()] for name in shard_names("out/answers@5")
+    ]
     assert [(int(row["id"]), row["text"], row["length"]) for part in lines for row in part] == [
-        (int(row["id"]), row["text"], len(row["text"])) for row in rows]
+        (int(row["id"]), row["text"], len(row["text"])) for row in rows
+    ]
     assert max(map(len, lines)) - min(map(len, lines)) <= 1 and len(predictor.asked) == ROWS
-    assert sorted(path.name
-                  for path in (folder / "out").iterdir()) == [*shard_names("answers@5"), "answers-of-00005.json"]
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        *shard_names("answers@5"),
+        "answers-of-00005.json",
+    ]
     make(folder, Predictor(fails=0)).write()
     assert "all 103 rows are answered; --discard" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("form", "outputs"), [
-    ("", ("length",)), ("parquet", ("label",)), ("parquet", ("embedding",)), ("npy", ("embedding",))])
+@pytest.mark.parametrize(
+    ("form", "outputs"),
+    [("", ("length",)), ("parquet", ("label",)), ("parquet", ("embedding",)), ("npy", ("embedding",))],
+)
 def test_a_stopped_command_goes_on_without_a_lost_or_doubled_row_and_writes_the_same_bytes(inputs, form, outputs):
     folder, _ = inputs
     make(folder, Predictor(outputs), "whole/answers@3", form).write()
@@ -127,10 +141,17 @@ def test_a_shard_that_another_process_answers_is_left_to_it(inputs, capsys):
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [(lambda folder: (folder / "part-1.jsonl").write_text('{"id": 1, "text": "a"}\n'),
-      "its answers were made with another input_file; give"),
-     (lambda folder:
-      (folder / "out/answers-of-00005.json").unlink(), "which records how it was made, does not; --discard")])
+    [
+        (
+            lambda folder: (folder / "part-1.jsonl").write_text('{"id": 1, "text": "a"}\n'),
+            "its answers were made with another input_file; give",
+        ),
+        (
+            lambda folder: (folder / "out/answers-of-00005.json").unlink(),
+            "which records how it was made, does not; --discard",
+        ),
+    ],
+)
 def test_shards_of_other_inputs_are_refused(inputs, change, told):
     folder, _ = inputs
     make(folder, Predictor()).write()
@@ -145,25 +166,26 @@ def test_wrong_rows_and_forms_are_refused_before_an_answer(inputs):
     asked = Predictor()
     with pytest.raises(ValueError, match="expected at most as many files as rows, got 200 for 103"):
         make(folder, asked, "out/answers@200").write()
-    with pytest.raises(ValueError,
-                       match="would be an input the next time, since .* matches it; write to another folder"):
+    with pytest.raises(
+        ValueError, match="would be an input the next time, since .* matches it; write to another folder"
+    ):
         make(folder, asked, "part-answers@2").write()
     (folder / "part-3.csv").write_text("id,txt\n1,a\n")
     with pytest.raises(ValueError, match=r"part-3\.csv: expected a column 'text', found 'id', 'txt'"):
         make(folder, asked).write()
     (folder / "part-3.csv").unlink()
     (folder / "part-4.jsonl").write_text('{"text": "a", "id": 4}\n')
-    with pytest.raises(ValueError,
-                       match="column 'id': expected values of one type, got str in .*part-0.parquet and int in .*"):
+    with pytest.raises(
+        ValueError, match="column 'id': expected values of one type, got str in .*part-0.parquet and int in .*"
+    ):
         make(folder, Predictor(("label",)), form="parquet").write()
     assert not asked.asked and not list((folder / "out").iterdir())
-    for form, outputs, keep, told in (("csv", ["label"], (),
-                                       "--output_format=csv: expected one of outputs, jsonl, parquet, npy"),
-                                      ("npy", ["label"], (),
-                                       "expected a model that gives embeddings, got one that gives label"),
-                                      ("npy", ["embedding"], ("id",),
-                                       "--keep_columns=id: an array has no place for it"),
-                                      ("parquet", ["tokens"], (), "training reads no such answers")):
+    for form, outputs, keep, told in (
+        ("csv", ["label"], (), "--output_format=csv: expected one of outputs, jsonl, parquet, npy"),
+        ("npy", ["label"], (), "expected a model that gives embeddings, got one that gives label"),
+        ("npy", ["embedding"], ("id",), "--keep_columns=id: an array has no place for it"),
+        ("parquet", ["tokens"], (), "training reads no such answers"),
+    ):
         with pytest.raises(ValueError, match=told):
             many_answers.form_of(form, outputs, keep)
 
@@ -183,14 +205,22 @@ def model(tmp_path_factory):
     """A small classifier, and a thousand rows for it."""
     folder = tmp_path_factory.mktemp("many")
     formats.write(stored_small("classifier", num_hidden_layers=1), "ours", str(folder / "run"))
-    (folder / "rows.jsonl").write_text("".join(
-        json.dumps({"text": "a b c d "[:2 * (number % 4) + 1], "id": number}) + "\n" for number in range(1000)))
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": "a b c d "[: 2 * (number % 4) + 1], "id": number}) + "\n" for number in range(1000))
+    )
     return folder
 
 
 def start(folder, name, *more):
-    command = [sys.executable, "-c", COMMAND, f"--model={folder}/run", f"--input_file={folder}/rows*.jsonl",
-               f"--output_file={folder}/{name}/answers@4", *more]
+    command = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        f"--model={folder}/run",
+        f"--input_file={folder}/rows*.jsonl",
+        f"--output_file={folder}/{name}/answers@4",
+        *more,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -51,8 +51,9 @@ def test_what_is_kept_is_one_whole_run(root, name):
     check_outputs(notebook)
     text = (root / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8")
     assert len(text.encode("utf-8")) < MOST_BYTES
-    assert not re.search(r"/(?:home|root|tmp|work|usr|opt|mnt|Users)/", re.sub(r'"image/png": "[^"]*"', "",
-                                                                               text)), "a path of one machine"
+    assert not re.search(r"/(?:home|root|tmp|work|usr|opt|mnt|Users)/", re.sub(r'"image/png": "[^"]*"', "", text)), (
+        "a path of one machine"
+    )
     assert not [cell for cell in notebook.cells if set(cell.metadata) - {"tags"}], "cells with metadata, such as times"
     kinds = [cell.cell_type for cell in notebook.cells]
     assert "codecode" not in "".join(kinds), "a cell without a word before it"
@@ -67,14 +68,20 @@ def test_they_run_from_top_to_bottom(root, tmp_path):
         (tmp_path / name).symlink_to(root / name)
     shutil.copytree(root / "docs/notebooks", tmp_path / "docs/notebooks")
     done = subprocess.run(
-        [sys.executable, str(root / "tools/run_notebooks.py"), "--notebook=docs/notebooks/*.ipynb"], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)}, check=False, capture_output=True, text=True)
+        [sys.executable, str(root / "tools/run_notebooks.py"), "--notebook=docs/notebooks/*.ipynb"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = {name: read(tmp_path, name) for name in NAMES}
     for notebook in found.values():
         check_outputs(notebook)
-    figures = re.search(r"held out: ([\d.]+) nats[^;]*; by frequency ([\d.]+)",
-                        printed(found["pretrain_and_look_inside"]))
+    figures = re.search(
+        r"held out: ([\d.]+) nats[^;]*; by frequency ([\d.]+)", printed(found["pretrain_and_look_inside"])
+    )
     loss, unigram = map(float, figures.groups())
     assert loss < unigram - 0.5
     log = [json.loads(line) for line in (tmp_path / "demo/model/log.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -83,18 +90,25 @@ def test_they_run_from_top_to_bottom(root, tmp_path):
     game = re.findall(r"number (\d+|beyond 1,000) in the model's list: (both|you|the model|nobody)", played)
     assert len(game) == 4 and all((place == "1") == (winner in ("both", "the model")) for place, winner in game)
     shares = dict(
-        re.findall(r"^(accuracy|always|linear classifier).*?: (0\.\d+)", printed(found["classify_a_csv"]),
-                   re.MULTILINE))
+        re.findall(r"^(accuracy|always|linear classifier).*?: (0\.\d+)", printed(found["classify_a_csv"]), re.MULTILINE)
+    )
     assert float(shares["accuracy"]) > float(shares["always"]) + 0.3 and len(shares) == 3
     assert printed(found["serve_and_call"]).count("the same words") == 4 and "exit status 0" in printed(
-        found["serve_and_call"])
+        found["serve_and_call"]
+    )
 
 
 def test_a_cell_that_fails_leaves_the_notebook_as_it_was(root, tmp_path):
     path = tmp_path / "broken.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), path)
     before = path.read_bytes()
-    done = subprocess.run([sys.executable, str(root / "tools/run_notebooks.py"), f"--notebook={path}"], cwd=root,
-                          check=False, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(root / "tools/run_notebooks.py"), f"--notebook={path}"],
+        cwd=root,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1 and "a cell failed: ZeroDivisionError: division by zero" in done.stderr
     assert path.read_bytes() == before and [item.name for item in tmp_path.iterdir()] == ["broken.ipynb"]

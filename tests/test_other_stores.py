@@ -31,9 +31,11 @@ def test_files_are_written_whole_read_listed_and_removed(root):
     write(f"{root}/a/lines.txt", "\ufeffone\r\ntwo\n")
     assert list(files.read_lines(f"{root}/a/lines.txt")) == ["one", "two"]
     assert files.is_folder(f"{root}/a") and files.is_file(f"{root}/a/lines.txt") and not files.is_file(f"{root}/a")
-    assert files.size_of(f"{root}/a/lines.txt") == 12 and files.list_names(root) == [
-        "a"
-    ] and files.list_names(f"{root}/a") == ["lines.txt"]
+    assert (
+        files.size_of(f"{root}/a/lines.txt") == 12
+        and files.list_names(root) == ["a"]
+        and files.list_names(f"{root}/a") == ["lines.txt"]
+    )
     with pytest.raises(KeyError), files.written_together([f"{root}/b", f"{root}/c"]) as (one, _):
         one.write("half")
         raise KeyError
@@ -59,20 +61,23 @@ def test_globs_folders_and_shards_name_the_same_files_as_on_this_machine(root, t
         write(f"{here}/{name}", name)
     for pattern in ("*", "a", "a/*", "a/**", "**/z", "t@2", "x,a", "b[1]", "t-*-of-*", "[xy]", "?"):
         found = [files.find_files(",".join(f"{place}/{part}" for part in pattern.split(","))) for place in (root, here)]
-        assert [path.removeprefix(f"{root}/")
-                for path in found[0]] == [path.removeprefix(f"{here}/") for path in found[1]], pattern
+        assert [path.removeprefix(f"{root}/") for path in found[0]] == [
+            path.removeprefix(f"{here}/") for path in found[1]
+        ], pattern
 
 
 def test_files_of_a_store_whose_paths_begin_at_a_root_are_found(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/x.txt").write_text("x")
     for pattern in ("a", "a/", "*/*.txt", "**", "a/x.txt"):
-        assert [files.normal(path)
-                for path in files.find_files(f"file://{tmp_path}/{pattern}")] == [f"file://{tmp_path}/a/x.txt"], pattern
+        assert [files.normal(path) for path in files.find_files(f"file://{tmp_path}/{pattern}")] == [
+            f"file://{tmp_path}/a/x.txt"
+        ], pattern
     assert files.files_below(f"file://{tmp_path}") == [f"file://{tmp_path}/a/x.txt"]
     work = copies.WorkingFolder(f"file://{tmp_path}/a")
     assert os.path.relpath(work.folder, copies.temporary_folder()) == f"file{tmp_path}/a" and os.listdir(
-        work.folder) == ["x.txt"]
+        work.folder
+    ) == ["x.txt"]
     write(f"{work.folder}/y.txt", "y")
     assert os.listdir(tmp_path / "a") == ["x.txt"]
     work.push()
@@ -92,6 +97,7 @@ def test_a_store_with_hosts_keeps_them_in_the_names_of_files(monkeypatch):
 
         def find(self, path, **options):
             return ["/data/a/x.txt"]
+
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: (Hosts(), path))
     assert stores.store_of("sftp://host:22/data").below("sftp://host:22/data") == ["sftp://host:22/data/a/x.txt"]
 
@@ -104,8 +110,9 @@ def test_bytes_are_read_from_any_place_of_a_file(root, tmp_path_factory):
         assert plain.read(5) == b"01234" and plain.seek(9_995) == 9_995 and plain.read() == b"56789"
     with files.open_bytes(f"{root}/data.gz") as file:
         data = file.read()
-        assert file.seek(3) == 3 and file.read(4) == data[3:7] and file.seek(-2,
-                                                                             os.SEEK_END) and file.read() == data[-2:]
+        assert (
+            file.seek(3) == 3 and file.read(4) == data[3:7] and file.seek(-2, os.SEEK_END) and file.read() == data[-2:]
+        )
 
 
 def test_a_copy_here_follows_its_file_and_messages_name_the_file(root):
@@ -135,13 +142,23 @@ def test_a_folder_appears_with_the_file_that_readers_look_for_at_the_end(root, m
     def upload(self, local, path):
         order.append(path.removeprefix(f"{root}/m/"))
         before(self, local, path)
+
     monkeypatch.setattr(store, "upload", upload)
     with files.written_folder(f"{root}/m") as folder:
-        for name in ("saved_model.pb", "variables/variables.index", "variables/variables.data-0", "assets/a",
-                     "checkpoint"):
+        for name in (
+            "saved_model.pb",
+            "variables/variables.index",
+            "variables/variables.data-0",
+            "assets/a",
+            "checkpoint",
+        ):
             write(f"{folder}/{name}", name)
     assert order == [
-        "assets/a", "variables/variables.data-0", "saved_model.pb", "variables/variables.index", "checkpoint"
+        "assets/a",
+        "variables/variables.data-0",
+        "saved_model.pb",
+        "variables/variables.index",
+        "checkpoint",
     ]
     with pytest.raises(ValueError, match="expected a new or empty folder"):
         files.require_new_folder(f"{root}/m")
@@ -198,6 +215,7 @@ def test_what_a_store_cannot_do_is_told_in_one_line_with_the_path(monkeypatch):
 
         def __getattr__(self, name):
             raise RuntimeError("no answer\nfrom the server")
+
     store = stores.FsspecStore("memory://x", "memory")
     monkeypatch.setattr(store, "_files", Unreachable())
     for method in (store.kind, store.names, store.below, store.size, store.modified, store.open, store.remove):
@@ -209,25 +227,43 @@ def test_paths_of_stores_are_never_taken_for_local_ones():
     assert files.folder_of("gs://bucket") == "gs://" and files.folder_of("gs://bucket/a") == "gs://bucket"
     assert files.normal("gs://bucket/a/../b/") == "gs://bucket/b" == files.absolute("gs://bucket/./b")
     assert files.folder_of("a/b") == "a" and files.folder_of("b") == "" and not files.is_remote("a:b/c")
-    with pytest.raises(ValueError,
-                       match="nowhere://x: expected a path on this machine, gs://, or a scheme that fsspec knows"):
+    with pytest.raises(
+        ValueError, match="nowhere://x: expected a path on this machine, gs://, or a scheme that fsspec knows"
+    ):
         files.exists("nowhere://x")
 
 
 def test_the_data_tools_import_tensorflow_only_when_a_path_asks_for_it(golden, tmp_path):
-    tool = ("import runpy, sys; sys.argv[0] = 'tool'; runpy.run_path('tools/create_pretraining_data.py', "
-            "run_name='__main__')")
-    program = (f"import atexit, sys; atexit.register(lambda: print('tensorflow' in sys.modules, 'fsspec' in "
-               f"sys.modules)); {tool}")
-    done = subprocess.run([
-        sys.executable, "-c", program, f"--input_file={golden}/text_a.txt", f"--output_file={tmp_path}/out",
-        f"--vocab_file={golden}/vocab_uncased.txt", "--dupe_factor=1"
-    ], check=True, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    tool = (
+        "import runpy, sys; sys.argv[0] = 'tool'; runpy.run_path('tools/create_pretraining_data.py', "
+        "run_name='__main__')"
+    )
+    program = (
+        f"import atexit, sys; atexit.register(lambda: print('tensorflow' in sys.modules, 'fsspec' in "
+        f"sys.modules)); {tool}"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            f"--input_file={golden}/text_a.txt",
+            f"--output_file={tmp_path}/out",
+            f"--vocab_file={golden}/vocab_uncased.txt",
+            "--dupe_factor=1",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout.splitlines()[-1] == "False False"
 
 
 def test_a_path_elsewhere_is_refused_where_only_this_machine_will_do():
     copies.require_here("work", "work_dir", "its files are locked")
-    with pytest.raises(ValueError,
-                       match="--work_dir=gs://bucket/work: expected a path on this machine: its files are locked"):
+    with pytest.raises(
+        ValueError, match="--work_dir=gs://bucket/work: expected a path on this machine: its files are locked"
+    ):
         copies.require_here("gs://bucket/work", "work_dir", "its files are locked")

@@ -1,5 +1,4 @@
-"""The files of docs/own, which replace a part from outside the package: numbers worked out by hand, and whole commands.
-"""
+"""The files of docs/own, which replace a part from outside the package: numbers worked out by hand, and whole commands."""
 
 import importlib.util
 import json
@@ -40,6 +39,7 @@ def own():
             modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(modules[name])
         return modules[name]
+
     return module
 
 
@@ -56,15 +56,18 @@ def test_focal_loss_counts_sure_texts_less(own):
     batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
     loss, weight = task.losses({"logits": logits}, batch)["loss"]
     assert float(weight) == 2.0  # 3/4 and 1/4 are the shares of the right labels
-    np.testing.assert_allclose(loss, -(0.25 ** 2) * np.log(0.75) - 0.75 ** 2 * np.log(0.25), rtol=1e-6)
+    np.testing.assert_allclose(loss, -(0.25**2) * np.log(0.75) - 0.75**2 * np.log(0.25), rtol=1e-6)
 
 
 def test_the_maximum_is_that_of_real_tokens(own):
     task = own("pooling").Task(make_config("classification", options={"labels": ["a", "b"]}))
     model = task.build_model()
     task.draw_first_weights(model)
-    inputs = {"input_ids": tf.constant([[5, 9, 7, 8]]), "input_mask": tf.constant([[1, 1, 1, 0]]),
-              "segment_ids": tf.zeros((1, 4), tf.int32)}
+    inputs = {
+        "input_ids": tf.constant([[5, 9, 7, 8]]),
+        "input_mask": tf.constant([[1, 1, 1, 0]]),
+        "segment_ids": tf.zeros((1, 4), tf.int32),
+    }
     rows = model.encoder(inputs)["sequence_output"].numpy()[0, :3]
     weights, bias = (variable.numpy() for variable in model.classifier.weights)  # [K,D], [K]
     np.testing.assert_allclose(model(inputs)["logits"][0], weights @ rows.max(axis=0) + bias, rtol=1e-5, atol=1e-6)
@@ -108,31 +111,48 @@ def test_a_fine_tuning_with_a_part_of_ones_own_learns_answers_and_exports(projec
     done = project.types(
         f"python -m official_bert.run_finetuning --task=my_project.{part} --train_file=train.csv "
         f"--init_checkpoint=bert --output_dir=runs/{part} --max_seq_length=16 --train_batch_size=8 --cache_dir= "
-        f"--num_train_epochs=12 --learning_rate={rate}")
+        f"--num_train_epochs=12 --learning_rate={rate}"
+    )
     assert printed_metrics(done.out)["accuracy"] == 1.0
     ask = f"python -m official_bert.run_predict --task=my_project.{part} 'three violin the' --model="
     answer = project.types(f"{ask}runs/{part}").out
     assert "violin" in answer.splitlines()[1]
-    project.types(f"python -m official_bert.run_export --task=my_project.{part} --checkpoint=runs/{part} "
-                  f"--output=models/{part} --warmup_batch_sizes=")
+    project.types(
+        f"python -m official_bert.run_export --task=my_project.{part} --checkpoint=runs/{part} "
+        f"--output=models/{part} --warmup_batch_sizes="
+    )
     assert project.types(f"{ask}models/{part}").out == answer
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "dynamic"), [("masking", True), ("objective", False)])
 def test_a_pre_training_with_a_part_of_ones_own_learns(project, part, dynamic):
-    project.types("python tools/create_pretraining_data.py --input_file=text.txt --vocab_file=bert/vocab.txt "
-                  f"--output_file={part}.tfrecord --max_seq_length=32 --sentence_task=none --num_workers=1 "
-                  f"{'--masking=dynamic' if dynamic else '--max_predictions_per_seq=5 --dupe_factor=5'}")
-    model = {"vocab_size": 3000, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "intermediate_size": 64, "max_position_embeddings": 32}
-    config = {"task": f"my_project.{part}", "model": model, "optimizer": {"learning_rate": 0.01, "warmup_steps": 10},
-              "options": {"max_seq_length": 32, "max_predictions_per_seq": 5, "sentence_task": "none"},
-              "training": {"batch_size": 16, "steps": 150, "log_every": 50}}
+    project.types(
+        "python tools/create_pretraining_data.py --input_file=text.txt --vocab_file=bert/vocab.txt "
+        f"--output_file={part}.tfrecord --max_seq_length=32 --sentence_task=none --num_workers=1 "
+        f"{'--masking=dynamic' if dynamic else '--max_predictions_per_seq=5 --dupe_factor=5'}"
+    )
+    model = {
+        "vocab_size": 3000,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+    }
+    config = {
+        "task": f"my_project.{part}",
+        "model": model,
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 10},
+        "options": {"max_seq_length": 32, "max_predictions_per_seq": 5, "sentence_task": "none"},
+        "training": {"batch_size": 16, "steps": 150, "log_every": 50},
+    }
     (project.folder / f"{part}.yaml").write_text(json.dumps(config))
-    project.types(f"python -m official_bert.run_pretraining --config={part}.yaml --input_file={part}.tfrecord "
-                  f"--eval_input_file={part}.tfrecord --vocab_file=bert/vocab.txt --output_dir=runs/{part}",
-                  messages=(r".*",))
+    project.types(
+        f"python -m official_bert.run_pretraining --config={part}.yaml --input_file={part}.tfrecord "
+        f"--eval_input_file={part}.tfrecord --vocab_file=bert/vocab.txt --output_dir=runs/{part}",
+        messages=(r".*",),
+    )
     log = [json.loads(line) for line in (project.folder / f"runs/{part}/log.jsonl").read_text().splitlines()]
     losses = [line["train/loss"] for line in log if "train/loss" in line]
     assert losses[-1] < losses[0] - 0.2

@@ -47,7 +47,11 @@ def test_every_file_of_a_run_is_promised_or_called_a_note():
     table = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
     sentences = re.search(r"The vocabulary .*are notes", section, re.DOTALL)[0]
     names = re.findall(r"`([\w.*-]+)/?`", "\n".join([*table, sentences]))
-    constants = {value for module in (run_folder, report) for name, value in vars(module).items()
-                 if name.endswith(("_FILE", "_FOLDER"))}
+    constants = {
+        value
+        for module in (run_folder, report)
+        for name, value in vars(module).items()
+        if name.endswith(("_FILE", "_FOLDER"))
+    }
     assert {name for name in names if not name.startswith(("ckpt-N.", "vocab.txt"))} == constants
     assert names.count("ckpt-N.index") == 1 and run_folder.CHECKPOINT == "ckpt"

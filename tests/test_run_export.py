@@ -25,9 +25,15 @@ def run_folder(golden, small_config, tmp_path_factory):
     """Writes a pre-training run's folder (configuration, vocabulary, checkpoint); returns it and its model."""
     folder = tmp_path_factory.mktemp("run")
     shutil.copyfile(golden / "vocab_uncased.txt", folder / "vocab.txt")
-    save_config(Config(model=small_config, options={"max_seq_length": 24, "max_predictions_per_seq": 4},
-                       optimizer=OptimizerConfig(), tokenizer=TokenizerConfig(vocab_file="elsewhere/vocab.txt")),
-                str(folder / "config.yaml"))
+    save_config(
+        Config(
+            model=small_config,
+            options={"max_seq_length": 24, "max_predictions_per_seq": 4},
+            optimizer=OptimizerConfig(),
+            tokenizer=TokenizerConfig(vocab_file="elsewhere/vocab.txt"),
+        ),
+        str(folder / "config.yaml"),
+    )
     model = Pretrainer.make(small_config)
     checkpoints.weights_checkpoint(model).save(str(folder / "ckpt"))
     return folder, model
@@ -40,15 +46,19 @@ def run_export(*arguments):
 def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
     folder, model = run_folder
     (folder / "README.md").write_text("the run's card")
-    finished = run_export(f"--checkpoint={folder}", f"--output={tmp_path / 'blank'}", "--top_k=2",
-                          "--warmup_batch_sizes=1")
+    finished = run_export(
+        f"--checkpoint={folder}", f"--output={tmp_path / 'blank'}", "--top_k=2", "--warmup_batch_sizes=1"
+    )
     assert finished.returncode == 0, finished.stderr
     assert (tmp_path / "blank" / "README.md").read_text() == "the run's card"
     assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, num_blanks, truncated" in finished.stdout
     found = load_exported(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
     assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]
     rows = {
-        "input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]
+        "input_ids": [[1, 2, 3]],
+        "input_mask": [[1, 1, 1]],
+        "segment_ids": [[0, 0, 0]],
+        "masked_lm_positions": [[1]],
     }
     logits = load_exported(str(tmp_path / "blank"), "ids")(**rows)["logits"]
     wanted = model({name: np.array(value, np.int32) for name, value in rows.items()})["mlm_logits"]
@@ -63,8 +73,9 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
     # a folder that no server reads
     finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--version=-1")
     assert finished.returncode == 1 and "version" in finished.stderr.splitlines()[0]
-    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--format=onnx",
-                          "--warmup_batch_sizes=4")
+    finished = run_export(
+        f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--format=onnx", "--warmup_batch_sizes=4"
+    )
     assert (
         finished.returncode == 1
         and "error: --warmup_batch_sizes: expected saved_model in --format with it" in finished.stderr
@@ -75,6 +86,7 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
 def test_an_export_that_fails_leaves_no_folder(run_folder, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("cannot be written")
+
     monkeypatch.setattr("official_bert.serving.export._write", fail)
     (tmp_path / "there").mkdir()
     for output in ("new/models/x", "there/x"):
@@ -93,16 +105,29 @@ def test_what_is_no_run_is_named(run_folder, tmp_path):
 
 @pytest.mark.slow
 def test_another_keras_backend_is_refused(run_folder, tmp_path):
-    finished = subprocess.run([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run_folder[0]}",
-                               f"--output={tmp_path / 'x'}"], capture_output=True, text=True, check=False,
-                              env={**os.environ, "KERAS_BACKEND": "numpy"})
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.run_export",
+            f"--checkpoint={run_folder[0]}",
+            f"--output={tmp_path / 'x'}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "KERAS_BACKEND": "numpy"},
+    )
     assert finished.returncode == 1 and "error: KERAS_BACKEND: expected tensorflow, got " in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
 def test_a_vocabulary_larger_than_the_model_is_refused(run_folder, small_config):
-    config = Config(model=dataclasses.replace(small_config, vocab_size=2000), options={},
-                    tokenizer=TokenizerConfig(vocab_file=str(run_folder[0] / "vocab.txt")))
+    config = Config(
+        model=dataclasses.replace(small_config, vocab_size=2000),
+        options={},
+        tokenizer=TokenizerConfig(vocab_file=str(run_folder[0] / "vocab.txt")),
+    )
     with pytest.raises(ValueError, match=r"expected at most model.vocab_size = 2000 entries, got 3000"):
         make_served_model(load_task(config), run_folder[1], ServingOptions())
 
@@ -110,12 +135,18 @@ def test_a_vocabulary_larger_than_the_model_is_refused(run_folder, small_config)
 @pytest.mark.slow
 def test_a_published_encoder_becomes_a_served_model_in_one_command(tmp_path):
     formats.write(stored_small(""), "hugging_face", str(tmp_path / "hf"))
-    finished = run_export(f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}",
-                          "--warmup_batch_sizes=")
+    finished = run_export(
+        f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}", "--warmup_batch_sizes="
+    )
     assert finished.returncode == 0, finished.stderr
     assert load_exported(str(tmp_path / "x"))(text=["a b"])["embedding"].shape == (1, 8)
-    for more, told in (((), "an encoder without a head: expected --head=embeddings"), (("--checkpoint=nowhere",),
-                                                                                       "nowhere: expected the")):
+    for more, told in (
+        ((), "an encoder without a head: expected --head=embeddings"),
+        (("--checkpoint=nowhere",), "nowhere: expected the"),
+    ):
         finished = run_export(f"--checkpoint={tmp_path / 'hf'}", f"--output={tmp_path / 'y'}", *more)
-        assert finished.returncode == 1 and "Traceback" not in finished.stderr and told in finished.stderr.strip(
-        ).splitlines()[-1]
+        assert (
+            finished.returncode == 1
+            and "Traceback" not in finished.stderr
+            and told in finished.stderr.strip().splitlines()[-1]
+        )

@@ -31,8 +31,18 @@ STEPS = 30
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
-    config = to_dict(make_config(training={"steps": STEPS, "log_every": 1, "save_every": 4, "steps_per_loop": 2,
-                                           "eval_batch_size": 16, "keep_checkpoints": 2}))
+    config = to_dict(
+        make_config(
+            training={
+                "steps": STEPS,
+                "log_every": 1,
+                "save_every": 4,
+                "steps_per_loop": 2,
+                "eval_batch_size": 16,
+                "keep_checkpoints": 2,
+            }
+        )
+    )
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     write_records(folder / "train-0.tfrecord", 150)
     write_records(folder / "train-1.tfrecord", 90, seed=1)
@@ -41,8 +51,14 @@ def files(tmp_path_factory):
 
 
 def command(files, output, *more, train="train-*.tfrecord"):
-    return ["-m", "official_bert.run_pretraining", f"--config={files}/config.yaml",
-            f"--input_file={files}/{train}", f"--output_dir={output}", *more]
+    return [
+        "-m",
+        "official_bert.run_pretraining",
+        f"--config={files}/config.yaml",
+        f"--input_file={files}/{train}",
+        f"--output_dir={output}",
+        *more,
+    ]
 
 
 def run(files, output, *more, train="train-*.tfrecord"):
@@ -50,8 +66,9 @@ def run(files, output, *more, train="train-*.tfrecord"):
 
 
 def start(files, output, *more):
-    return subprocess.Popen([sys.executable, *command(files, output, *more)], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, *command(files, output, *more)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def losses_by_step(output):
@@ -78,8 +95,13 @@ def test_a_run_tells_what_it_does_and_leaves_what_is_needed(uninterrupted):
     assert list(losses_by_step(output)) == list(range(1, STEPS + 1))
     row = json.loads((output / "log.jsonl").read_text().splitlines()[5])
     assert {
-        "train/learning_rate", "train/gradient_norm", "train/parameter_norm", "train/mlm_accuracy",
-        "train/nsp_accuracy", "train/sequences_per_second", "train/tokens_per_second"
+        "train/learning_rate",
+        "train/gradient_norm",
+        "train/parameter_norm",
+        "train/mlm_accuracy",
+        "train/nsp_accuracy",
+        "train/sequences_per_second",
+        "train/tokens_per_second",
     } <= set(row)
     names = {path.name for path in output.iterdir()}
     assert {"config.yaml", "log.jsonl", "tensorboard", f"ckpt-{STEPS}.index", "ckpt-28.index"} <= names
@@ -101,8 +123,9 @@ def test_a_run_tells_what_it_does_and_leaves_what_is_needed(uninterrupted):
 
 def wait_for_step(process, output, step):
     """Waits until a run has logged the loss of a step, or has ended."""
-    while process.poll() is None and (not (output / "log.jsonl").exists()
-                                      or max(losses_by_step(output), default=0) < step):
+    while process.poll() is None and (
+        not (output / "log.jsonl").exists() or max(losses_by_step(output), default=0) < step
+    ):
         time.sleep(0.02)
 
 
@@ -136,12 +159,13 @@ def test_sigterm_saves_and_says_so_by_its_status(files, uninterrupted):
     wait_for_step(process, output, 3)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == 75 and "SIGTERM: finishes the current steps" in out.split("SIGTERM: saved at step",
-                                                                                         1)[-2]
+    assert (
+        process.returncode == 75 and "SIGTERM: finishes the current steps" in out.split("SIGTERM: saved at step", 1)[-2]
+    )
     # The newest checkpoint being damaged too, there is none to go on from: told, not restarted in silence.
     newest = max(output.glob("ckpt-*.data*"), key=os.path.getmtime)
     data = bytearray(newest.read_bytes())
-    data[len(data) // 2:] = bytes(len(data) - len(data) // 2)
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
     newest.write_bytes(data)
     refused = run(files, output, "--set=training.save_every=1000")
     assert refused.returncode == 1 and "none of its 1 checkpoints can be read" in refused.stderr
@@ -164,8 +188,11 @@ MISTAKES = [
     ("cut.tfrecord", "", "cut.tfrecord: record 19 is truncated or corrupted"),
     ("train-*.tfrecord", "options.max_predictions_per_seq=4", "max_predictions_per_seq is 4, but its records"),
     ("train-*.tfrecord", "options.max_seq_length=8", "max_seq_length is 8, but its records hold 16"),
-    ("train-*.tfrecord", "model.max_position_embeddings=8",
-     "expected at most the model's 8 positions (model.max_position_embeddings), got 16"),
+    (
+        "train-*.tfrecord",
+        "model.max_position_embeddings=8",
+        "expected at most the model's 8 positions (model.max_position_embeddings), got 16",
+    ),
     ("train-*.tfrecord", "training.accumulation_steps=3", "expected a multiple of 1 replicas times 3"),
     ("train-*.tfrecord", "training.steps=0", "expected steps or epochs above 0"),
 ]
@@ -207,40 +234,64 @@ def test_an_evaluation_beside_a_run_waits_for_its_first_checkpoint(files, tmp_pa
 
 
 def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
-    for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous with it"), ([
-            "--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"
-    ], "--profile_steps: expected training"), ([
-            "--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"
-    ], "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) with it, got 0.1 without"
-                                               ), (["--mode=eval",
-                                                    "--do_train"], "--do_train: expected --mode=train with it"),
-                        ([f"--profile_steps={STEPS}:99"],
-                         f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
-                        (["--strategy=mirrored",
-                          "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),
-                        (["--tpu_name=local"], "--tpu_name: expected --strategy=tpu with it, got one_device")):
+    for flags, told in (
+        (["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous with it"),
+        (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
+        (
+            ["--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"],
+            "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) with it, got 0.1 without",
+        ),
+        (["--mode=eval", "--do_train"], "--do_train: expected --mode=train with it"),
+        ([f"--profile_steps={STEPS}:99"], f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
+        (["--strategy=mirrored", "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),
+        (["--tpu_name=local"], "--tpu_name: expected --strategy=tpu with it, got one_device"),
+    ):
         done = run(files, tmp_path / "none", *flags)
         assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("none/[!.]*")), done.stderr
 
 
 def test_a_command_line_of_2018_works(files, tmp_path, eager_steps):
     model = {
-        "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-        "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 16,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "directionality": "bidi",
     }
     (tmp_path / "bert_config.json").write_text(json.dumps(model))
     done = run_here(
-        "-m", "official_bert.run_pretraining", f"--input_file={files}/held_out.tfrecord", "--do_train=True",
-        f"--output_dir={tmp_path}/out", "--do_eval=True", f"--bert_config_file={tmp_path}/bert_config.json",
-        "--train_batch_size=4", "--eval_batch_size=8", "--max_seq_length=16", "--max_predictions_per_seq=3",
-        "--num_train_steps=6", "--num_warmup_steps=2", "--learning_rate=2e-5", "--use_tpu=False")
+        "-m",
+        "official_bert.run_pretraining",
+        f"--input_file={files}/held_out.tfrecord",
+        "--do_train=True",
+        f"--output_dir={tmp_path}/out",
+        "--do_eval=True",
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        "--train_batch_size=4",
+        "--eval_batch_size=8",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=3",
+        "--num_train_steps=6",
+        "--num_warmup_steps=2",
+        "--learning_rate=2e-5",
+        "--use_tpu=False",
+    )
     assert done.returncode == 0, done.stderr
     saved = yaml.safe_load((tmp_path / "out/config.yaml").read_text())
     assert saved["training"]["batch_size"] == 4 and saved["optimizer"]["learning_rate"] == 2e-5
     assert saved["model"]["num_hidden_layers"] == 1 and saved["optimizer"]["warmup_steps"] == 2
     results = dict(line.split(" = ") for line in (tmp_path / "out/eval_results.txt").read_text().splitlines())
-    of_2018 = {"global_step": "step", "masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_loss",
-               "next_sentence_accuracy": "nsp_accuracy", "next_sentence_loss": "nsp_loss"}
+    of_2018 = {
+        "global_step": "step",
+        "masked_lm_accuracy": "mlm_accuracy",
+        "masked_lm_loss": "mlm_loss",
+        "next_sentence_accuracy": "nsp_accuracy",
+        "next_sentence_loss": "nsp_loss",
+    }
     assert {"loss", *of_2018} <= results.keys() and results["global_step"] == "6"
     assert all(float(results[theirs]) == float(results[ours]) for theirs, ours in of_2018.items())
     assert 3 < float(results["mlm_loss"]) < 4 and float(results["nsp_loss"]) == pytest.approx(0.69, abs=0.1)
@@ -267,13 +318,22 @@ def test_a_checkpoint_tells_its_size_and_casing_on_top_of_the_small_yaml(golden,
 @pytest.mark.slow
 def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
     formats.write(
-        dataclasses.replace(stored_small("pretraining", vocab_size=40, max_position_embeddings=16),
-                            vocab=[*WORDS, *(f"w{number}" for number in range(20))]), "hugging_face",
-        str(tmp_path / "hf"))
+        dataclasses.replace(
+            stored_small("pretraining", vocab_size=40, max_position_embeddings=16),
+            vocab=[*WORDS, *(f"w{number}" for number in range(20))],
+        ),
+        "hugging_face",
+        str(tmp_path / "hf"),
+    )
     arguments = [
-        f"--config={root}/configs/pretrain/small.yaml", f"--init_checkpoint={tmp_path}/hf", "--num_train_steps=2",
-        "--learning_rate=2e-5", "--max_seq_length=16", "--max_predictions_per_seq=3", "--train_batch_size=8",
-        "--set=training.eval_every=0"
+        f"--config={root}/configs/pretrain/small.yaml",
+        f"--init_checkpoint={tmp_path}/hf",
+        "--num_train_steps=2",
+        "--learning_rate=2e-5",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=3",
+        "--train_batch_size=8",
+        "--set=training.eval_every=0",
     ]
     done = run(files, tmp_path / "run", *arguments, "--set=options.first_weights=neighbours")
     assert done.returncode == 1 and "--init_checkpoint: expected config.options.first_weights random" in done.stderr
@@ -298,16 +358,28 @@ def test_a_finished_run_is_enough_to_evaluate_it_and_to_go_on(files, tmp_path):
     found = {}
     # the last is 2018's name
     for place in ("--output_dir=run", "--init_checkpoint=run", "--init_checkpoint=run/model.ckpt-6"):
-        done = run_here("-m", "official_bert.run_pretraining", "--mode=eval", place.replace("=", f"={tmp_path}/"),
-                        f"--eval_input_file={files}/held_out.tfrecord")
+        done = run_here(
+            "-m",
+            "official_bert.run_pretraining",
+            "--mode=eval",
+            place.replace("=", f"={tmp_path}/"),
+            f"--eval_input_file={files}/held_out.tfrecord",
+        )
         assert done.returncode == 0, done.stderr
         found[place] = {name: value for name, value in printed_metrics(done.stdout).items() if name != "step"}
-    assert len(found["--output_dir=run"]) == 6 and all(metrics == found["--output_dir=run"]
-                                                       for metrics in found.values())
-    (tmp_path
-     / "more.yaml").write_text(f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n")
-    done = run_here("-m", "official_bert.run_pretraining", f"--config={tmp_path}/more.yaml",
-                    f"--input_file={files}/train-*.tfrecord", f"--output_dir={tmp_path}/run")
+    assert len(found["--output_dir=run"]) == 6 and all(
+        metrics == found["--output_dir=run"] for metrics in found.values()
+    )
+    (tmp_path / "more.yaml").write_text(
+        f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n"
+    )
+    done = run_here(
+        "-m",
+        "official_bert.run_pretraining",
+        f"--config={tmp_path}/more.yaml",
+        f"--input_file={files}/train-*.tfrecord",
+        f"--output_dir={tmp_path}/run",
+    )
     assert done.returncode == 0, done.stderr
     assert "at step 6 of 8" in done.stdout and RunFolder(str(tmp_path / "run")).steps_done == 8
     asked = run_here("-m", "official_bert.run_predict", f"--model={tmp_path}/run", "a [MASK]")

@@ -10,7 +10,7 @@ import pytest
 import shape_checks
 import tensorflow as tf
 
-SOURCE = '''
+SOURCE = """
 import dataclasses
 from typing import Any, Self
 
@@ -49,7 +49,7 @@ class Masked(keras.layers.Layer):
 class Layout:
     mask: Bool[Any, "B S"]
     places: Int[Any, "B P"] | None = None
-'''
+"""
 X, MASK = np.ones((2, 3, 4), "float32"), np.ones((2, 1, 1, 3), "bool")
 
 
@@ -76,15 +76,19 @@ def test_eager_calls_with_right_shapes_pass(annotated, dtype):
     assert annotated.Layout(tf.ones((2, 3), tf.bool)).places is None
 
 
-@pytest.mark.parametrize(("call", "said"), [
-    (lambda module: module.product(tf.constant(X[0])), "parameter 'x'"),
-    (lambda module: module.product(tf.constant(X), tf.ones((3, 4))), "parameter 'w'"),
-    (lambda module: module.product(tf.constant(X, tf.int32)), "parameter 'x'"),
-    (lambda module: module.lengths({"input_mask": tf.ones((2, 3))}), "parameter 'inputs'"),
-    (lambda module: module.Masked()(tf.constant(X), attention_mask=MASK[:1]), "parameter 'attention_mask'"),
-    (lambda module: module.Masked()(tf.constant(X), attention_mask=MASK[:, 0]), "parameter 'attention_mask'"),
-    (lambda module: module.Masked.first(tf.constant(X[0])), "parameter 'x'"),
-    (lambda module: module.Layout(tf.ones((2, 3), tf.bool), tf.zeros((3, 1), tf.int32)), "parameter 'places'")])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda module: module.product(tf.constant(X[0])), "parameter 'x'"),
+        (lambda module: module.product(tf.constant(X), tf.ones((3, 4))), "parameter 'w'"),
+        (lambda module: module.product(tf.constant(X, tf.int32)), "parameter 'x'"),
+        (lambda module: module.lengths({"input_mask": tf.ones((2, 3))}), "parameter 'inputs'"),
+        (lambda module: module.Masked()(tf.constant(X), attention_mask=MASK[:1]), "parameter 'attention_mask'"),
+        (lambda module: module.Masked()(tf.constant(X), attention_mask=MASK[:, 0]), "parameter 'attention_mask'"),
+        (lambda module: module.Masked.first(tf.constant(X[0])), "parameter 'x'"),
+        (lambda module: module.Layout(tf.ones((2, 3), tf.bool), tf.zeros((3, 1), tf.int32)), "parameter 'places'"),
+    ],
+)
 def test_eager_calls_with_wrong_shapes_raise(annotated, call, said):
     with pytest.raises(jaxtyping.TypeCheckError, match=said):
         call(annotated)
@@ -101,6 +105,7 @@ def test_graphs_are_not_checked_and_get_no_operation(annotated, shape):
     def operations(function):
         graph = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec(shape)).graph
         return [operation.type for operation in graph.get_operations()]
+
     w = tf.ones((4, 5))
     assert operations(lambda x: annotated.product(x, w)) == operations(lambda x: annotated.product.__wrapped__(x, w))
 
@@ -120,8 +125,18 @@ def test_functions_without_shapes_are_left_alone(annotated):
 def test_it_is_switched_on_for_the_encoder_steps_losses_tasks_and_serving():
     def is_checked(name):
         return isinstance(importlib.import_module(f"official_bert.{name}").__spec__.loader, shape_checks._Loader)
-    for name in ("layers.attention", "layers.embeddings", "models.encoder", "training.losses", "training.step",
-                 "tasks.squad.task", "tasks.texts.base", "serving.bounds", "serving.formats.dense"):
+
+    for name in (
+        "layers.attention",
+        "layers.embeddings",
+        "models.encoder",
+        "training.losses",
+        "training.step",
+        "tasks.squad.task",
+        "tasks.texts.base",
+        "serving.bounds",
+        "serving.formats.dense",
+    ):
         assert is_checked(name), name
     assert not is_checked("models.pretrainer") and not is_checked("training.trainer")
 
@@ -130,6 +145,7 @@ def test_losses_tasks_and_serving_are_checked():
     from official_bert.serving import served_model
     from official_bert.tasks.tagging import task
     from official_bert.training import losses
+
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'weights'"):
         losses.cross_entropy(tf.zeros((2, 3, 5)), tf.zeros((2, 3), tf.int32), tf.ones(2))
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'labels'"):

@@ -24,12 +24,17 @@ TOLD, STOPPED = "SIGINT: stops after the current computation\n", "error: stopped
 
 @pytest.mark.slow
 @pytest.mark.speed
-@pytest.mark.parametrize(("iterations", "errors"), [(1, STOPPED), (6_000_000, TOLD + STOPPED)],
-                         ids=["idle", "in compiled code"])
+@pytest.mark.parametrize(
+    ("iterations", "errors"), [(1, STOPPED), (6_000_000, TOLD + STOPPED)], ids=["idle", "in compiled code"]
+)
 def test_ctrl_c_is_answered_within_a_second(root, iterations, errors):
-    process = subprocess.Popen([sys.executable, "-c", DEAF.replace("ITERATIONS", str(iterations))], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               env={**os.environ, "PYTHONPATH": str(root)})
+    process = subprocess.Popen(
+        [sys.executable, "-c", DEAF.replace("ITERATIONS", str(iterations))],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
     begin = time.monotonic()
@@ -49,10 +54,17 @@ def main(_):
     print("sum", float(tf.reduce_sum(function(tf.ones([64, 64])))))
 run_main(main)
 """
+
     def run(**environment):
         own = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-        done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, check=True, timeout=300,
-                              env={**own, "PYTHONPATH": str(root), **environment})
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            text=True,
+            capture_output=True,
+            check=True,
+            timeout=300,
+            env={**own, "PYTHONPATH": str(root), **environment},
+        )
         return done.stdout, done.stderr
 
     output, errors = run()

@@ -12,16 +12,43 @@ FOLDERS = ("official_bert", "tools", "benchmarks", "configs", "deploy", "docs", 
 SOURCES = sorted([*(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")), *ROOT.glob("*.py")])
 # Modules whose files are programs when they are read.
 BANNED_MODULES = {
-    "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle", "runpy", "imp"
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+    "runpy",
+    "imp",
 }
 BANNED_CALLS = {
-    "eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.load_all", "yaml.unsafe_load",
-    "yaml.full_load", "yaml.Loader", "yaml.UnsafeLoader", "yaml.FullLoader", "os.system", "os.popen",
-    "importlib.import_module"
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "torch.load",
+    "yaml.load",
+    "yaml.load_all",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "yaml.Loader",
+    "yaml.UnsafeLoader",
+    "yaml.FullLoader",
+    "os.system",
+    "os.popen",
+    "importlib.import_module",
 }
 BANNED_METHODS = {"read_pickle", "unsafe_load", "unsafe_load_all", "exec_module", "enable_unsafe_deserialization"}
-BANNED_KEYWORDS = {("allow_pickle", True), ("safe_mode", False), ("trust_remote_code", True), ("weights_only", False),
-                   ("shell", True)}
+BANNED_KEYWORDS = {
+    ("allow_pickle", True),
+    ("safe_mode", False),
+    ("trust_remote_code", True),
+    ("weights_only", False),
+    ("shell", True),
+}
 
 IMPORTS = {"importlib.import_module", "exec_module", "runpy"}  # in tests, of modules of this repository alone
 
@@ -104,25 +131,35 @@ def executing_calls(source: str) -> list[tuple[str, int]]:
 
 
 def test_no_file_is_executed_but_for_the_exceptions():
-    used = {(path.relative_to(ROOT).as_posix(), use): line for path in SOURCES
-            for use, line in executing_calls(path.read_text(encoding="utf-8"))
-            if not (use in IMPORTS and path.is_relative_to(ROOT / "tests"))}
+    used = {
+        (path.relative_to(ROOT).as_posix(), use): line
+        for path in SOURCES
+        for use, line in executing_calls(path.read_text(encoding="utf-8"))
+        if not (use in IMPORTS and path.is_relative_to(ROOT / "tests"))
+    }
     for (path, use), line in used.items():
         assert (path, use) in ALLOWED, f"{path}:{line}: {use} may execute what someone else wrote"
     assert set(ALLOWED) <= set(used), "exceptions that nothing needs"
 
 
-@pytest.mark.parametrize("source, use", [("import pickle as p\np.loads(b'')", "pickle"),
-                                         ("from pickle import Unpickler", "pickle"),
-                                         ("import numpy as n\nn.load(f, allow_pickle=True)", "allow_pickle=True"),
-                                         ("import torch\ntorch.load('a')", "torch.load"),
-                                         ("from torch import load as read\nread('a')", "torch.load"),
-                                         ("import yaml as y\ny.load(text, y.Loader)", "yaml.load"),
-                                         ("from yaml import unsafe_load", "unsafe_load"), ("eval(text)", "eval"),
-                                         ("frame = pandas.read_pickle('a')", "read_pickle"),
-                                         ("import marshal", "marshal"), ("import shelve", "shelve"),
-                                         ("run = exec", "exec"),
-                                         ("import subprocess\nsubprocess.run(text, shell=True)", "shell=True")])
+@pytest.mark.parametrize(
+    "source, use",
+    [
+        ("import pickle as p\np.loads(b'')", "pickle"),
+        ("from pickle import Unpickler", "pickle"),
+        ("import numpy as n\nn.load(f, allow_pickle=True)", "allow_pickle=True"),
+        ("import torch\ntorch.load('a')", "torch.load"),
+        ("from torch import load as read\nread('a')", "torch.load"),
+        ("import yaml as y\ny.load(text, y.Loader)", "yaml.load"),
+        ("from yaml import unsafe_load", "unsafe_load"),
+        ("eval(text)", "eval"),
+        ("frame = pandas.read_pickle('a')", "read_pickle"),
+        ("import marshal", "marshal"),
+        ("import shelve", "shelve"),
+        ("run = exec", "exec"),
+        ("import subprocess\nsubprocess.run(text, shell=True)", "shell=True"),
+    ],
+)
 def test_a_banned_call_is_seen_under_any_name(source, use):
     if source.endswith("unsafe_load"):
         source += "\nunsafe_load(text)"

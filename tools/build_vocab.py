@@ -27,27 +27,39 @@ from official_bert.text.vocab import SPECIAL_TOKENS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "input_file", None, "Text files, folders, globs, with commas between them, each optionally with LANGUAGE: "
-    "before it.", required=True)
+    "input_file",
+    None,
+    "Text files, folders, globs, with commas between them, each optionally with LANGUAGE: before it.",
+    required=True,
+)
 flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece per line.", required=True)
-flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.",
-                     lower_bound=10)
+flags.DEFINE_integer(
+    "vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.", lower_bound=10
+)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
 flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, for domain words that are added later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)
-flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE,
-                   "Share of each language's words whose characters all get "
-                   "their own pieces.", 0.0, 1.0)
-flags.DEFINE_integer("max_characters", None, "The most characters of each language, whatever their coverage.",
-                     lower_bound=1)
+flags.DEFINE_float(
+    "character_coverage",
+    vocab_learning.COVERAGE,
+    "Share of each language's words whose characters all get their own pieces.",
+    0.0,
+    1.0,
+)
+flags.DEFINE_integer(
+    "max_characters", None, "The most characters of each language, whatever their coverage.", lower_bound=1
+)
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p is weighted as p ** smoothing.", 0.0, 1.0)
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
 flags.DEFINE_bool(
-    "allow_large_lines", False,
+    "allow_large_lines",
+    False,
     "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are otherwise refused because they may exhaust the memory.")
+    "their size, which are otherwise refused because they may exhaust the memory.",
+)
 define_report()
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -72,12 +84,16 @@ CHARACTERS_AT_ONCE = 1 << 21
 def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
     """Counts, in a worker, the words in some lines of one language, and the characters that cleaning deletes."""
     language, lines, do_lower_case = job
-    return language, vocab_learning.count_words(lines,
-                                                do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
+    return (
+        language,
+        vocab_learning.count_words(lines, do_lower_case),
+        vocab_learning.count_characters(lines, do_lower_case),
+    )
 
 
-def jobs(files: dict[str, list[str]], bad: containers.BadText,
-         do_lower_case: bool) -> Iterator[tuple[str, list[str], bool]]:
+def jobs(
+    files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bool
+) -> Iterator[tuple[str, list[str], bool]]:
     """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
@@ -93,8 +109,9 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText,
             yield language, batch, do_lower_case
 
 
-def count_languages(files: dict[str, list[str]], settings: Settings,
-                    report: YieldReport) -> dict[str, collections.Counter]:
+def count_languages(
+    files: dict[str, list[str]], settings: Settings, report: YieldReport
+) -> dict[str, collections.Counter]:
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
@@ -152,7 +169,8 @@ def entries_of_no_word(settings: Settings) -> int:
             f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
             f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer "
             f"slots "
-            "(--num_unused=0)")
+            "(--num_unused=0)"
+        )
     return count
 
 
@@ -163,8 +181,11 @@ def main(_: list[str]) -> None:
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)
     refuse_unread(FLAGS, [(["smoothing"], len(files) > 1, "several languages in --input_file")])
     entries_of_no_word(settings)  # before hours of counting
-    preflight.check_outputs([FLAGS.output_file, *filter(None, [FLAGS.report_file])], itertools.chain(*files.values()),
-                            mixing.without_languages(FLAGS.input_file))
+    preflight.check_outputs(
+        [FLAGS.output_file, *filter(None, [FLAGS.report_file])],
+        itertools.chain(*files.values()),
+        mixing.without_languages(FLAGS.input_file),
+    )
     counts = count_languages(files, settings, report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
@@ -174,8 +195,10 @@ def main(_: list[str]) -> None:
     different = sum(map(len, counts.values()))
     present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
     why_fewer = f" (no other pair of pieces occurs {FLAGS.min_frequency} times; set model.vocab_size to {len(lines)})"
-    print(f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words"
-          + why_fewer * (len(lines) < FLAGS.vocab_size))
+    print(
+        f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words"
+        + why_fewer * (len(lines) < FLAGS.vocab_size)
+    )
 
 
 if __name__ == "__main__":

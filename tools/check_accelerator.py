@@ -42,8 +42,9 @@ FLAGS = flags.FLAGS
 command_line.define_placement()
 flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Of the products of the heads that are compared.")
 flags.DEFINE_string("model", "tiny", "A file of configs/model: the model whose speed is measured.")
-flags.DEFINE_integer("rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.",
-                     lower_bound=1)
+flags.DEFINE_integer(
+    "rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.", lower_bound=1
+)
 flags.DEFINE_float("seconds", 3.0, "Seconds of each measurement of speed, approximately.", lower_bound=0.1)
 flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
 
@@ -53,12 +54,20 @@ TOLERANCES: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.02, "float16":
 TRAINED = 1e-2  # of losses, and of weights in units of the learning rate, after a training in float32
 # Dense operations a second of one device, in 10^12, from the vendors' data sheets; float32 without TF32.
 PEAKS: Mapping[str, Mapping[str, float]] = {
-    "H200": {"float32": 67, "bfloat16": 989}, "H100": {"float32": 67,
-                                                       "bfloat16": 989}, "A100": {"float32": 19.5, "bfloat16": 312},
-    "L40S": {"float32": 91.6, "bfloat16": 362}, "L4": {"float32": 30.3, "bfloat16": 121}, "V100": {"float32": 15.7},
-    "T4": {"float32": 8.1}, "v2-": {"bfloat16": 22.5}, "v3-": {"bfloat16": 61.5}, "v4-": {"bfloat16": 137.5},
+    "H200": {"float32": 67, "bfloat16": 989},
+    "H100": {"float32": 67, "bfloat16": 989},
+    "A100": {"float32": 19.5, "bfloat16": 312},
+    "L40S": {"float32": 91.6, "bfloat16": 362},
+    "L4": {"float32": 30.3, "bfloat16": 121},
+    "V100": {"float32": 15.7},
+    "T4": {"float32": 8.1},
+    "v2-": {"bfloat16": 22.5},
+    "v3-": {"bfloat16": 61.5},
+    "v4-": {"bfloat16": 137.5},
     # of TPUs v2 to v5p: of a core, half a chip
-    "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}
+    "v5litepod": {"bfloat16": 197},
+    "v5p": {"bfloat16": 229.5},
+    "v6e": {"bfloat16": 918},
 }
 MODELS = pathlib.Path(__file__).parent.parent / "configs" / "model"
 STEPS, KILLED_AFTER = 20, 7
@@ -67,9 +76,15 @@ SPEED = "speed"  # the name of the check that compares nothing
 S, P, B, V = 128, 4, 32, 120
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
 SIZES = {
-    "vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
-    "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0
+    "vocab_size": V,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "max_position_embeddings": S,
+    "initializer_range": 0.1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
 ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the layers are what the heads do not show
 
@@ -85,40 +100,69 @@ class Head(NamedTuple):
 
 
 MODERN = {
-    "norm": "pre", "feed_forward": "gated", "biases": False, "rotary": 10000.0, "window": 16, "global_every": 2,
-    "type_vocab_size": 0
+    "norm": "pre",
+    "feed_forward": "gated",
+    "biases": False,
+    "rotary": 10000.0,
+    "window": 16,
+    "global_every": 2,
+    "type_vocab_size": 0,
 }
 # Every head, and the kinds of layers that relatives of BERT have.
-HEADS = (Head("masked words and sentences", "pretraining"),
-         Head("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}),
-         Head("words of spans, from their boundaries too", "pretraining",
-              {"masking": {"strategy": "span"}, "boundary_weight": 1.0}),
-         Head("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
-         Head("replaced tokens", "pretraining", {"objective": "replaced_tokens", "sentence_task": "none"},
-              in_16_bits=False), Head("classifier", "classification", {"labels": ["a", "b", "c"]}),
-         Head("several labels", "classification",
-              {"kind": "multi_label", "labels": ["a", "b", "c"]}), Head("regression", "glue", {"dataset": "stsb"}),
-         Head("choice", "swag"), Head("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}),
-         Head("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}),
-         Head("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}),
-         Head("embeddings", "retrieval", {"group_size": 4}), Head("sparse vectors", "splade",
-                                                                  {"group_size": 4}), Head("reranker", "reranking"),
-         Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
-         Head("masked words, distances between words", "pretraining", {"sentence_task": "none"},
-              {"position_buckets": 16, "type_vocab_size": 0}),
-         Head("masked words, one layer used twice", "pretraining", {"sentence_task": "sop"},
-              {"layer_groups": 1, "embedding_size": 32}))
+HEADS = (
+    Head("masked words and sentences", "pretraining"),
+    Head("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}),
+    Head(
+        "words of spans, from their boundaries too",
+        "pretraining",
+        {"masking": {"strategy": "span"}, "boundary_weight": 1.0},
+    ),
+    Head("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
+    Head("replaced tokens", "pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}, in_16_bits=False),
+    Head("classifier", "classification", {"labels": ["a", "b", "c"]}),
+    Head("several labels", "classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}),
+    Head("regression", "glue", {"dataset": "stsb"}),
+    Head("choice", "swag"),
+    Head("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}),
+    Head("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}),
+    Head("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}),
+    Head("embeddings", "retrieval", {"group_size": 4}),
+    Head("sparse vectors", "splade", {"group_size": 4}),
+    Head("reranker", "reranking"),
+    Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
+    Head(
+        "masked words, distances between words",
+        "pretraining",
+        {"sentence_task": "none"},
+        {"position_buckets": 16, "type_vocab_size": 0},
+    ),
+    Head(
+        "masked words, one layer used twice",
+        "pretraining",
+        {"sentence_task": "sop"},
+        {"layer_groups": 1, "embedding_size": 32},
+    ),
+)
 
 
 def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
     """Returns the configuration of a head, on a small model without dropout."""
     lengths = {"max_seq_length": S} | ({"max_predictions_per_seq": P} if task == "pretraining" else {})
     values = {
-        "task": task, "model": SIZES | sizes, "options": lengths,
+        "task": task,
+        "model": SIZES | sizes,
+        "options": lengths,
         "tokenizer": {"vocab_file": os.path.join(folder, VOCAB_FILE)},
-        "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0}, "training": {
-            "batch_size": B, "eval_batch_size": B, "steps": STEPS, "log_every": 1, "save_every": 5, "steps_per_loop": 1
-        } | training
+        "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0},
+        "training": {
+            "batch_size": B,
+            "eval_batch_size": B,
+            "steps": STEPS,
+            "log_every": 1,
+            "save_every": 5,
+            "steps_per_loop": 1,
+        }
+        | training,
     }
     return build(Config, merge(values, {"options": options}))
 
@@ -135,13 +179,18 @@ def write_records(path: str, count: int) -> None:
     ids = originals.copy()
     np.put_along_axis(ids, positions, WORDS.index("[MASK]"), axis=1)
     values = {
-        "input_ids": ids, "input_mask": real, "segment_ids": real & (places > lengths // 2),
-        "masked_lm_positions": positions, "masked_lm_ids": np.take_along_axis(originals, positions, axis=1),
-        "next_sentence_labels": rng.integers(0, 2, (count, 1))
+        "input_ids": ids,
+        "input_mask": real,
+        "segment_ids": real & (places > lengths // 2),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(originals, positions, axis=1),
+        "next_sentence_labels": rng.integers(0, 2, (count, 1)),
     }
     encoder = records.make_example_encoder(records.pretraining_features(S, P))
-    encoded = encoder.encode_values({name: value.astype(np.int32) for name, value in values.items()}
-                                    | {"masked_lm_weights": np.ones((count, P), np.float32)})
+    encoded = encoder.encode_values(
+        {name: value.astype(np.int32) for name, value in values.items()}
+        | {"masked_lm_weights": np.ones((count, P), np.float32)}
+    )
     pathlib.Path(path).write_bytes(encoded.tobytes())
 
 
@@ -155,10 +204,21 @@ class Runs:
 
     def start(self, name: str) -> subprocess.Popen:
         """Starts or continues a run."""
-        return subprocess.Popen([
-            sys.executable, "-m", "official_bert.run_pretraining", f"--config={self.folder}/run.yaml", "--cache_dir=",
-            f"--input_file={self.folder}/train.tfrecord", f"--output_dir={self.folder}/{name}", *self.flags
-        ], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "official_bert.run_pretraining",
+                f"--config={self.folder}/run.yaml",
+                "--cache_dir=",
+                f"--input_file={self.folder}/train.tfrecord",
+                f"--output_dir={self.folder}/{name}",
+                *self.flags,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def kill_within(self, name: str) -> int:
         """Kills a run after some steps; returns its last logged step, 0 if it had ended before."""
@@ -186,8 +246,9 @@ def finish(process: subprocess.Popen) -> None:
         process.kill()  # if a signal ends this command; one that has ended is not touched
         process.wait()
     if process.returncode:
-        raise ValueError((errors.strip().splitlines()
-                          or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
+        raise ValueError(
+            (errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: ")
+        )
 
 
 def kill_and_continue(runs: Runs) -> tuple[str, int]:
@@ -213,7 +274,9 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     def losses_and_weights(run: str) -> dict[str, np.ndarray]:
         losses, (_, model) = runs.losses(run), restore_for_inference(os.path.join(runs.folder, run))
         return {"loss of every step": np.array([losses[step] for step in sorted(losses)])} | {
-            f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables}
+            f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables
+        }
+
     case = f"{STEPS} steps, killed after {killed}"
     yield compare("killed and continued", case, losses_and_weights(name), losses_and_weights("whole"), TRAINED)
 
@@ -227,12 +290,15 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
     from official_bert.tasks.loading import load_task
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
+
     # which all cores of a TPU run
     one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)
     first = strategy if one_program else tf.distribute.OneDeviceStrategy(strategy.extended.worker_devices[0])
     precisions = [precision for precision in precisions if precision == "float32" or head.in_16_bits]
-    tasks = {precision: load_task(head_config(head.task, head.options, head.sizes, folder, precision=precision))
-             for precision in ("float32", *precisions)}
+    tasks = {
+        precision: load_task(head_config(head.task, head.options, head.sizes, folder, precision=precision))
+        for precision in ("float32", *precisions)
+    }
     set_precision("float32", tf32=False)
     weights = self_check.draw_weights(tasks["float32"])
     batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
@@ -242,8 +308,9 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
         used = strategy if precision == "float32" else first
         rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
         for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
-            yield self_check.compare("head", f"{head.name}, {precision}, {place}", got, expected, TOLERANCES[precision],
-                                     rounded)
+            yield self_check.compare(
+                "head", f"{head.name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded
+            )
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
@@ -254,15 +321,18 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+
     set_precision("float32", tf32=False)
     replicas, files = strategy.num_replicas_in_sync, DataFiles(train_file=os.path.join(folder, "train.tfrecord"))
 
     def trained(place: Any, accumulation: int) -> dict[str, np.ndarray]:
         task = load_task(
-            head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation))
+            head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation)
+        )
         source = task.resolve(files, TRAIN_AND_EVALUATE).train
         assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
+
     expected = trained(tf.distribute.OneDeviceStrategy("/cpu:0"), 1)
     for accumulation in (1, 4):
         case = f"{STEPS} steps, {replicas} replicas, {accumulation} micro-batches"
@@ -277,26 +347,37 @@ def check_export(folder: str) -> Iterator[Any]:
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
+
     set_precision("float32", tf32=False)
     run, output = os.path.join(folder, "whole"), os.path.join(folder, "model")
     finish(
         subprocess.Popen(
-            [sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}))
+            [sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"],
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        )
+    )
     with tf.device("CPU:0"):
         task, model = restore_for_inference(run)
         batch = self_check.made_batch(task.batch_spec(B), V, 2)
         inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
         logits = model(inputs)["mlm_logits"].numpy()
     answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
-    yield self_check.compare("export", "answers of the exported model",
-                             {"output logits": np.asarray(answered["logits"])}, {"output logits": logits},
-                             TOLERANCES["float32"])
+    yield self_check.compare(
+        "export",
+        "answers of the exported model",
+        {"output logits": np.asarray(answered["logits"])},
+        {"output logits": logits},
+        TOLERANCES["float32"],
+    )
 
 
 def device_kind() -> str:
     """The name of the accelerator, or of this machine's processor."""
     import tensorflow as tf
+
     if gpus := tf.config.list_physical_devices("GPU"):
         return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
     if tf.config.list_logical_devices("TPU"):
@@ -311,6 +392,7 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
     from official_bert.tasks.loading import load_task
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
+
     cpu, replicas = tf.distribute.OneDeviceStrategy("/cpu:0"), strategy.num_replicas_in_sync
     for precision in ("float32", "bfloat16"):
         settings = dataclasses.replace(source.training, precision=precision, batch_size=rows)
@@ -322,10 +404,16 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
         peak = next((figures.get(precision, 0.0) for name, figures in PEAKS.items() if name in kind), 0.0) * 1e12
         a_replica = step["operations"] / replicas
         yield {
-            "precision": precision, "model": model, "rows": rows, "replicas": replicas,
-            "sequences_per_second": step["sequences"], "cpu_sequences_per_second": on_cpu["sequences"],
-            "times_the_cpu": step["sequences"] / on_cpu["sequences"], "operations_per_second": step["operations"],
-            "share_of_product": a_replica / product, "share_of_peak": a_replica / peak if peak else None
+            "precision": precision,
+            "model": model,
+            "rows": rows,
+            "replicas": replicas,
+            "sequences_per_second": step["sequences"],
+            "cpu_sequences_per_second": on_cpu["sequences"],
+            "times_the_cpu": step["sequences"] / on_cpu["sequences"],
+            "operations_per_second": step["operations"],
+            "share_of_product": a_replica / product,
+            "share_of_peak": a_replica / peak if peak else None,
         }
 
 
@@ -345,43 +433,59 @@ class Report:
             for result in results:
                 (self.speeds if name == SPEED else self.findings).append(result)
                 if name != SPEED:
-                    print(f"{result.check}: {result.case}: {result.error:.1e}{'' if result.agrees else ' DISAGREES'}",
-                          flush=True)
+                    print(
+                        f"{result.check}: {result.case}: {result.error:.1e}{'' if result.agrees else ' DISAGREES'}",
+                        flush=True,
+                    )
         except Exception as error:  # a device may lack memory, an operation or a type, and each has another exception
             if not self.goes_on:
                 raise
             self.failures.append(f"{name}: {type(error).__name__}: {command_line.error_in_one_line(error)[:500]}")
-            print(f"{name}: FAILED: {self.failures[-1][len(name) + 2:]}", flush=True)
+            print(f"{name}: FAILED: {self.failures[-1][len(name) + 2 :]}", flush=True)
 
     def table(self) -> str:
         """Returns the report in Markdown."""
         lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
-        lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
-                  f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |" for one in self.findings]
+        lines += [
+            f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
+            f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |"
+            for one in self.findings
+        ]
         lines += [
             "",
             "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of "
             "the peak |",
-            "|---" * 7 + "|"
+            "|---" * 7 + "|",
         ]
         for rate in self.speeds:
             peak = "not known" if rate["share_of_peak"] is None else f"{rate['share_of_peak']:.0%}"
-            lines.append("| {model}, {rows} x 128 x {replicas} replicas | {precision} | {sequences_per_second:.1f} | "
-                         "{cpu_sequences_per_second:.1f} | {times_the_cpu:.2f} | {share_of_product:.0%} | ".format(
-                             **rate) + f"{peak} |")
+            lines.append(
+                "| {model}, {rows} x 128 x {replicas} replicas | {precision} | {sequences_per_second:.1f} | "
+                "{cpu_sequences_per_second:.1f} | {times_the_cpu:.2f} | {share_of_product:.0%} | ".format(**rate)
+                + f"{peak} |"
+            )
         return "\n".join(
-            [*lines, *([""] if self.failures else []), *(f"FAILED: {failure}" for failure in self.failures)])
+            [*lines, *([""] if self.failures else []), *(f"FAILED: {failure}" for failure in self.failures)]
+        )
 
     def write(self, path: str, strategy: Any, name: str, device: str) -> None:
         """Writes the report as JSON and prints it as a table."""
         import keras
         import tensorflow as tf
+
         report = {
-            "tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(),
-            "device": device, "processor": platform.machine(), "cores": os.cpu_count(), "strategy": name,
-            "replicas": strategy.num_replicas_in_sync, "left_out": self.left_out, "failed": self.failures,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "python": platform.python_version(),
+            "device": device,
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "strategy": name,
+            "replicas": strategy.num_replicas_in_sync,
+            "left_out": self.left_out,
+            "failed": self.failures,
             "speed": self.speeds,
-            "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings]
+            "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings],
         }
         with written_whole(path) as file:
             json.dump(report, file, indent=1)
@@ -389,20 +493,26 @@ class Report:
 
     def require_agreement(self) -> None:
         """Raises ValueError for the first tensor that disagrees, or the first check that ended with an error."""
-        bad, count, failures = [finding for finding in self.findings
-                                if not finding.agrees], len(self.findings), self.failures
+        bad, count, failures = (
+            [finding for finding in self.findings if not finding.agrees],
+            len(self.findings),
+            self.failures,
+        )
         if one := next(iter(bad), None):
             raise ValueError(
                 f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of "
                 f"{count} "
-                f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}")
+                f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}"
+            )
         if failures:
             raise ValueError(
-                f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}")
+                f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}"
+            )
 
 
-def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str],
-                report: Report) -> Any:
+def make_checks(
+    folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str], report: Report
+) -> Any:
     """Makes all checks but that of speed, in a folder of their own; returns the strategy."""
     pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
     write_records(f"{folder}/train.tfrecord", 40 * STEPS)
@@ -412,6 +522,7 @@ def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, 
     import tensorflow as tf  # not before, so that a device that is not there is told soon
 
     from official_bert.training import distribution
+
     tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
     strategy = distribution.make_strategy(placement)
     if report.goes_on:
@@ -442,6 +553,7 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         strategy = make_checks(folder, placement, values, FLAGS.precision, report)
     from official_bert.training.distribution import is_chief
+
     source, device = load_config(str(MODELS / f"{FLAGS.model}.yaml")), device_kind()
     report.add(SPEED, speeds(FLAGS.model, source, FLAGS.rows, FLAGS.seconds, strategy, device))
     if is_chief(strategy):

@@ -30,24 +30,35 @@ from official_bert.files import exists, written_whole
 from official_bert.runtimes.engines import FILE, FORMS
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("texts", None, "Texts like those that will be asked, of the forms that run_predict --input_file "
-                    "takes.", required=True)
+flags.DEFINE_string(
+    "texts",
+    None,
+    "Texts like those that will be asked, of the forms that run_predict --input_file takes.",
+    required=True,
+)
 flags.DEFINE_integer("singles", 100, "Texts that are also asked one by one, at most.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Texts of a batch.", lower_bound=1)
 flags.DEFINE_integer("rounds", 3, "Turns of each side that count.", lower_bound=1)
 flags.DEFINE_integer("threads", 0, "Threads of an operation; 0: one a core.", lower_bound=0)
-flags.DEFINE_float("most_loss", 0.01, "The share of answers that a side may lose against the first, to be taken.", 0.0,
-                   1.0)
+flags.DEFINE_float(
+    "most_loss", 0.01, "The share of answers that a side may lose against the first, to be taken.", 0.0, 1.0
+)
 flags.DEFINE_string("report_file", "", "Where to write all figures, as JSON.")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")  # that make engines fast
-COLUMNS = {"p50_ms": "one text: p50 (ms)", "p99_ms": "p99 (ms)", "texts_per_second": "texts/s",
-           "memory_mb": "memory (MB)", "agreement": "agreement"}
+COLUMNS = {
+    "p50_ms": "one text: p50 (ms)",
+    "p99_ms": "p99 (ms)",
+    "texts_per_second": "texts/s",
+    "memory_mb": "memory (MB)",
+    "agreement": "agreement",
+}
 
 
 def main(arguments: list[str]) -> None:
     """Measures all sides, prints a table and which side to take, and writes the report."""
     from official_bert.interface.model_inputs import ModelInputs
     from official_bert.models.run_folder import RunFolder
+
     places, missing = find_sides(arguments[1:])
     if not exists(FLAGS.texts):
         raise ValueError(f"--texts={FLAGS.texts}: no such file")
@@ -56,7 +67,7 @@ def main(arguments: list[str]) -> None:
         rows = ModelInputs.of_model(first.inputs, config).read_file(FLAGS.texts)
         if not rows:
             raise ValueError(f"--texts={FLAGS.texts}: expected texts, got none")
-        plan = Plan(columns(rows[:FLAGS.singles], 1), columns(rows, FLAGS.batch_size), FLAGS.rounds, FLAGS.threads)
+        plan = Plan(columns(rows[: FLAGS.singles], 1), columns(rows, FLAGS.batch_size), FLAGS.rounds, FLAGS.threads)
         figures = measure(first, places, plan, missing)
     best = choose(figures, FLAGS.most_loss)
     report = {"processor": processor(), "texts": len(rows), "figures": figures, "take": best, "not_measured": missing}
@@ -71,6 +82,7 @@ def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict
     formats have none. Raises ValueError for a folder without a SavedModel.
     """
     from official_bert.serving.loading import latest_version
+
     if not folders:
         raise ValueError("expected a folder that run_export wrote, as in compare_engines.py models/NAME, got none")
     places = dict[str, tuple[str, str]]()
@@ -80,8 +92,9 @@ def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict
     first, version = folders[0], os.path.basename(places["saved_model"][0])
     there = [form for form in FORMS if exists(os.path.join(first, form, version, FILE))]
     places |= {form: (places["saved_model"][0], form) for form in there}
-    return places, {form: f"not in {first}: run_export --format=saved_model,{form} writes it"
-                    for form in FORMS if form not in there}
+    return places, {
+        form: f"not in {first}: run_export --format=saved_model,{form} writes it" for form in FORMS if form not in there
+    }
 
 
 class Side:
@@ -118,8 +131,10 @@ class Side:
         try:
             return self._connection.recv()
         except (EOFError, OSError):
-            raise ValueError(f"{self.name}: its process has ended; the system ends processes when memory is short, "
-                             "and two processes hold the model at a time") from None
+            raise ValueError(
+                f"{self.name}: its process has ended; the system ends processes when memory is short, "
+                "and two processes hold the model at a time"
+            ) from None
 
 
 def answer_requests(connection: Connection, folder: str, form: str, threads: int) -> None:
@@ -134,6 +149,7 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
     from official_bert.server.memory import resident, trim
     from official_bert.server.servable import Servable
     from official_bert.serving.formats.checking import rows_of
+
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
     try:
         with hidden_output():  # plans of TensorFlow's
@@ -170,15 +186,17 @@ class Plan:
     threads: int
 
 
-def measure(first: Side, places: Mapping[str, tuple[str, str]], plan: Plan,
-            missing: dict[str, str]) -> dict[str, dict[str, Any]]:
+def measure(
+    first: Side, places: Mapping[str, tuple[str, str]], plan: Plan, missing: dict[str, str]
+) -> dict[str, dict[str, Any]]:
     """Returns the figures of the first side and of others at their places, by name; says in `missing` which fail.
 
     Only one other side is in memory at a time. Its times are divided by those of the first side in the same turns, and
     multiplied by those of the first side alone: a machine that is slower for some minutes does not change the order.
     """
     from official_bert.serving.formats.checking import loss_of
-    base, = take_turns([first], plan)
+
+    (base,) = take_turns([first], plan)
     figures = {}
     for name, place in {first.name: None, **places}.items():
         reference, side = base, base
@@ -192,9 +210,14 @@ def measure(first: Side, places: Mapping[str, tuple[str, str]], plan: Plan,
         scale = np.median(base.singles) / np.median(reference.singles)
         rate = plan.rounds * len(base.answers) * np.sum(reference.batches) / np.sum(side.batches) / np.sum(base.batches)
         loss, finding = loss_of(base.answers, side.answers)
-        figures[name] = {"p50_ms": 1000 * float(scale * np.median(side.singles)), "p99_ms": 1000 * float(
-            scale * np.percentile(side.singles, 99)), "texts_per_second": float(rate), "memory_mb": side.memory / 1e6,
-            "agreement": 1 - loss, "finding": finding}
+        figures[name] = {
+            "p50_ms": 1000 * float(scale * np.median(side.singles)),
+            "p99_ms": 1000 * float(scale * np.percentile(side.singles, 99)),
+            "texts_per_second": float(rate),
+            "memory_mb": side.memory / 1e6,
+            "agreement": 1 - loss,
+            "finding": finding,
+        }
     return figures
 
 
@@ -213,7 +236,7 @@ def take_turns(sides: Sequence[Side], plan: Plan) -> list[Measured]:
     measured = [Measured() for _ in sides]
     for turn in range(plan.rounds + 1):
         for kind in ("singles", "batches"):
-            for side, values in list(zip(sides, measured))[::(-1)**turn]:
+            for side, values in list(zip(sides, measured))[:: (-1) ** turn]:
                 seconds, values.answers, values.memory = side.ask(getattr(plan, kind))
                 if turn:
                     getattr(values, kind).extend(seconds)
@@ -222,15 +245,19 @@ def take_turns(sides: Sequence[Side], plan: Plan) -> list[Measured]:
 
 def columns(rows: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, list]]:
     """Returns rows in batches, each a list of values by input."""
-    return [{name: [row[name] for row in rows[start:start + size]] for name in rows[0]}
-            for start in range(0, len(rows), size)]
+    return [
+        {name: [row[name] for row in rows[start : start + size]] for name in rows[0]}
+        for start in range(0, len(rows), size)
+    ]
 
 
 def choose(figures: Mapping[str, Mapping[str, Any]], most_loss: float) -> dict[str, str]:
     """Returns the sides to take for single texts and for batches, among those that lose little."""
     exact = [name for name, values in figures.items() if values["agreement"] >= 1 - most_loss]
-    return {"single_texts": min(exact, key=lambda name: figures[name]["p50_ms"]),
-            "batches": max(exact, key=lambda name: figures[name]["texts_per_second"])}
+    return {
+        "single_texts": min(exact, key=lambda name: figures[name]["p50_ms"]),
+        "batches": max(exact, key=lambda name: figures[name]["texts_per_second"]),
+    }
 
 
 def processor() -> str:

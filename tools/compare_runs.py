@@ -35,12 +35,14 @@ flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as 
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
     from official_bert.training.task import DataFiles
+
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
     if not (FLAGS.eval_file or FLAGS.data_dir or FLAGS.train_file):
         raise ValueError(
             "--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that "
-            "hold out a part of it)")
+            "hold out a part of it)"
+        )
     runs = [_run_at(path) for path in paths]
     _check_comparable(paths, runs)
     first, second = (_answers(run, command_line.from_flags(DataFiles, FLAGS)) for run in runs)
@@ -71,6 +73,7 @@ def _check_comparable(paths: list[str], runs: list) -> None:
 def _run_at(path: str) -> "RunFolder":
     """Returns the run at a path, or the best one of the search there. Raises ValueError if there is neither."""
     from official_bert.models.run_folder import RunFolder
+
     return RunFolder(path).best_of_search or RunFolder.require(path)
 
 
@@ -83,6 +86,7 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
     from official_bert.training.running.cluster import Placement
+
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
@@ -93,7 +97,8 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
         raise ValueError(
             f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: "
             f"those of "
-            "other tasks are not compared row by row")
+            "other tasks are not compared row by row"
+        )
     return answers
 
 
@@ -104,12 +109,15 @@ def _print_spread(path: str) -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.metric_text import shown
     from official_bert.training.search import values_of_best_setting
+
     if (search := RunFolder(path).search) is None:
         return
     values, spread = values_of_best_setting(search)
-    print(f"   best run of a search; {search['metric']} of its setting over {len(values)} seeds and folds: "
-          f"{', '.join(shown(search['metric'], value) for value in values)}"
-          + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else ""))
+    print(
+        f"   best run of a search; {search['metric']} of its setting over {len(values)} seeds and folds: "
+        f"{', '.join(shown(search['metric'], value) for value in values)}"
+        + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else "")
+    )
 
 
 def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers", most: int, paths: str) -> list[dict]:
@@ -125,6 +133,7 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
         measure_differences,
     )
     from official_bert.reports.metric_text import shown, shown_difference
+
     try:
         check_same_rows(first, second)
     except ValueError as error:
@@ -134,10 +143,15 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for gap in measure_differences(first, second):
         undefined = "no resample differs" if gap.first == gap.second else "not defined"
-        within = undefined if math.isnan(gap.low) else " to ".join(
-            shown_difference(gap.metric, end) for end in (gap.low, gap.high))
-        print(f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
-              f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}")
+        within = (
+            undefined
+            if math.isnan(gap.low)
+            else " to ".join(shown_difference(gap.metric, end) for end in (gap.low, gap.high))
+        )
+        print(
+            f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
+            f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}"
+        )
     if first.right is not None and second.right is not None:
         only_first, only_second, chance = mcnemar(first.right, second.right)
         print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")

@@ -34,15 +34,18 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
 flags.DEFINE_string("topology", "v5e:2x2", "The chips of the slice: v5e:2x4 are eight.")
-flags.DEFINE_bool("largest_batch", False,
-                  "Find the largest training.batch_size that fits: two small ones are compiled to estimate it.")
+flags.DEFINE_bool(
+    "largest_batch",
+    False,
+    "Find the largest training.batch_size that fits: two small ones are compiled to estimate it.",
+)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON.")
 flags.DEFINE_string("compiled_file", "", "Where to write the compiled program, as text.")
 
 TOOLS = pathlib.Path(__file__).resolve().parent
 LOWERING, COMPILER = "venv-tpu", "venv-tpu-compiler"  # targets of make, whose environments have these names
 SMALL_ROWS = 8  # of a core's micro-batch: the first of the two from which the largest is estimated
-MIB = 2 ** 20
+MIB = 2**20
 COMPILED = "compiled.hlo"
 
 
@@ -70,8 +73,11 @@ class Slice:
     def roofline(self, facts: dict[str, Any]) -> dict[str, float]:
         """Returns the seconds that the products, the memory and the all-reduces of a step take at the peak rates."""
         sent = 2 * (self.chips - 1) / self.chips * sum(facts["all_reduces"])  # by each chip of a ring
-        return {"products": facts["flop"] * self.cores_per_chip / self.bf16,
-                "memory": facts["bytes"] * self.cores_per_chip / self.hbm, "all_reduces": sent / self.links}
+        return {
+            "products": facts["flop"] * self.cores_per_chip / self.bf16,
+            "memory": facts["bytes"] * self.cores_per_chip / self.hbm,
+            "all_reduces": sent / self.links,
+        }
 
 
 def python_of(environment: str) -> str:
@@ -97,8 +103,9 @@ def slice_of(topology: str) -> Slice:
 
 def ask_compiler(*arguments: str) -> dict[str, Any]:
     """Returns what `tpu_compiler.py` says; raises TooLargeError, or ValueError with the compiler's reason."""
-    done = subprocess.run([python_of(COMPILER), str(TOOLS / "tpu_compiler.py"), *arguments], check=False,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [python_of(COMPILER), str(TOOLS / "tpu_compiler.py"), *arguments], check=False, capture_output=True, text=True
+    )
     if done.returncode:
         raise ValueError(f"the TPU compiler ended with status {done.returncode}: {done.stderr.strip()[-600:]}")
     facts = json.loads(done.stdout.splitlines()[-1])
@@ -114,10 +121,18 @@ def lower(where: Slice, settings: list[str], proto_file: str) -> None:
     """Writes the HLO of a train step for a core of the slice; `settings` are --config and --set. Raises ValueError with
     the reason that stops it.
     """
-    done = subprocess.run([
-        python_of(LOWERING), str(TOOLS / "lower_for_tpu.py"), *settings, f"--replicas={where.cores}",
-        f"--proto_file={proto_file}"
-    ], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            python_of(LOWERING),
+            str(TOOLS / "lower_for_tpu.py"),
+            *settings,
+            f"--replicas={where.cores}",
+            f"--proto_file={proto_file}",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise ValueError(reason or f"the lowering ended with status {done.returncode}")
@@ -132,8 +147,10 @@ def compile_step(where: Slice, settings: list[str], folder: str) -> dict[str, An
     facts = ask_compiler(where.topology, proto, compiled)
     memory = facts["memory"]
     together = sum(memory.values()) - 2 * memory["aliased"]  # outputs in place of arguments
-    return facts | {"memory": memory | {"together": together},
-                    "seconds": {"lower": lowered - begin, "compile": time.monotonic() - lowered}}
+    return facts | {
+        "memory": memory | {"together": together},
+        "seconds": {"lower": lowered - begin, "compile": time.monotonic() - lowered},
+    }
 
 
 def report_on(where: Slice, rows: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -142,15 +159,22 @@ def report_on(where: Slice, rows: int, facts: dict[str, Any]) -> dict[str, Any]:
     step = max(parts.values())
     kinds = ", ".join(f"{kind} {memory[kind] / MIB:,.1f}" for kind in memory if kind != "together")
     times = ", ".join(f"{name} {seconds * 1e3:,.2f}" for name, seconds in parts.items())
-    print(f"{where.topology}: {where.cores} cores, {rows} rows, {rows / where.cores:g} a core; lowered in "
-          f"{facts['seconds']['lower']:.0f} s, compiled in {facts['seconds']['compile']:.0f} s\n"
-          f"memory of a core in MiB: {kinds}; together {memory['together'] / MIB:,.1f} of "
-          f"{where.usable / MIB:,.0f}: fits\n"
-          f"work of a core: {facts['flop'] / 1e9:,.1f} GFLOP, {facts['bytes'] / 1e9:,.1f} GB read and written, "
-          f"{len(facts['all_reduces'])} all-reduces of {sum(facts['all_reduces']) / 1e6:,.1f} MB\n"
-          f"roofline in ms: {times}; a step {step * 1e3:,.2f}, {rows / step:,.0f} rows/s", flush=True)
-    return facts | {"slice": dataclasses.asdict(where), "batch_size": rows, "fits": True,
-                    "roofline_seconds": parts | {"step": step}}
+    print(
+        f"{where.topology}: {where.cores} cores, {rows} rows, {rows / where.cores:g} a core; lowered in "
+        f"{facts['seconds']['lower']:.0f} s, compiled in {facts['seconds']['compile']:.0f} s\n"
+        f"memory of a core in MiB: {kinds}; together {memory['together'] / MIB:,.1f} of "
+        f"{where.usable / MIB:,.0f}: fits\n"
+        f"work of a core: {facts['flop'] / 1e9:,.1f} GFLOP, {facts['bytes'] / 1e9:,.1f} GB read and written, "
+        f"{len(facts['all_reduces'])} all-reduces of {sum(facts['all_reduces']) / 1e6:,.1f} MB\n"
+        f"roofline in ms: {times}; a step {step * 1e3:,.2f}, {rows / step:,.0f} rows/s",
+        flush=True,
+    )
+    return facts | {
+        "slice": dataclasses.asdict(where),
+        "batch_size": rows,
+        "fits": True,
+        "roofline_seconds": parts | {"step": step},
+    }
 
 
 def largest_rows(usable: int, measured: Mapping[int, int]) -> int:
@@ -174,6 +198,7 @@ def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> 
                 print(f"{rows} rows: {error}", flush=True)
                 rows -= SMALL_ROWS
         return rows
+
     rows = compile_at_most(2 * SMALL_ROWS)
     if rows > SMALL_ROWS:
         rows = largest_rows(usable, {rows: report["memory"]["together"] for rows, report in made.items()})
@@ -182,11 +207,14 @@ def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> 
     return [*(report for other, report in made.items() if other != rows), made[rows]]
 
 
-def reports(where: Slice, training: TrainingConfig, settings: list[str], folder: str,
-            largest_batch: bool) -> list[dict[str, Any]]:
+def reports(
+    where: Slice, training: TrainingConfig, settings: list[str], folder: str, largest_batch: bool
+) -> list[dict[str, Any]]:
     """Compiles the configured batch, or searches the largest; the last one is the answer."""
+
     def compile_rows(rows: int) -> dict[str, Any]:
         return report_on(where, rows, compile_step(where, [*settings, f"--set=training.batch_size={rows}"], folder))
+
     if not largest_batch:
         return [compile_rows(training.batch_size)]
     shares = where.cores * training.accumulation_steps

@@ -31,32 +31,52 @@ if TYPE_CHECKING:
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours", "peft")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
-CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length",
-                  "max_answer_length", "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "scheme",
-                  "constrain")
+CHANGE_ANSWERS = (
+    "max_seq_length",
+    "truncate",
+    "doc_stride",
+    "document_context",
+    "max_query_length",
+    "max_answer_length",
+    "n_best_size",
+    "version_2_with_negative",
+    "null_score_diff_threshold",
+    "scheme",
+    "constrain",
+)
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
-flags.DEFINE_enum("to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.",
-                  required=True)
+flags.DEFINE_enum(
+    "to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.", required=True
+)
 flags.DEFINE_string("input", None, "A checkpoint's prefix, a folder or a .keras file.", required=True)
 flags.DEFINE_string("output", None, "A new folder.", required=True)
 flags.DEFINE_string("bert_config_file", "", "bert_config.json, if it is not beside --input.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --input.")
-flags.DEFINE_bool("do_lower_case", None,
-                  "Whether the vocabulary is lower-cased; by default detected from the files or the entries.")
+flags.DEFINE_bool(
+    "do_lower_case", None, "Whether the vocabulary is lower-cased; by default detected from the files or the entries."
+)
 flags.DEFINE_enum(
-    "head", "", ["", "classifier", "choice", "tagger", "pretraining"],
+    "head",
+    "",
+    ["", "classifier", "choice", "tagger", "pretraining"],
     "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two "
     "models "
-    "of an ELECTRA in TF 1, the generator.")
+    "of an ELECTRA in TF 1, the generator.",
+)
 flags.DEFINE_enum(
-    "hidden_act", "", ["", "gelu", "gelu_erf"],
-    "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
-flags.DEFINE_list("labels", [],
-                  "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
-flags.DEFINE_string("leave_out", "",
-                    "A regular expression: weights of --input whose whole name matches are not converted.")
+    "hidden_act",
+    "",
+    ["", "gelu", "gelu_erf"],
+    "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.",
+)
+flags.DEFINE_list(
+    "labels", [], "Names of the classes of --input, in the order of its outputs, instead of those in its files."
+)
+flags.DEFINE_string(
+    "leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted."
+)
 flags.DEFINE_alias("drop", "leave_out")
 define_base("input")
 flags.DEFINE_bool("merge_adapters", False, "Merge the adapters of --input into their base, and write the merged model.")
@@ -83,6 +103,7 @@ class Settings:
 def read_source(formats: types.ModuleType, settings: Settings, expected: str) -> "StoredModel":
     """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
     from official_bert.models.interchange import casing, stored_models
+
     name, _ = formats.find_format(settings.input)
     name = "ours" if name == "keras" else name
     if expected not in ("", name):
@@ -99,17 +120,20 @@ def read_source(formats: types.ModuleType, settings: Settings, expected: str) ->
         model = dataclasses.replace(model, config=values)
     if settings.hidden_act:
         model = dataclasses.replace(
-            model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))
+            model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act)
+        )
     model = casing.with_vocabulary(model, settings.vocab_file)
     if settings.head == "pretraining" and model.head != "pretraining":
         raise ValueError(
-            f"--head=pretraining: expected an ELECTRA of TF 1, or a model with the masked-LM head, got {model.origin}")
+            f"--head=pretraining: expected an ELECTRA of TF 1, or a model with the masked-LM head, got {model.origin}"
+        )
     if settings.head in ("classifier", "choice", "tagger"):
         model = formats.as_head(model, settings.head)
     if settings.labels:
         model = with_labels(model, settings.labels)
     return dataclasses.replace(
-        model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
+        model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin)
+    )
 
 
 def check_adapters(model: "StoredModel", settings: Settings) -> None:
@@ -119,8 +143,10 @@ def check_adapters(model: "StoredModel", settings: Settings) -> None:
         reader, found = ("another format", "--to=peft") if alone else ("adapters", model.origin)
         raise ValueError(f"--merge_adapters: expected {reader} with it, got {found}; it would do nothing")
     if model.adapters and not (alone or settings.merge_adapters):
-        raise ValueError(f"--to={settings.to}: {settings.input} has adapters for a base: --merge_adapters writes the "
-                         "merged model, --to=peft the adapters")
+        raise ValueError(
+            f"--to={settings.to}: {settings.input} has adapters for a base: --merge_adapters writes the "
+            "merged model, --to=peft the adapters"
+        )
 
 
 def with_labels(model: "StoredModel", labels: list[str]) -> "StoredModel":
@@ -142,43 +168,58 @@ def leave_out(model: "StoredModel", names: str) -> "StoredModel":
         pattern = re.compile(names)
     except re.error as error:
         raise ValueError(f"--leave_out={names}: not a regular expression: {error}") from None
-    weights = {name: weight for name, weight in model.weights.items()
-               if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
+    weights = {
+        name: weight
+        for name, weight in model.weights.items()
+        if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)
+    }
     from official_bert.models import encoder
+
     head = model.head if any(not name.startswith(encoder.ENCODER_PREFIXES) for name in weights) else ""
-    return dataclasses.replace(model, weights=weights, head=head,
-                               generator=model.generator if head == model.head else None,
-                               unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
+    return dataclasses.replace(
+        model,
+        weights=weights,
+        head=head,
+        generator=model.generator if head == model.head else None,
+        unknown=[name for name in model.unknown if not pattern.fullmatch(name)],
+    )
 
 
 def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
     """Returns three rows of random tokens and segments, of different lengths."""
     rng, length = np.random.default_rng(0), min(32, config.longest_row)
     mask = (np.arange(length) < np.array([[length], [length // 2], [length - 1]])).astype(np.int32)
-    return {"input_ids": rng.integers(0, config.vocab_size, mask.shape, np.int32) * mask, "input_mask": mask,
-            "segment_ids": rng.integers(0, max(config.type_vocab_size, 1), mask.shape, np.int32) * mask,
-            "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32)}
+    return {
+        "input_ids": rng.integers(0, config.vocab_size, mask.shape, np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": rng.integers(0, max(config.type_vocab_size, 1), mask.shape, np.int32) * mask,
+        "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32),
+    }
 
 
-def computed(formats: types.ModuleType, stored: "StoredModel", name: str, folder: str,
-             model: "keras.Model | None" = None) -> dict[str, np.ndarray]:
+def computed(
+    formats: types.ModuleType, stored: "StoredModel", name: str, folder: str, model: "keras.Model | None" = None
+) -> dict[str, np.ndarray]:
     """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes
     the encoder's.
     """
     from official_bert.models.interchange.stored_models import require_config
+
     inputs = random_inputs(require_config(stored))
     outputs = formats.outputs(formats.make_model(stored) if model is None else model, inputs)
     if name == "keras_hub":
         outputs |= formats.module_of(name).outputs(folder, inputs)
     missing = {
-        "pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias",
-        "nsp_logits": "next_sentence/output_bias"
+        "pooled_output": "pooler/kernel",
+        "mlm_logits": "masked_lm/output_bias",
+        "nsp_logits": "next_sentence/output_bias",
     }
     return {key: value for key, value in outputs.items() if key not in missing or missing[key] in stored.weights}
 
 
-def largest_differences(formats: types.ModuleType, source: "StoredModel", model: "keras.Model", settings: Settings,
-                        folder: str) -> dict[str, float]:
+def largest_differences(
+    formats: types.ModuleType, source: "StoredModel", model: "keras.Model", settings: Settings, folder: str
+) -> dict[str, float]:
     """Returns the largest difference of each output between the source, made as `model`, and the model written to
     `folder`.
     """
@@ -205,6 +246,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
     from official_bert.models.interchange.projects import ours
     from official_bert.models.run_folder import RunFolder, tuned_for
     from official_bert.tasks.loading import MODULES, load_task
+
     run = RunFolder.holding(settings.input)
     config = run.recorded_config() if run else None
     if config is None or config.task not in MODULES or config.task == "pretraining":
@@ -224,8 +266,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
 
 
 def facts_without_place(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> list[tuple[str, str]]:
-    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again.
-    """
+    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
     facts = []
     if settings.to in ("tf1", "peft") and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
@@ -238,11 +279,19 @@ def facts_without_place(formats: types.ModuleType, source: "StoredModel", settin
     if settings.to in ("tf1", "keras_hub") and source.pooling:
         facts.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
     if options := options_of_run(source, settings):
-        facts.append(("options of the run that change its answers", ", ".join(f"{key}: {value}"
-                                                                              for key, value in options.items())))
+        facts.append(
+            (
+                "options of the run that change its answers",
+                ", ".join(f"{key}: {value}" for key, value in options.items()),
+            )
+        )
     if settings.to == "tf1" and source.do_lower_case is False and formats.read(settings.output).do_lower_case is None:
-        facts.append(("the casing",
-                      "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
+        facts.append(
+            (
+                "the casing",
+                "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_...",
+            )
+        )
     return facts
 
 
@@ -251,13 +300,15 @@ def refuse_casing_of_name(source: "StoredModel", output: str) -> None:
     and it is not.
     """
     from official_bert.models.interchange import casing
+
     lower_case = casing.of_folder(os.path.join(output, "bert_model.ckpt"), source.vocab)
     if None not in (lower_case, source.do_lower_case) and lower_case != source.do_lower_case:
         yes, no = ("", "not ") if lower_case else ("not ", "")
         raise ValueError(
             f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no "
             f"other "
-            f"place for, but it is {no}lower-cased for {source.origin}")
+            f"place for, but it is {no}lower-cased for {source.origin}"
+        )
 
 
 def describe_source(source: "StoredModel", settings: Settings) -> None:
@@ -265,6 +316,7 @@ def describe_source(source: "StoredModel", settings: Settings) -> None:
     fit.
     """
     from official_bert.models.interchange import stored_models
+
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     if spare := stored_models.check_vocabulary_rows(source, is_own=not settings.vocab_file):
@@ -291,13 +343,15 @@ def write_checked(formats: types.ModuleType, source: "StoredModel", settings: Se
         worst = max(differences.values())
         if not worst <= LARGEST:
             raise ValueError(
-                f"--output={settings.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
+                f"--output={settings.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}"
+            )
     return left_out, worst
 
 
 def main(_: list[str]) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats
+
     require_new_folder(FLAGS.output, "--output")
     settings = from_flags(Settings, FLAGS)
     source = read_source(formats, settings, FLAGS["from"].value or "")

@@ -41,47 +41,80 @@ from official_bert.text.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
-flags.DEFINE_string("output_file", None,
-                    "Comma-separated TFRecord files; name@8 stands for name-00000-of-00008 and so on.", required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary, one WordPiece per line, or another tokenizer's folder.",
-                    required=True)
+flags.DEFINE_string(
+    "output_file",
+    None,
+    "Comma-separated TFRecord files; name@8 stands for name-00000-of-00008 and so on.",
+    required=True,
+)
+flags.DEFINE_string(
+    "vocab_file", None, "The vocabulary, one WordPiece per line, or another tokenizer's folder.", required=True
+)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text (uncased models).")
 flags.DEFINE_bool("do_whole_word_mask", False, "Mask whole words: 2018's name of --masking=whole_word.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an instance, padding included.")
 flags.DEFINE_integer("max_predictions_per_seq", 20, "The most masked tokens of an instance.")
 flags.DEFINE_integer("random_seed", 12345, "The seed of all random choices.")
-flags.DEFINE_integer("dupe_factor", None, "Passes over the text, each with other pairs and masks (default 10; 1 for "
-                     "--masking=dynamic).")
+flags.DEFINE_integer(
+    "dupe_factor", None, "Passes over the text, each with other pairs and masks (default 10; 1 for --masking=dynamic)."
+)
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents whose instances aim at a random shorter length.")
 flags.DEFINE_bool("gzip_compress", False, "Write gzip files.")
-flags.DEFINE_enum("masking", "token", ["token", "whole_word", "span", "ngram", "dynamic"],
-                  "What is masked; dynamic: nothing yet, training masks anew in each epoch.")
+flags.DEFINE_enum(
+    "masking",
+    "token",
+    ["token", "whole_word", "span", "ngram", "dynamic"],
+    "What is masked; dynamic: nothing yet, training masks anew in each epoch.",
+)
 flags.DEFINE_string(
-    "word_separator", "",
+    "word_separator",
+    "",
     "One character between the words of the text, which is left out: each word is a unit of masking "
-    "(Chinese whole words).")
+    "(Chinese whole words).",
+)
 flags.DEFINE_list(
-    "phrase_marks", [],
-    "What begins and what ends a phrase or an entity in the text, such as '[[,]]': each is a unit of "
-    "masking (ERNIE).")
-flags.DEFINE_enum("segmenter", "", ["", "jieba"], "Finds the words of Chinese text, which are units of masking (needs "
-                  "requirements-chinese.txt).")
+    "phrase_marks",
+    [],
+    "What begins and what ends a phrase or an entity in the text, such as '[[,]]': each is a unit of masking (ERNIE).",
+)
+flags.DEFINE_enum(
+    "segmenter",
+    "",
+    ["", "jieba"],
+    "Finds the words of Chinese text, which are units of masking (needs requirements-chinese.txt).",
+)
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
 flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths in words (--masking=span).")
 flags.DEFINE_integer("span_longest", 10, "The most words of a span (--masking=span).")
 flags.DEFINE_integer("ngram_longest", 3, "The most words of an n-gram (--masking=ngram).")
-flags.DEFINE_enum("sentence_task", "nsp", ["nsp", "sop", "none"],
-                  "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).")
-flags.DEFINE_bool("copies_apart", None, "Draw no random second segment from a document of the same text (default: if "
-                  "prepare_corpus has put copies of documents into the text; otherwise all is as in 2018).")
 flags.DEFINE_enum(
-    "order", "2018", ["2018", "sharded"], "One random order over the whole corpus, as in 2018, or one per "
-    "file: faster, but with other instances, and random segments come from the same file's documents.")
-flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache Beam (--order=sharded only; needs "
-                  "requirements-beam.txt).")
+    "sentence_task",
+    "nsp",
+    ["nsp", "sop", "none"],
+    "Second segments: the next or a random one (BERT), in or out of order (ALBERT), or none (RoBERTa).",
+)
+flags.DEFINE_bool(
+    "copies_apart",
+    None,
+    "Draw no random second segment from a document of the same text (default: if "
+    "prepare_corpus has put copies of documents into the text; otherwise all is as in 2018).",
+)
+flags.DEFINE_enum(
+    "order",
+    "2018",
+    ["2018", "sharded"],
+    "One random order over the whole corpus, as in 2018, or one per "
+    "file: faster, but with other instances, and random segments come from the same file's documents.",
+)
+flags.DEFINE_enum(
+    "engine",
+    "local",
+    ["local", "beam"],
+    "This machine, or Apache Beam (--order=sharded only; needs requirements-beam.txt).",
+)
 flags.DEFINE_string("beam_options", "", "Beam's own flags, such as '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
 flags.DEFINE_string("token_store", "", "A folder for the tokenized text, so that it can be used again.")
@@ -97,10 +130,29 @@ USUAL_BYTES_A_TOKEN = 4.7  # of English
 GZIP_SHARE, USUAL_GZIP_SHARE = 0.2, 0.32
 CONTENT = "records and temporary files"
 TOKENS = "tokens"  # the token store, in the work folder
-DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob",
-            "sentence_task", "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate",
-            "span_p", "span_longest", "ngram_longest", "word_separator", "phrase_marks", "segmenter", "copies_apart",
-            "order", "gzip_compress")  # the output depends on these and on the text only
+DECIDING = (
+    "max_seq_length",
+    "max_predictions_per_seq",
+    "random_seed",
+    "dupe_factor",
+    "short_seq_prob",
+    "sentence_task",
+    "masking",
+    "do_whole_word_mask",
+    "masked_lm_prob",
+    "mask_rate",
+    "keep_rate",
+    "random_rate",
+    "span_p",
+    "span_longest",
+    "ngram_longest",
+    "word_separator",
+    "phrase_marks",
+    "segmenter",
+    "copies_apart",
+    "order",
+    "gzip_compress",
+)  # the output depends on these and on the text only
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
@@ -153,18 +205,28 @@ def output_files(names: str) -> list[str]:
 def refuse_unread_options(values: Any) -> None:
     """Raises ValueError for an option on the command line that the chosen mode ignores (`values`: absl's `values`)."""
     dynamic, beam = values.masking == "dynamic", values.engine == "beam"
-    refuse_unread(values, [
-        (["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"], not dynamic,
-         "another --masking than dynamic"),
-        (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
-        (["ngram_longest"], values.masking == "ngram", "--masking=ngram"),
-        (["word_separator", "phrase_marks", "segmenter"], values.masking != "token" or values.do_whole_word_mask,
-         "another --masking than token"),
-        (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
-        (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
-        (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
-        (["word_separator", "phrase_marks", "segmenter"], not beam, "--engine=local"),
-        (["beam_options"], beam, "--engine=beam")])
+    refuse_unread(
+        values,
+        [
+            (
+                ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"],
+                not dynamic,
+                "another --masking than dynamic",
+            ),
+            (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
+            (["ngram_longest"], values.masking == "ngram", "--masking=ngram"),
+            (
+                ["word_separator", "phrase_marks", "segmenter"],
+                values.masking != "token" or values.do_whole_word_mask,
+                "another --masking than token",
+            ),
+            (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
+            (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
+            (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
+            (["word_separator", "phrase_marks", "segmenter"], not beam, "--engine=local"),
+            (["beam_options"], beam, "--engine=beam"),
+        ],
+    )
     if values.do_whole_word_mask and values["masking"].present:
         raise ValueError(f"--do_whole_word_mask: expected no --masking with it, got {values.masking}")
     if beam and values["order"].present and values.order != "sharded":
@@ -181,24 +243,30 @@ def holds_copies(input_file: str) -> bool:
 def instance_config(values: Any) -> InstanceConfig:
     """Returns the configuration of instances (`values`: absl's `FLAGS`)."""
     strategy = "whole_word" if values.do_whole_word_mask else values.masking
-    masking = from_flags(MaskingConfig, values, strategy=strategy,
-                         rate=values.masked_lm_prob) if strategy != "dynamic" else None
+    masking = (
+        from_flags(MaskingConfig, values, strategy=strategy, rate=values.masked_lm_prob)
+        if strategy != "dynamic"
+        else None
+    )
     dupe_factor = values.dupe_factor if values.dupe_factor is not None else 1 if masking is None else 10
-    return from_flags(InstanceConfig, values, dupe_factor=dupe_factor, copies_apart=bool(values.copies_apart),
-                      masking=masking)
+    return from_flags(
+        InstanceConfig, values, dupe_factor=dupe_factor, copies_apart=bool(values.copies_apart), masking=masking
+    )
 
 
 def units_of(settings: Settings) -> TextUnits:
     """Returns the units that the text gives. Raises ValueError if the tokenizer has no words of its own, or the
     segmenter is not there.
     """
-    units = TextUnits(word_separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks),
-                      segmenter=settings.segmenter)
+    units = TextUnits(
+        word_separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks), segmenter=settings.segmenter
+    )
     if units and loading.lower_cases(settings.vocab_file) is not None:
         raise ValueError(
             f"--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
             f"{settings.vocab_file}: "
-            "other tokenizers read the space before a word too")
+            "other tokenizers read the space before a word too"
+        )
     if units.segmenter:
         import jieba  # noqa: F401 (now, not when the text is read)
     return units
@@ -214,11 +282,13 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             nonlocal done
             done += size
             reporter.show("tokenizing", done / max(1, total))
+
         reporter.show("tokenizing", 0)
         tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), units_of(settings)
         tokenizer = UnitTokenizer(tokenizer, units) if units else tokenizer
-        store = token_store.build_store(folder, description, tokenizer, settings.num_workers, add,
-                                        discard=settings.discard)
+        store = token_store.build_store(
+            folder, description, tokenizer, settings.num_workers, add, discard=settings.discard
+        )
     return store
 
 
@@ -232,8 +302,12 @@ def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
     """Warns if lower-casing deletes much of the text, by the beginnings of the first files."""
     lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
     if lower_cases and (deleted := deleted_share(inputs)) > MOST_LOST:
-        warn([f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
-              "Use --do_lower_case=False, with a vocabulary that was made so"])
+        warn(
+            [
+                f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
+                "Use --do_lower_case=False, with a vocabulary that was made so"
+            ]
+        )
 
 
 def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:
@@ -253,16 +327,26 @@ def create_on_beam(settings: Settings) -> Account:
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
     config, outputs = settings.config, settings.outputs
-    inputs, targets = beam_generation.match_files(
-        settings.input_file), [*outputs, *filter(None, [settings.report_file])]
+    inputs, targets = (
+        beam_generation.match_files(settings.input_file),
+        [*outputs, *filter(None, [settings.report_file])],
+    )
     if both := sorted({*map(absolute, [*inputs, settings.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
     # Other stores may be known to Beam alone.
     patterns = ",".join(itertools.filterfalse(is_remote, settings.input_file.split(",")))
     preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns, may_be_packed=True)
-    account, poor = beam_generation.generate(inputs, outputs, settings.vocab_file, settings.do_lower_case,
-                                             settings.on_bad_text, config, settings.random_seed, settings.gzip_compress,
-                                             shlex.split(settings.beam_options))
+    account, poor = beam_generation.generate(
+        inputs,
+        outputs,
+        settings.vocab_file,
+        settings.do_lower_case,
+        settings.on_bad_text,
+        config,
+        settings.random_seed,
+        settings.gzip_compress,
+        shlex.split(settings.beam_options),
+    )
     warn(generator.label_warnings(config, poor, len(outputs)))
     warn_of_unknown_words(settings, account["unknown"], account["tokens"])
     if config.masking:
@@ -278,12 +362,22 @@ def create_here(settings: Settings) -> Account:
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
     warn(provenance.doubts(inputs))
-    preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file],
-                            settings.input_file, may_be_packed=True)
+    preflight.check_outputs(
+        [*outputs, *filter(None, [settings.report_file])],
+        [*inputs, settings.vocab_file],
+        settings.input_file,
+        may_be_packed=True,
+    )
     preflight.check_folder(settings.scratch)
     preflight.reserve_handles(len(outputs) if settings.order == "2018" else 2 * settings.num_workers)
-    description = token_store.describe(inputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text,
-                                       files_end_documents=settings.order == "sharded", units=units)
+    description = token_store.describe(
+        inputs,
+        settings.vocab_file,
+        settings.do_lower_case,
+        settings.on_bad_text,
+        files_end_documents=settings.order == "sharded",
+        units=units,
+    )
     if settings.token_store:
         token_store.check_store_folder(settings.token_store)
         token_store.open_store(settings.token_store, description)
@@ -297,13 +391,16 @@ def create_here(settings: Settings) -> Account:
         warn_of_deleted_accents(settings, inputs)
         if units and not store.count_within(np.arange(2 * facts.size) >= facts.size):
             raise ValueError(
-                f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none")
+                f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none"
+            )
         unknown = store.count_within(facts.is_unknown)
         warn_of_unknown_words(settings, unknown, len(store.tokens))
         if config.masking and len(store.tokens):
             warn(
-                single_token_doubts(config.masking.strategy,
-                                    float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))
+                single_token_doubts(
+                    config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())
+                )
+            )
         check_disk(settings, facts, len(store.tokens))
         shards = len(outputs) if settings.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)
@@ -311,17 +408,22 @@ def create_here(settings: Settings) -> Account:
         warn(generator.label_warnings(config, poor, shards))
         maker = Generator(store, config, facts, settings.random_seed, Scratch(settings.scratch), reporter.show)
         counts = maker.write(outputs, settings.order, settings.gzip_compress, settings.num_workers, work)
-        return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                "unknown": unknown, "counts": counts}
+        return {
+            "documents": store.num_documents,
+            "sentences": store.num_sentences,
+            "tokens": len(store.tokens),
+            "unknown": unknown,
+            "counts": counts,
+        }
 
 
 def deciding_values(settings: Settings, description: dict) -> dict[str, Any]:
     """Returns everything that the bytes of the outputs depend on, by option."""
-    return {f"--{name}": value
-            for name, value in settings.deciding.items()} | {
-                "--copies_apart": settings.copies_apart, "text or vocabulary": description, "--output_file": list(
-                    map(absolute, settings.outputs))
-            }
+    return {f"--{name}": value for name, value in settings.deciding.items()} | {
+        "--copies_apart": settings.copies_apart,
+        "text or vocabulary": description,
+        "--output_file": list(map(absolute, settings.outputs)),
+    }
 
 
 def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
@@ -329,8 +431,9 @@ def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
     has finished.
     """
     scratch, records = generator.expected_bytes(settings.config, facts, tokens)
-    preflight.check_disk(bytes_by_folder(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1)),
-                         CONTENT)
+    preflight.check_disk(
+        bytes_by_folder(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1)), CONTENT
+    )
 
 
 def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None:
@@ -338,8 +441,9 @@ def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None
     store, scratch, records = generator.likely_bytes(settings.config, facts, int(size / USUAL_BYTES_A_TOKEN))
     needed = bytes_by_folder(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1))
     folder = settings.token_store or os.path.join(settings.work, TOKENS)
-    needed[os.path.dirname(absolute(settings.token_store or settings.work))] += max(0,
-                                                                                    store - preflight.bytes_in(folder))
+    needed[os.path.dirname(absolute(settings.token_store or settings.work))] += max(
+        0, store - preflight.bytes_in(folder)
+    )
     preflight.announce_disk(needed, CONTENT)
 
 
@@ -359,17 +463,21 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
     size = max(words) + 1  # ids from there on continue a unit of the text
     balance = YieldReport()
     balance.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
-    balance.repeat(f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] *
-                   (config.dupe_factor - 1))
+    balance.repeat(
+        f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1)
+    )
     balance.repeat("as random next segments", tokens=counts.random_tokens)
     if account["unknown"]:
         balance.note("[UNK]", tokens=account["unknown"])
     if counts.copies:
-        balance.note("documents of the same text as an earlier one: no random next segment comes from a copy",
-                     documents=counts.copies)
+        balance.note(
+            "documents of the same text as an earlier one: no random next segment comes from a copy",
+            documents=counts.copies,
+        )
     for reason, tokens, examples in (
-            ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
-            ("a word alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
+        ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
+        ("a word alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples),
+    ):
         for place, example in enumerate(examples):
             text = " ".join(words.get(index % size, "?") for index in example).replace(" ##", "")
             balance.drop(reason, text, tokens=0 if place else tokens)
@@ -389,7 +497,8 @@ def with_tokenizer(settings: Settings) -> Settings:
     if task != "none" and loading.load(settings.vocab_file).template.separators > 1:
         raise ValueError(
             f"--sentence_task={task}: expected none for {settings.vocab_file}, whose rows of two texts have "
-            "two separators: such models learn words alone")
+            "two separators: such models learn words alone"
+        )
     return dataclasses.replace(settings, do_lower_case=lower_case)
 
 
@@ -404,19 +513,34 @@ def create(settings: Settings) -> None:
     warn(config.masking.doubts(config.max_seq_length, config.max_predictions_per_seq) if config.masking else [])
     account = (create_on_beam if settings.engine == "beam" else create_here)(settings)
     counts: Counts = account["counts"]
-    present(report(account, config, settings.vocab_file), settings.report_file, settings.show_examples,
-            instances=counts.instances, second_labels=counts.second_labels, files=settings.outputs)
-    print(f"{account['tokens']:,} tokens ({account['unknown']:,} [UNK]) -> {counts.instances:,} instances, "
-          f"{counts.second_labels:,} with label 1, in {len(settings.outputs)} file{'s' * (len(settings.outputs) > 1)}; "
-          f"{time.monotonic() - begin:.1f} s")
+    present(
+        report(account, config, settings.vocab_file),
+        settings.report_file,
+        settings.show_examples,
+        instances=counts.instances,
+        second_labels=counts.second_labels,
+        files=settings.outputs,
+    )
+    print(
+        f"{account['tokens']:,} tokens ({account['unknown']:,} [UNK]) -> {counts.instances:,} instances, "
+        f"{counts.second_labels:,} with label 1, in {len(settings.outputs)} file{'s' * (len(settings.outputs) > 1)}; "
+        f"{time.monotonic() - begin:.1f} s"
+    )
 
 
 def main(_: list[str]) -> None:
     """Turns text into records; a stopped run leaves at most its work folder."""
     interruption.end_on_signals()
     refuse_unread_options(FLAGS)
-    create(from_flags(Settings, FLAGS, outputs=output_files(FLAGS.output_file), config=instance_config(FLAGS),
-                      deciding={name: FLAGS[name].value for name in DECIDING}))
+    create(
+        from_flags(
+            Settings,
+            FLAGS,
+            outputs=output_files(FLAGS.output_file),
+            config=instance_config(FLAGS),
+            deciding={name: FLAGS[name].value for name in DECIDING},
+        )
+    )
 
 
 if __name__ == "__main__":

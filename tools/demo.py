@@ -48,16 +48,21 @@ CUT_AFTER = 40  # sentences: a corpus of fewer documents is cut into pieces of t
 def reference_documents() -> list[str]:
     """Returns the sections of Python's language reference as prose, without code, grammar and repeated paragraphs."""
     from pydoc_data.topics import topics
+
     seen: set[str] = set()
     documents = []
     for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
         for section in re.split(r"\n[^\n]+\n[*=\-~\"^]{4,}\n", "\n" + topics[name]):
             paragraphs = [
-                " ".join(re.sub(r"^\s*[*\d.]+ ", "", block).split()) for block in re.split(r"\n\s*\n", section)
+                " ".join(re.sub(r"^\s*[*\d.]+ ", "", block).split())
+                for block in re.split(r"\n\s*\n", section)
                 if not re.search(r"::=|>>>|\|$", block, re.MULTILINE)
             ]
-            prose = [text for text in dict.fromkeys(paragraphs)
-                     if text not in seen and re.search(r"([a-z]{2,},? [a-z]+ ){2}.*[.:;)]$", text)]
+            prose = [
+                text
+                for text in dict.fromkeys(paragraphs)
+                if text not in seen and re.search(r"([a-z]{2,},? [a-z]+ ){2}.*[.:;)]$", text)
+            ]
             seen.update(prose)
             if len(prose) >= 3:
                 documents.append("\n".join(prose))
@@ -67,8 +72,14 @@ def reference_documents() -> list[str]:
 def run(*command: str) -> None:
     """Runs a command of this project as a user would, and shows its output."""
     shown = " ".join(map(shlex.quote, command))
-    print(" \\\n".join(textwrap.wrap(f"$ python {shown}", 118, subsequent_indent="    ", break_long_words=False,
-                                            break_on_hyphens=False)), flush=True)
+    print(
+        " \\\n".join(
+            textwrap.wrap(
+                f"$ python {shown}", 118, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+            )
+        ),
+        flush=True,
+    )
     finished = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
     if finished.returncode:
         raise SystemExit(finished.returncode)
@@ -89,16 +100,19 @@ def from_here(corpus: str) -> str:
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
-    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones.
-    """
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones."""
     documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
     if len(documents) < FEWEST_DOCUMENTS:
-        documents = [document[start:start + CUT_AFTER] for document in documents
-                     for start in range(0, len(document), CUT_AFTER)]
-    held_out_documents = documents[HELD_OUT_EVERY - 1::HELD_OUT_EVERY]
+        documents = [
+            document[start : start + CUT_AFTER]
+            for document in documents
+            for start in range(0, len(document), CUT_AFTER)
+        ]
+    held_out_documents = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     if not held_out_documents:
-        raise ValueError(f"{prepared}: expected at least {HELD_OUT_EVERY * CUT_AFTER} sentences, "
-                         f"got {sum(map(len, documents))}")
+        raise ValueError(
+            f"{prepared}: expected at least {HELD_OUT_EVERY * CUT_AFTER} sentences, got {sum(map(len, documents))}"
+        )
     training = [document for index, document in enumerate(documents) if (index + 1) % HELD_OUT_EVERY]
     for path, part in ((train, training), (held_out, held_out_documents)):
         path.write_text("\n\n".join("\n".join(document) for document in part) + "\n", encoding="utf-8")
@@ -130,18 +144,22 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
     sentences = [sentence for document in documents for sentence in document]
     has_spaces = scripts.script_of(" ".join(sentences[:100])) == "spaced"
     blanks = _spread([_blank_between_spaces], sentences, tokenizer, count) if has_spaces else []
-    return blanks or _spread([functools.partial(_blank_of_token, whole=whole)
-                              for whole in (True, False)], sentences, tokenizer, count)
+    return blanks or _spread(
+        [functools.partial(_blank_of_token, whole=whole) for whole in (True, False)], sentences, tokenizer, count
+    )
 
 
 def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenizer, count: int) -> list[tuple[str, str]]:
     """Returns `count` blanks of different sentences, evenly spread over them; those of the first kind first."""
     blanks: dict[str, tuple[str, str]] = {}
     for blank in kinds:
-        more = [(sentence, chosen) for sentence in sentences
-                if sentence not in blanks and (chosen := blank(sentence, tokenizer))]
+        more = [
+            (sentence, chosen)
+            for sentence in sentences
+            if sentence not in blanks and (chosen := blank(sentence, tokenizer))
+        ]
         left = count - len(blanks)
-        blanks |= dict(more[::max(1, len(more) // max(1, left))][:left])
+        blanks |= dict(more[:: max(1, len(more) // max(1, left))][:left])
     return list(blanks.values())
 
 
@@ -158,12 +176,15 @@ def deletes_letters(text: pathlib.Path) -> bool:
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:
     """Returns the sentence with its middle single-piece word masked; None if it has no such word."""
     words = sentence.split()
-    whole = [index for index, word in enumerate(words[2:], 2)
-             if _is_word(word) and len(word) > 3 and len(tokenizer.tokenize(word)) == 1]
+    whole = [
+        index
+        for index, word in enumerate(words[2:], 2)
+        if _is_word(word) and len(word) > 3 and len(tokenizer.tokenize(word)) == 1
+    ]
     if not (8 <= len(words) <= 20 and whole):
         return None
     middle = whole[len(whole) // 2]
-    return " ".join([*words[:middle], "[MASK]", *words[middle + 1:]]), words[middle]
+    return " ".join([*words[:middle], "[MASK]", *words[middle + 1 :]]), words[middle]
 
 
 def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tuple[str, str] | None:
@@ -172,8 +193,11 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
     """
     tokens = tokenizer.tokenize_with_offsets(sentence)
     continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
-    blanks = [(start, end) for (token, start, end), more in zip(tokens, continued)
-              if _is_word(token.removeprefix("##")) and not (whole and (more or token.startswith("##")))]
+    blanks = [
+        (start, end)
+        for (token, start, end), more in zip(tokens, continued)
+        if _is_word(token.removeprefix("##")) and not (whole and (more or token.startswith("##")))
+    ]
     if not 8 <= len(tokens) <= 60 or not blanks:
         return None
     start, end = blanks[len(blanks) // 2]
@@ -184,8 +208,9 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
     """Makes vocabulary and records from `raw`, or from Python's reference; returns the held-out documents and the
     tokenizer.
     """
-    prepared, train, held_out, vocab = (output / name
-                                        for name in ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE))
+    prepared, train, held_out, vocab = (
+        output / name for name in ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE)
+    )
     if not raw:
         raw = str(output / "reference.jsonl")
         rows = (json.dumps({"text": text}) for text in reference_documents())
@@ -196,9 +221,16 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
     casing = [] if lower else ["--do_lower_case=False"]
     run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000", *casing)
     for text, dupes in ((train, 20), (held_out, 4)):
-        run("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
-            f"--output_file={text.with_suffix('.tfrecord')}", "--max_seq_length=64", "--max_predictions_per_seq=10",
-            f"--dupe_factor={dupes}", *casing)
+        run(
+            "tools/create_pretraining_data.py",
+            f"--input_file={text}",
+            f"--vocab_file={vocab}",
+            f"--output_file={text.with_suffix('.tfrecord')}",
+            "--max_seq_length=64",
+            "--max_predictions_per_seq=10",
+            f"--dupe_factor={dupes}",
+            *casing,
+        )
     return documents, FullTokenizer(str(vocab), lower)
 
 
@@ -218,21 +250,32 @@ def main(_: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     documents, tokenizer = make_data(from_here(FLAGS.corpus) if FLAGS.corpus else "", output)
     train, held_out, model, exported, picture = map(
-        output.joinpath, ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png"))
+        output.joinpath, ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png")
+    )
     unigram = unigram_loss(str(train), str(held_out), len(tokenizer.vocab))
     print(flush=True)
-    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}",
-        f"--input_file={train}", f"--eval_input_file={held_out}", f"--output_dir={model}",
-        *[] if tokenizer.do_lower_case else ["--do_lower_case=False"], f"--set=model.vocab_size={len(tokenizer.vocab)}",
-        *(f"--set={override}" for override in FLAGS.set))
+    run(
+        "-m",
+        "official_bert.run_pretraining",
+        f"--config={config}",
+        f"--vocab_file={output / VOCAB_FILE}",
+        f"--input_file={train}",
+        f"--eval_input_file={held_out}",
+        f"--output_dir={model}",
+        *[] if tokenizer.do_lower_case else ["--do_lower_case=False"],
+        f"--set=model.vocab_size={len(tokenizer.vocab)}",
+        *(f"--set={override}" for override in FLAGS.set),
+    )
     print(flush=True)
     loss = last_held_out_loss(model / LOG_FILE)
     curve = ("--name=mlm_loss", f"--baseline={unigram:.4f}")
     run("tools/plot_run.py", str(model), f"--output_file={picture}", *curve)
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     fill_blanks(make_blanks(documents, tokenizer), exported, output / "blanks.txt")
-    print(f"\nHeld-out masked-LM loss: {loss:.2f} nats (perplexity {math.exp(loss):.0f}); by word frequencies alone: "
-          f"{unigram:.2f} ({math.exp(unigram):.0f}). {(time.monotonic() - begin) / 60:.1f} minutes in all")
+    print(
+        f"\nHeld-out masked-LM loss: {loss:.2f} nats (perplexity {math.exp(loss):.0f}); by word frequencies alone: "
+        f"{unigram:.2f} ({math.exp(unigram):.0f}). {(time.monotonic() - begin) / 60:.1f} minutes in all"
+    )
 
 
 if __name__ == "__main__":

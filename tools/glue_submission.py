@@ -21,8 +21,9 @@ from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 FLAGS = flags.FLAGS
 flags.DEFINE_list("runs", None, "Output folders or globs; each has the files of one task or more.", required=True)
 flags.DEFINE_string("output_file", None, "The archive.", required=True)
-flags.DEFINE_bool("partial", False,
-                  "Write the archive even if files of some tasks are missing (the server will refuse it).")
+flags.DEFINE_bool(
+    "partial", False, "Write the archive even if files of some tasks are missing (the server will refuse it)."
+)
 
 
 def find_predictions(patterns: list[str]) -> dict[str, str]:
@@ -39,7 +40,8 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
         raise ValueError(
             f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found "
             f"there; "
-            "run_finetuning writes them with --do_predict")
+            "run_finetuning writes them with --do_predict"
+        )
     return paths
 
 
@@ -48,10 +50,13 @@ def main(_: list[str]) -> None:
     paths = find_predictions(FLAGS.runs)
     missing = [name for name in SUBMISSION_FILES if name not in paths]
     if missing and not FLAGS.partial:
-        raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial writes the "
-                         "archive without them")
-    with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w",
-                                                                         zipfile.ZIP_DEFLATED) as archive:
+        raise ValueError(
+            f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial writes the archive without them"
+        )
+    with (
+        written_beside(FLAGS.output_file) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for name in sorted(paths):
             archive.write(local_copy(paths[name]), f"{name}.tsv")
         archive.close()

@@ -24,9 +24,12 @@ from official_bert.text.tokenization import BasicTokenizer
 from official_bert.text.vocab import has_capitals, read_entries
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None,
-                    "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.",
-                    required=True)
+flags.DEFINE_string(
+    "task",
+    None,
+    "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.",
+    required=True,
+)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for lengths in tokens.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, to count the rows that are in both files.")
 flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default what its bytes show.")
@@ -57,6 +60,7 @@ def make_task(task: str, overrides: Sequence[str]) -> Any:
     from official_bert.config import build, to_dict
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
+
     task_overrides = ["task=glue", f"options.dataset={dataset_name(task)}"] if dataset_name(task) else [f"task={task}"]
     values = to_dict(Config())
     for override in [*task_overrides, *overrides]:
@@ -74,6 +78,7 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
     from official_bert.tasks.squad import task as squad
     from official_bert.tasks.tagging import task as tagging
     from official_bert.tasks.texts.base import TextClassification
+
     if isinstance(task, tagging.Task):
         return read_words(task, path)
     if isinstance(task, squad.Task):
@@ -85,13 +90,15 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
     raise ValueError(
         f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a "
         f"data set of "
-        "GLUE; tools/inspect_records.py shows records of pre-training")
+        "GLUE; tools/inspect_records.py shows records of pre-training"
+    )
 
 
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts with labels, scores or choices."""
     from official_bert.data.labelled_texts import joined
     from official_bert.training.task import DataFiles
+
     if held_out:
         rows = joined(task.read_tests(DataFiles(predict_file=path)))
         return Reading([], list(rows.pairs()), {})
@@ -109,25 +116,31 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
     if task.head == "regression":
         return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
     labels = list(task.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
-    totals = rows.targets.sum(
-        axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
+    totals = (
+        rows.targets.sum(axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
+    )
     return {label: int(total) for label, total in zip(labels, totals)}
 
 
 def read_words(task: Any, path: str) -> Reading:
     """Reads words with tags, or texts with entities."""
     from official_bert.data.tagged import chunk_tags
+
     file = task.read_file(path, "train")
     sentences = file.sentences
-    counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for sentence in sentences
-                                 for chunk in chunk_tags.read_chunks(sentence.tags))
+    counts = collections.Counter(
+        chunk.kind or chunk_tags.UNNAMED for sentence in sentences for chunk in chunk_tags.read_chunks(sentence.tags)
+    )
     if task.options.scheme == "plain":
         counts = collections.Counter(tag for sentence in sentences for tag in sentence.tags)
     task.with_labels_of(file)
-    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),)
-                    for sentence in sentences], [sentence.words for sentence in sentences],
-                   dict(sorted(counts.items())), [*file.notes, task.summary(file)],
-                   [(" ".join(sentence.words),) for sentence in sentences])
+    return Reading(
+        [(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),) for sentence in sentences],
+        [sentence.words for sentence in sentences],
+        dict(sorted(counts.items())),
+        [*file.notes, task.summary(file)],
+        [(" ".join(sentence.words),) for sentence in sentences],
+    )
 
 
 def read_questions(task: Any, path: str, held_out: bool) -> Reading:
@@ -136,21 +149,31 @@ def read_questions(task: Any, path: str, held_out: bool) -> Reading:
     without = sum(example.is_impossible for example in file.examples)
     texts = [(one.question, one.passage.context) for one in file.examples]
     shown = [(*text, f"-> {one.answer}") for text, one in zip(texts, file.examples)]
-    return Reading(shown, texts, {"with an answer": len(texts) - without, "without": without},
-                   list(filter(None, [file.warning()])), texts)
+    return Reading(
+        shown,
+        texts,
+        {"with an answer": len(texts) - without, "without": without},
+        list(filter(None, [file.warning()])),
+        texts,
+    )
 
 
 def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
     from official_bert.data.search.collections import is_collection
     from official_bert.data.search.rows import described_pairs
-    rows = task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(
-        path, "train")
-    all_texts = [(first, second, *negatives) for first, second, negatives in zip(
-        rows.text, rows.text_pair or (), rows.choices or [()] * len(rows))]
+
+    rows = (
+        task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(path, "train")
+    )
+    all_texts = [
+        (first, second, *negatives)
+        for first, second, negatives in zip(rows.text, rows.text_pair or (), rows.choices or [()] * len(rows))
+    ]
     alone = task.head == "embeddings"
-    sequences = [(text,) if alone else (texts[0], text) for texts in all_texts
-                 for text in (texts if alone else texts[1:])]
+    sequences = [
+        (text,) if alone else (texts[0], text) for texts in all_texts for text in (texts if alone else texts[1:])
+    ]
     labels = {"pairs": len(rows), "negatives": sum(len(texts) - 2 for texts in all_texts)}
     return Reading(all_texts, [texts[:2] for texts in all_texts], labels, [described_pairs(rows)], sequences)
 
@@ -159,13 +182,16 @@ def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
     """Returns the length of each sequence, with the special tokens, and its unit."""
     tokenizer = loading.load(vocab_file, _lower_cases(vocab_file)) if vocab_file else BasicTokenizer()
     rows = reading.sequences or reading.texts
-    extra = [tokenizer.template.extra(pair) if vocab_file else 2 + pair  # type: ignore[union-attr]
-             for pair in (False, True)]
+    extra = [
+        tokenizer.template.extra(pair) if vocab_file else 2 + pair  # type: ignore[union-attr]
+        for pair in (False, True)
+    ]
     lengths: dict[str, int] = {}
     for text in {text for row in rows for text in row}:
         lengths[text] = len(tokenizer.tokenize(text))
-    return np.array([sum(lengths[text] for text in row) + extra[len(row) > 1]
-                     for row in rows]), "tokens" if vocab_file else "words"
+    return np.array(
+        [sum(lengths[text] for text in row) + extra[len(row) > 1] for row in rows]
+    ), "tokens" if vocab_file else "words"
 
 
 def _lower_cases(vocab_file: str) -> bool:
@@ -177,8 +203,10 @@ def _lower_cases(vocab_file: str) -> bool:
 def histogram(lengths: np.ndarray) -> list[str]:
     """Lines of a histogram."""
     counts, edges = np.histogram(lengths, bins=min(BINS, int(lengths.max() - lengths.min()) + 1))
-    return [f"  {int(np.ceil(low)):>6} to {int(high):<6} {count:>8}  {'#' * int(np.ceil(BAR * count / counts.max()))}"
-            for low, high, count in zip(edges, edges[1:], counts)]
+    return [
+        f"  {int(np.ceil(low)):>6} to {int(high):<6} {count:>8}  {'#' * int(np.ceil(BAR * count / counts.max()))}"
+        for low, high, count in zip(edges, edges[1:], counts)
+    ]
 
 
 def describe(reading: Reading, path: str, vocab_file: str, longest: int) -> None:
@@ -187,8 +215,10 @@ def describe(reading: Reading, path: str, vocab_file: str, longest: int) -> None
     print("\n".join(reading.notes), end="\n" * bool(reading.notes))
     print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
     lengths, unit = lengths_of(reading, vocab_file)
-    print(f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
-          f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}")
+    print(
+        f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
+        f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}"
+    )
     print("\n".join(histogram(lengths)))
     print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows are those of earlier ones")
 
@@ -198,6 +228,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
         raise ValueError(f"expected one file, got {len(arguments) - 1}")
     from official_bert.training.file_task import FileTask
+
     path = arguments[1]
     overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
     task = make_task(FLAGS.task, overrides)
@@ -213,7 +244,7 @@ def main(arguments: list[str]) -> None:
         known = {*reading.keys}
         shared = sum(key in known for key in held_out.keys)
         print(f"{FLAGS.eval_file}: {shared} of its {len(held_out.keys)} rows are in {path} too")
-    for row in reading.texts[:FLAGS.num_examples]:
+    for row in reading.texts[: FLAGS.num_examples]:
         print("  " + " | ".join(text[:SHOWN] for text in row))
     print("options: " + (" ".join(f"--set {option}" for option in overrides) or "none are needed"))
 

@@ -24,10 +24,10 @@ from official_bert.text import loading
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.",
-                    required=True)
-flags.DEFINE_integer("every", 1, "Check one record in N only, spread over each file.",
-                     lower_bound=1)
+flags.DEFINE_string(
+    "vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.", required=True
+)
+flags.DEFINE_integer("every", 1, "Check one record in N only, spread over each file.", lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
 flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
 
@@ -86,18 +86,22 @@ def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFa
     lengths = mask.sum(axis=1)
     places = np.arange(ids.shape[1])[None]
     refuse(
-        path, numbers, {
+        path,
+        numbers,
+        {
             f"a token id beyond the vocabulary of {facts.size}": ((ids < 0) | (ids >= facts.size)).any(axis=1),
             "input_mask is not ones and then zeros": (mask != (places < lengths[:, None])).any(axis=1),
             "fewer than 3 tokens": lengths < 3,
-            "there is a token or a segment where input_mask is 0": ((mask == 0) & ((ids != 0) |
-                                                                                   (segments != 0))).any(axis=1),
+            "there is a token or a segment where input_mask is 0": ((mask == 0) & ((ids != 0) | (segments != 0))).any(
+                axis=1
+            ),
             "a segment id is neither 0 nor 1": ((segments < 0) | (segments > 1)).any(axis=1),
-            "it does not begin with [CLS]": ids[:, 0] != facts.cls_id, "it does not end with [SEP]": np.take_along_axis(
-                ids,
-                np.maximum(lengths, 1)[:, None] - 1, 1)[:, 0] != facts.sep_id,
-            "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1)
-        })
+            "it does not begin with [CLS]": ids[:, 0] != facts.cls_id,
+            "it does not end with [SEP]": np.take_along_axis(ids, np.maximum(lengths, 1)[:, None] - 1, 1)[:, 0]
+            != facts.sep_id,
+            "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1),
+        },
+    )
     if "masked_lm_ids" in values:
         check_masks(path, numbers, values, facts, lengths)
 
@@ -109,17 +113,24 @@ def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
     # 0 for one that is not there
     firsts = np.array([[int(np.argmax(row == slot + 1)) for slot in slots] for row in ids])
     refuse(
-        path, numbers, {
-            "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0": (np.diff(
-                np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0).any(axis=1)
-            | ((ids > 0) != (rows["input_mask"] > 0)).any(axis=1) | (ids.max(axis=1) != count),
-            "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.array(slots)
-                                                                                            < count[:,
-                                                                                                    None])).any(axis=1),
+        path,
+        numbers,
+        {
+            "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0": (
+                np.diff(np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0
+            ).any(axis=1)
+            | ((ids > 0) != (rows["input_mask"] > 0)).any(axis=1)
+            | (ids.max(axis=1) != count),
+            "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (
+                weights != (np.array(slots) < count[:, None])
+            ).any(axis=1),
             "a place of [CLS] is not where its instance begins": (firsts != begins).any(axis=1),
-            "a position does not count from the beginning of its instance": (rows["position_ids"] != np.where(
-                ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)).any(axis=1)
-        })
+            "a position does not count from the beginning of its instance": (
+                rows["position_ids"]
+                != np.where(ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)
+            ).any(axis=1),
+        },
+    )
 
 
 def check_masks(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
@@ -127,13 +138,18 @@ def check_masks(path: str, numbers: Sequence[int], values: Values, facts: Vocabu
     positions, originals, weights = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
     used = weights > 0
     special = np.isin(originals, [facts.cls_id, facts.sep_id]) & used
-    refuse(path, numbers, {
-        "a masked id beyond the vocabulary": ((originals < 0) | (originals >= facts.size)).any(axis=1),
-        "a masked position is not at a token": ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
-        "a weight is neither 0 nor 1": ((weights != 0) & (weights != 1)).any(axis=1),
-        "no token is to be predicted": ~used.any(axis=1),
-        "masked positions do not ascend": ((np.diff(positions, axis=1) <= 0) & used[:, 1:]).any(axis=1),
-        "[CLS] or [SEP] is to be predicted": special.any(axis=1)})
+    refuse(
+        path,
+        numbers,
+        {
+            "a masked id beyond the vocabulary": ((originals < 0) | (originals >= facts.size)).any(axis=1),
+            "a masked position is not at a token": ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
+            "a weight is neither 0 nor 1": ((weights != 0) & (weights != 1)).any(axis=1),
+            "no token is to be predicted": ~used.any(axis=1),
+            "masked positions do not ascend": ((np.diff(positions, axis=1) <= 0) & used[:, 1:]).any(axis=1),
+            "[CLS] or [SEP] is to be predicted": special.any(axis=1),
+        },
+    )
 
 
 def show(values: Values, tokens: Mapping[int, str]) -> str:
@@ -147,35 +163,46 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
     return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
 
 
-def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int,
-           every: int) -> None:
+def report(
+    findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int
+) -> None:
     """Prints the counts of records of which one in `every` was read."""
     for path, count in counts.items():
         sentence_task = provenance.read_origin(path).get("sentence_task")
-        print(f"{path}: {count} records" + f" looked at, one in {every}" * (every > 1)
-              + f", made with --sentence_task={sentence_task}" * (sentence_task is not None))
+        print(
+            f"{path}: {count} records"
+            + f" looked at, one in {every}" * (every > 1)
+            + f", made with --sentence_task={sentence_task}" * (sentence_task is not None)
+        )
     packed = f" in {findings.rows} rows" if findings.rows < findings.records else ""
     print(
         f"{findings.records} records{packed} of {findings.max_seq_length} tokens; "
         f"{findings.tokens / findings.records:.1f} used, "
         f"{1 - findings.tokens / (findings.rows * findings.max_seq_length):.1%} padding, "
-        f"{findings.unknown / findings.tokens:.2%} [UNK]")
+        f"{findings.unknown / findings.tokens:.2%} [UNK]"
+    )
     edges = np.linspace(0, findings.max_seq_length + 1, BINS + 1).astype(int)
     shares = [findings.lengths[first:last].sum() / findings.records for first, last in itertools.pairwise(edges)]
     for first, last, share in zip(edges, edges[1:], shares):
         print(f"  {first:>5} to {last - 1:>5} tokens {share:>6.1%} {'#' * round(BAR * share / max(shares))}")
-    print(f"two segments: {findings.two_segments / findings.records:.1%} of the records; label 1 (random or swapped): "
-          f"{findings.label_ones / findings.records:.1%}")
+    print(
+        f"two segments: {findings.two_segments / findings.records:.1%} of the records; label 1 (random or swapped): "
+        f"{findings.label_ones / findings.records:.1%}"
+    )
     if not findings.predicted:
         print("without masks: training masks them when it reads them")
         return
     changed = findings.predicted - findings.masked - findings.unchanged
-    print(f"predictions: {findings.predicted / findings.records:.1f} a record ({min(findings.predictions)} to "
-          f"{max(findings.predictions)}), {findings.predicted / findings.tokens:.1%} of the tokens; "
-          f"{findings.masked / findings.predicted:.1%} [MASK], {findings.unchanged / findings.predicted:.1%} kept, "
-          f"{changed / findings.predicted:.1%} random")
-    words = (f"{tokens.get(index, '?')} {count / findings.predicted:.1%}"
-             for index, count in findings.words.most_common(num_words))
+    print(
+        f"predictions: {findings.predicted / findings.records:.1f} a record ({min(findings.predictions)} to "
+        f"{max(findings.predictions)}), {findings.predicted / findings.tokens:.1%} of the tokens; "
+        f"{findings.masked / findings.predicted:.1%} [MASK], {findings.unchanged / findings.predicted:.1%} kept, "
+        f"{changed / findings.predicted:.1%} random"
+    )
+    words = (
+        f"{tokens.get(index, '?')} {count / findings.predicted:.1%}"
+        for index, count in findings.words.most_common(num_words)
+    )
     print(f"most frequent: {', '.join(words)}")
 
 
@@ -186,8 +213,7 @@ def batches(path: str, features: Sequence[records.Feature], every: int) -> Itera
 
 
 def share_read(path: str, count: int) -> float:
-    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file.
-    """
+    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file."""
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + FRAME_BYTES
@@ -211,9 +237,11 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
         reporter.show("reading", 0)
         for number, path in enumerate(filled):
             if (other_features := records.file_features(path)) != features:
-                raise ValueError(f"{path}: expected records as in {filled[0]}, "
-                                 f"{[(feature.name, feature.length) for feature in features]}, "
-                                 f"got {[(feature.name, feature.length) for feature in other_features]}")
+                raise ValueError(
+                    f"{path}: expected records as in {filled[0]}, "
+                    f"{[(feature.name, feature.length) for feature in features]}, "
+                    f"got {[(feature.name, feature.length) for feature in other_features]}"
+                )
             for numbers, rows in batches(path, features, every):
                 values, of = rows, np.arange(len(numbers))
                 if "instance_ids" in rows:
@@ -223,16 +251,19 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
                 findings.add(values, len(numbers), facts.unk_id)
                 counts[path] += len(numbers)
                 wanted = max(0, num_examples - len(examples))
-                examples += [{name: value[row]
-                              for name, value in values.items()} for row in range(min(wanted, len(of)))]
+                examples += [
+                    {name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))
+                ]
                 reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
         reporter.show("reading", 1)
     report(findings, counts, tokens, num_words, every)
     for example in examples:
         print(show(example, tokens))
     if findings.two_segments and findings.label_ones in (0, findings.records):
-        raise ValueError(f"{input_file}: every next-sentence label is {int(findings.label_ones > 0)}: nothing can be "
-                         "learned from them (documents of one sentence? see the generator's warning)")
+        raise ValueError(
+            f"{input_file}: every next-sentence label is {int(findings.label_ones > 0)}: nothing can be "
+            "learned from them (documents of one sentence? see the generator's warning)"
+        )
 
 
 def main(_: list[str]) -> None:

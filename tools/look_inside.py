@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.",
-                    required=True)
+flags.DEFINE_string(
+    "model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.", required=True
+)
 flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line between documents.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for checkpoints and runs that have none beside them.")
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
-flags.DEFINE_integer("least_count", 10, "The least number of occurrences in the text of words whose neighbours are "
-                                        "shown.",
-                     lower_bound=1)
+flags.DEFINE_integer(
+    "least_count", 10, "The least number of occurrences in the text of words whose neighbours are shown.", lower_bound=1
+)
 flags.DEFINE_integer("seed", 0, "The seed that chooses the hidden words.")
 flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
 flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
@@ -70,10 +71,11 @@ def read_documents(path: str) -> list[list[str]]:
     return [document for document in documents if document]
 
 
-def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool,
-                  rng: random.Random) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own.
-    """
+def choose_blanks(
+    sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random
+) -> list[tuple[str, str]]:
+    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own."""
+
     def written(word: str) -> str:
         return word.lower() if lower_case else word
 
@@ -82,8 +84,10 @@ def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case
         words = sentence.split()
         places = [place for place, word in enumerate(words) if word.isalpha() and written(word) in vocab]
         if len(words) in WORDS_OF_SENTENCE and "[MASK]" not in sentence:
-            blanks += [(" ".join([*words[:place], "[MASK]", *words[place + 1:]]), written(words[place]))
-                       for place in sorted(rng.sample(places, min(BLANKS_A_SENTENCE, len(places))))]
+            blanks += [
+                (" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), written(words[place]))
+                for place in sorted(rng.sample(places, min(BLANKS_A_SENTENCE, len(places))))
+            ]
     return [blanks[place] for place in sorted(rng.sample(range(len(blanks)), min(MOST_BLANKS, len(blanks))))]
 
 
@@ -91,25 +95,53 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
     """Some filled blanks, and the shares of all that were right, beside the guess that needs no model."""
     guesses = [answer["tokens"][0] for answer in answers]
     places = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
-    rows = [(blanks[place][0], blanks[place][1], RIGHT if blanks[place][1] in guesses[place] else "", SEPARATOR.join(
-        f"{RIGHT * (word == blanks[place][1])}{_token(word)} {share:.2f}"
-        for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in places]
+    rows = [
+        (
+            blanks[place][0],
+            blanks[place][1],
+            RIGHT if blanks[place][1] in guesses[place] else "",
+            SEPARATOR.join(
+                f"{RIGHT * (word == blanks[place][1])}{_token(word)} {share:.2f}"
+                for word, share in zip(guesses[place], answers[place]["probabilities"][0])
+            ),
+        )
+        for place in places
+    ]
     yield Section(
-        name="blanks", title="Filled blanks", values=[list(row) for row in rows],
-        header=("sentence", "hidden word", "right", "guesses"), rows=rows,
-        note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.")
+        name="blanks",
+        title="Filled blanks",
+        values=[list(row) for row in rows],
+        header=("sentence", "hidden word", "right", "guesses"),
+        rows=rows,
+        note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.",
+    )
     commonest = collections.Counter(hidden for _, hidden in blanks).most_common(1)[0][0]
     counted = []
-    for name, chosen_words in ((f"up to {SHORT_WORD} letters", lambda word: len(word) <= SHORT_WORD),
-                               ("longer words", lambda word: len(word) > SHORT_WORD), ("all", lambda word: True)):
+    for name, chosen_words in (
+        (f"up to {SHORT_WORD} letters", lambda word: len(word) <= SHORT_WORD),
+        ("longer words", lambda word: len(word) > SHORT_WORD),
+        ("all", lambda word: True),
+    ):
         pairs = [(hidden, guess) for (_, hidden), guess in zip(blanks, guesses) if chosen_words(hidden)]
         if pairs:
-            counted.append((name, len(pairs), float(np.mean([hidden == guess[0] for hidden, guess in pairs])),
-                            float(np.mean([hidden in guess for hidden, guess in pairs])),
-                            float(np.mean([hidden == commonest for hidden, _ in pairs]))))
+            counted.append(
+                (
+                    name,
+                    len(pairs),
+                    float(np.mean([hidden == guess[0] for hidden, guess in pairs])),
+                    float(np.mean([hidden in guess for hidden, guess in pairs])),
+                    float(np.mean([hidden == commonest for hidden, _ in pairs])),
+                )
+            )
     header = ("hidden words", "blanks", "first guess right", f"among {GUESSES}", f"always {commonest!r}")
-    yield Section(name="blanks_counted", title="How many blanks are right",
-                  values=[dict(zip(header, row)) for row in counted], header=header, rows=counted, on_screen=True)
+    yield Section(
+        name="blanks_counted",
+        title="How many blanks are right",
+        values=[dict(zip(header, row)) for row in counted],
+        header=header,
+        rows=counted,
+        on_screen=True,
+    )
 
 
 def _token(word: str) -> str:
@@ -117,15 +149,20 @@ def _token(word: str) -> str:
     return f"“{word}”"
 
 
-def neighbours_section(vectors: np.ndarray, tokenizer: "FullTokenizer", counts: Mapping[str, int],
-                       least_count: int) -> Section:
+def neighbours_section(
+    vectors: np.ndarray, tokenizer: "FullTokenizer", counts: Mapping[str, int], least_count: int
+) -> Section:
     """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
     words = [
         word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()
     ]
     if len(words) < 2:
-        return Section(name="neighbours", title="Words that are alike", values=[],
-                       note=f"Needs two words that occur {least_count} times or more in the text.")
+        return Section(
+            name="neighbours",
+            title="Words that are alike",
+            values=[],
+            note=f"Needs two words that occur {least_count} times or more in the text.",
+        )
     words.sort(key=lambda word: (-counts[word], word))
     ids = [tokenizer.vocab[word] for word in words]
     unit = vectors[ids] / np.linalg.norm(vectors[ids], axis=1, keepdims=True)
@@ -133,12 +170,21 @@ def neighbours_section(vectors: np.ndarray, tokenizer: "FullTokenizer", counts: 
     for place in range(0, len(words), max(1, len(words) // SHOWN_WORDS))[:SHOWN_WORDS]:
         likeness = unit @ unit[place]
         near = [other for other in np.argsort(-likeness, kind="stable") if other != place][:NEIGHBOURS]
-        rows.append((words[place], counts[words[place]],
-                     SEPARATOR.join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
+        rows.append(
+            (
+                words[place],
+                counts[words[place]],
+                SEPARATOR.join(f"{words[other]} {likeness[other]:.2f}" for other in near),
+            )
+        )
     return Section(
-        name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
-        header=("word", "times in the text", "nearest words, cosine"), rows=rows, note=
-        f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")
+        name="neighbours",
+        title="Words that are alike",
+        values=[list(row) for row in rows],
+        header=("word", "times in the text", "nearest words, cosine"),
+        rows=rows,
+        note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.",
+    )
 
 
 def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -148,15 +194,21 @@ def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) 
     from keras import ops
 
     from official_bert.layers.attention_mask import make_attention_mask, masked_softmax
+
     outputs = encoder(inputs)
     mask = make_attention_mask(inputs["input_mask"], left_to_right=encoder.settings["attention"] == "left_to_right")
-    return np.stack([ops.convert_to_numpy(masked_softmax(layer.attention.scores(x), mask))[0] for x, layer in zip(
-        [outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers)])
+    return np.stack(
+        [
+            ops.convert_to_numpy(masked_softmax(layer.attention.scores(x), mask))[0]
+            for x, layer in zip([outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers)
+        ]
+    )
 
 
 def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
     """The attention maps of one sentence, weights [L,N,S,S]."""
     from official_bert.reports.pictures import maps_picture
+
     pictures: list[Picture] = []
     for layer, heads in enumerate(weights, 1):
         for first in range(0, len(heads), HEADS_A_PICTURE):
@@ -165,9 +217,13 @@ def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
                 for number in range(first, min(first + HEADS_A_PICTURE, len(heads)))
             }
             pictures.append(maps_picture(some, tokens, f"Attention of {', '.join(some)}"))
-    return Section(name="attention", title="What each head looks at",
-                   values={"tokens": list(tokens), "weights": weights.tolist()},
-                   note="A row is a token that looks; dark cells are where it looks.", pictures=pictures)
+    return Section(
+        name="attention",
+        title="What each head looks at",
+        values={"tokens": list(tokens), "weights": weights.tolist()},
+        note="A row is a token that looks; dark cells are where it looks.",
+        pictures=pictures,
+    )
 
 
 def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -176,9 +232,13 @@ def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
     """
     size = len(ids)
     special = np.isin(np.arange(size), (0, size - 1))
-    return {"itself": np.eye(size), "one before": np.eye(size, k=-1), "one after": np.eye(size, k=1),
-            "[CLS], [SEP]": np.tile(special, (size, 1)).astype(float),
-            "same token elsewhere": ((ids[:, None] == ids) & ~np.eye(size, dtype=bool)).astype(float)}
+    return {
+        "itself": np.eye(size),
+        "one before": np.eye(size, k=-1),
+        "one after": np.eye(size, k=1),
+        "[CLS], [SEP]": np.tile(special, (size, 1)).astype(float),
+        "same token elsewhere": ((ids[:, None] == ids) & ~np.eye(size, dtype=bool)).astype(float),
+    }
 
 
 def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentences: Sequence[str]) -> Section:
@@ -192,13 +252,20 @@ def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentenc
             measured[kind].append((weights * places).sum(axis=(-2, -1)) / len(places))  # [L,N]
             even[kind].append(float(places.sum()) / places.size)
     shares = np.mean([measured[kind] for kind in measured], axis=1)  # [kinds,L,N]
-    rows: list[list] = [[f"layer {layer + 1}, head {head + 1}", *map(float, shares[:, layer, head])]
-                        for layer, head in np.ndindex(*shares.shape[1:])]
+    rows: list[list] = [
+        [f"layer {layer + 1}, head {head + 1}", *map(float, shares[:, layer, head])]
+        for layer, head in np.ndindex(*shares.shape[1:])
+    ]
     rows.append(["equal weights", *(float(np.mean(even[kind])) for kind in measured)])
     return Section(
-        name="attention_on_average", title="Where attention goes on average", header=("", *measured), rows=rows,
-        on_screen=True, values=[dict(zip(("head", *measured), row)) for row in rows],
-        note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
+        name="attention_on_average",
+        title="Where attention goes on average",
+        header=("", *measured),
+        rows=rows,
+        on_screen=True,
+        values=[dict(zip(("head", *measured), row)) for row in rows],
+        note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.",
+    )
 
 
 def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]], np.ndarray]) -> Section:
@@ -206,15 +273,22 @@ def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]
     from sklearn.decomposition import PCA
 
     from official_bert.reports.pictures import points_picture
+
     longest = sorted(documents, key=len, reverse=True)[:DOCUMENTS]
-    sentences_of = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT]
-                    for document in longest]
+    sentences_of = [
+        [line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT] for document in longest
+    ]
     sentences_of = [document for document in sentences_of if len(document) > 1]
     if len(sentences_of) < 2:
-        return Section(name="plane", title="Texts in a plane", values=None,
-                       note="Needs two documents of two sentences of five words.")
+        return Section(
+            name="plane",
+            title="Texts in a plane",
+            values=None,
+            note="Needs two documents of two sentences of five words.",
+        )
     vectors = np.array(
-        [answer["embedding"] for answer in embed([line for document in sentences_of for line in document])])
+        [answer["embedding"] for answer in embed([line for document in sentences_of for line in document])]
+    )
     owner = np.repeat(np.arange(len(sentences_of)), [len(document) for document in sentences_of])
     plane = PCA(2, svd_solver="full").fit_transform(vectors)
     unit = vectors - vectors.mean(axis=0)
@@ -224,37 +298,46 @@ def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]
     chance = float(np.mean([(np.sum(owner == one) - 1) / (len(owner) - 1) for one in owner]))
     groups = {f"{number + 1}: {document[0]}": plane[owner == number] for number, document in enumerate(sentences_of)}
     values = {
-        "nearest_is_of_same_document": right, "by_chance": chance,
-        "points": {name: own.tolist()
-                   for name, own in groups.items()}
+        "nearest_is_of_same_document": right,
+        "by_chance": chance,
+        "points": {name: own.tolist() for name, own in groups.items()},
     }
     return Section(
-        name="plane", title="Texts in a plane", values=values,
-        header=("nearest sentence is of the same document", "by chance"), rows=[(right, chance)], on_screen=True, note=
-        "A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
+        name="plane",
+        title="Texts in a plane",
+        values=values,
+        header=("nearest sentence is of the same document", "by chance"),
+        rows=[(right, chance)],
+        on_screen=True,
+        note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
         "directions in which the sentences differ most (principal components).",
-        pictures=[points_picture(groups, "Sentences of several documents in a plane")])
+        pictures=[points_picture(groups, "Sentences of several documents in a plane")],
+    )
 
 
 def check_model(path: str) -> None:
     """Raises ValueError for a model without the masked-LM head, and for one whose attention this does not draw."""
     import official_bert
     from official_bert.models.pretrainer import Pretrainer
+
     model = official_bert.load_model(path)
     if not isinstance(model, Pretrainer):
         raise ValueError(f"--model={path}: expected a model with the masked-LM head, got a {type(model).__name__}")
     settings = model.encoder.settings
     if settings["attention"] != "bidirectional":
         raise ValueError(
-            f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right")
+            f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right"
+        )
     if parts := [key for key in OTHER_ATTENTION if settings[key]] + ["norm"] * (settings["norm"] == "pre"):
         raise ValueError(
-            f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
+            f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}"
+        )
 
 
 def load_predictor(path: str, vocab_file: str, **options: Any) -> "Predictor":
     """Returns a predictor, whose errors name flags."""
     from official_bert.interface.predictor import Predictor, ServingOptions
+
     return Predictor(path, ServingOptions(**options), vocab_file)
 
 
@@ -264,17 +347,20 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
     """
     from official_bert.text.subwords import tokenizer_files
     from official_bert.text.tokenization import FullTokenizer
+
     fill = load_predictor(path, vocab_file, top_k=GUESSES)
     assert fill.config is not None  # only an exported model has none, and that was refused
     tokenizer = fill.config.tokenizer
     if tokenizer_files.is_subwords(tokenizer.vocab_file):
         raise ValueError(
-            f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer")
+            f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer"
+        )
     return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
 
 
-def fill_blanks(fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], seed: int,
-                path: str) -> Iterator[Section]:
+def fill_blanks(
+    fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], seed: int, path: str
+) -> Iterator[Section]:
     """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
     blank.
     """
@@ -284,15 +370,22 @@ def fill_blanks(fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequen
     if not filled:
         raise ValueError(
             f"{path}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
-            "them in the vocabulary, got none")
+            "them in the vocabulary, got none"
+        )
     return blanks_sections(*zip(*filled))
 
 
-def attention_sections(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentences: Sequence[str],
-                       pieces: Sequence[Sequence[str]], sentence: str) -> list[Section]:
+def attention_sections(
+    encoder: "BertEncoder",
+    tokenizer: "FullTokenizer",
+    sentences: Sequence[str],
+    pieces: Sequence[Sequence[str]],
+    sentence: str,
+) -> list[Section]:
     """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
     sentence = sentence or next(
-        (line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
+        (line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0]
+    )
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
     return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
@@ -305,6 +398,7 @@ def main(_: list[str]) -> None:
     import official_bert
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
+
     if RunFolder(FLAGS.output_dir).has_begun:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run with a report")
     check_model(FLAGS.model)
@@ -315,11 +409,14 @@ def main(_: list[str]) -> None:
     pieces = [tokenizer.tokenize(line) for line in sentences]
     counts = collections.Counter(itertools.chain.from_iterable(pieces))
     embed = load_predictor(FLAGS.model, FLAGS.vocab_file, head="embeddings", pooling="mean")
-    sections = [*fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
-                neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts,
-                                   FLAGS.least_count),
-                *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
-                plane_section(documents, embed)]
+    sections = [
+        *fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+        neighbours_section(
+            ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts, FLAGS.least_count
+        ),
+        *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
+        plane_section(documents, embed),
+    ]
     make_folder(FLAGS.output_dir)
     written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join([*as_lines(sections), "", f"written: {', '.join(written)}"]))

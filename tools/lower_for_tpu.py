@@ -24,9 +24,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
 flags.DEFINE_string("platform", "TPU", "TPU, or CPU for this machine.")
-flags.DEFINE_integer("replicas", 1,
-                     "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
-                     lower_bound=1)
+flags.DEFINE_integer(
+    "replicas",
+    1,
+    "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
+    lower_bound=1,
+)
 flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step, as text without large constants.")
 flags.DEFINE_string("proto_file", "", "Where to write it whole, as a HloModuleProto.")
@@ -37,6 +40,7 @@ def lower(function: Callable, arguments: list, platform: str, proto_file: str = 
     the compiler's reason if it cannot be lowered.
     """
     import tensorflow as tf
+
     flat = tf.nest.flatten(arguments)
     compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
     try:
@@ -54,6 +58,7 @@ def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
     `all_reduce`.
     """
     import tensorflow as tf
+
     group = [list(range(replicas))]
     return lambda tensors: [tf.raw_ops.CrossReplicaSum(input=tensor, group_assignment=group) for tensor in tensors]
 
@@ -77,14 +82,21 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     import tensorflow as tf
 
     from official_bert.training.step import State
+
     all_reduce = all_reduce_over(replicas) if replicas > 1 else list
     teacher = task.student.teacher.model.variables if task.config.training.teacher else []
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
-    def train(weights: "list[tf.Tensor]", first: "list[tf.Tensor]", second: "list[tf.Tensor]",
-              scalars: "list[tf.Tensor]", batch: "dict[str, tf.Tensor]", integers: "list[tf.Tensor]",
-              of_teacher: "list[tf.Tensor]") -> "list[tf.Tensor]":
+    def train(
+        weights: "list[tf.Tensor]",
+        first: "list[tf.Tensor]",
+        second: "list[tf.Tensor]",
+        scalars: "list[tf.Tensor]",
+        batch: "dict[str, tf.Tensor]",
+        integers: "list[tf.Tensor]",
+        of_teacher: "list[tf.Tensor]",
+    ) -> "list[tf.Tensor]":
         with keras.StatelessScope(list(zip(teacher, of_teacher))):
             state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
@@ -96,8 +108,12 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
 def lower_evaluation_step(step: Any, batch: Any, platform: str) -> str:
     """Returns the HLO of an evaluation step, for the batch of a replica."""
     import tensorflow as tf
-    return lower(lambda *given: tf.nest.flatten(step.evaluate(*given)),
-                 [specs_of(step.model.trainable_variables), batch], platform)
+
+    return lower(
+        lambda *given: tf.nest.flatten(step.evaluate(*given)),
+        [specs_of(step.model.trainable_variables), batch],
+        platform,
+    )
 
 
 def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
@@ -106,13 +122,15 @@ def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
         raise ValueError(
             f"config.training.batch_size: expected a multiple of {replicas} replicas times "
             f"{training.accumulation_steps} "
-            f"accumulation steps = {shares}, got {training.batch_size}")
+            f"accumulation steps = {shares}, got {training.batch_size}"
+        )
     return training.batch_size // replicas
 
 
 def specs_of(variables: Sequence[Any]) -> list[Any]:
     """Returns the shapes and types of variables."""
     import tensorflow as tf
+
     return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
 
@@ -123,6 +141,7 @@ def main(_: list[str]) -> None:
     from official_bert.training import distribution
     from official_bert.training.schedules.phases import total_steps
     from official_bert.training.step import Step
+
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training
     distribution.set_precision(training.precision)

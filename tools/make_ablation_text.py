@@ -17,14 +17,16 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for train.txt, held_out.txt and glue/SST-2.", required=True)
 NAMES, VERBS = ("anna", "peter", "the old man", "a child"), ("sees", "finds", "likes", "forgets")
 THINGS = {
-    "0": ("a dark wood", "the cold rain", "a broken cup"), "1": ("the bright sun", "a warm house", "the sweet apples")
+    "0": ("a dark wood", "the cold rain", "a broken cup"),
+    "1": ("the bright sun", "a warm house", "the sweet apples"),
 }
 
 
 def sentence(rng: random.Random, label: str) -> str:
     """Returns a sentence about dark things (label 0) or bright ones (label 1)."""
-    return (f"{rng.choice(NAMES)} {rng.choice(VERBS)} {rng.choice(THINGS[label])} and {rng.choice(THINGS[label])} "
-            f"again .")
+    return (
+        f"{rng.choice(NAMES)} {rng.choice(VERBS)} {rng.choice(THINGS[label])} and {rng.choice(THINGS[label])} again ."
+    )
 
 
 def document(rng: random.Random) -> str:

@@ -34,10 +34,15 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or a collection like BEIR's: its folder "
-    "(qrels/train.tsv), or other judgements, qrels/*.tsv.", required=True)
-flags.DEFINE_string("output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.",
-                    required=True)
+    "train_file",
+    None,
+    "Pairs (TSV, CSV, JSON lines, Parquet), or a collection like BEIR's: its folder "
+    "(qrels/train.tsv), or other judgements, qrels/*.tsv.",
+    required=True,
+)
+flags.DEFINE_string(
+    "output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.", required=True
+)
 flags.DEFINE_string("text_column", "text", "The queries.")
 flags.DEFINE_string("text_pair_column", "text_pair", "The passages that answer them.")
 flags.DEFINE_string("corpus_file", "", "Further passages: a table.")
@@ -45,17 +50,23 @@ flags.DEFINE_string("corpus_column", "text", "Their column.")
 flags.DEFINE_string("model", "", "A run, a checkpoint or an exported model that gives vectors; without it, BM25 ranks.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary of --model, if it is not beside it.")
 flags.DEFINE_string(
-    "faiss_index", "",
-    "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').")
-flags.DEFINE_integer("first_rank", 1, "The first rank to take, of passages that do not answer the query.",
-                     lower_bound=1)
+    "faiss_index",
+    "",
+    "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').",
+)
+flags.DEFINE_integer(
+    "first_rank", 1, "The first rank to take, of passages that do not answer the query.", lower_bound=1
+)
 flags.DEFINE_integer("last_rank", 100, "The last one.", lower_bound=1)
 flags.DEFINE_integer("negatives", 5, "Negatives for a pair.", lower_bound=1)
 flags.DEFINE_bool("sample", False, "Draw them at random from these ranks, instead of taking the first ones.")
 flags.DEFINE_float("margin", None, "The least difference between the answer's score and a negative's.")
 flags.DEFINE_float("relative_margin", None, "The same as a share of the answer's score.")
-flags.DEFINE_string("cross_encoder", "",
-                    "A reranker, or a published cross-encoder: passages that it scores above the answer are not used.")
+flags.DEFINE_string(
+    "cross_encoder",
+    "",
+    "A reranker, or a published cross-encoder: passages that it scores above the answer are not used.",
+)
 flags.DEFINE_float("cross_encoder_margin", 0.0, "The least difference between its scores of the answer and a negative.")
 flags.DEFINE_integer("batch_size", 32, "Texts in a batch.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "For --sample.")
@@ -64,13 +75,19 @@ flags.DEFINE_integer("random_seed", 12345, "For --sample.")
 def main(_: list[str]) -> None:
     """Ranks all passages for each query, and writes each pair with its negatives."""
     rules = from_flags(MiningRules, FLAGS)
-    refuse_unread(FLAGS, [(["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
-                          (["cross_encoder_margin"], bool(FLAGS.cross_encoder), "--cross_encoder"),
-                          (["corpus_column"], bool(FLAGS.corpus_file), "--corpus_file")])
+    refuse_unread(
+        FLAGS,
+        [
+            (["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
+            (["cross_encoder_margin"], bool(FLAGS.cross_encoder), "--cross_encoder"),
+            (["corpus_column"], bool(FLAGS.corpus_file), "--corpus_file"),
+        ],
+    )
     train_file = judgements_of(FLAGS.train_file, "train")
     preflight.check_outputs([FLAGS.output_file], [train_file, FLAGS.corpus_file])
     from official_bert.interface import negatives
     from official_bert.interface.predictor import Predictor, ServingOptions
+
     columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
     material = negatives.read_material(train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
     print(f"{len(material.rows)} pairs, {len(material.queries)} queries, {len(material.passages)} passages")
@@ -78,23 +95,33 @@ def main(_: list[str]) -> None:
     depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values())) + bool(material.own)
     if FLAGS.model:
         predictor = Predictor(FLAGS.model, ServingOptions(head="embeddings"), FLAGS.vocab_file)
-        ranking = negatives.rank_by_vectors(material, depth, predictor, FLAGS.batch_size, FLAGS.faiss_index,
-                                            os.path.dirname(os.path.abspath(FLAGS.output_file)),
-                                            lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
+        ranking = negatives.rank_by_vectors(
+            material,
+            depth,
+            predictor,
+            FLAGS.batch_size,
+            FLAGS.faiss_index,
+            os.path.dirname(os.path.abspath(FLAGS.output_file)),
+            lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2),
+        )
     else:
         ranking = negatives.rank_by_words(material, depth)
-    mined = negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin,
-                           FLAGS.batch_size)
+    mined = negatives.mine(
+        material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin, FLAGS.batch_size
+    )
     print(_write(FLAGS.output_file, mined, rules))
 
 
 def _load_cross_encoder(path: str) -> "Predictor":
     """Returns a reranker. Raises ValueError for a model that does not score two texts."""
     from official_bert.interface.predictor import Predictor
+
     cross_encoder = Predictor(path, pairs=_reads_pairs(path))
     if "score" not in cross_encoder.outputs or len(cross_encoder.inputs) != 2:
-        raise ValueError(f"--cross_encoder={path}: expected a model that scores two texts, got one that gives "
-                         f"{', '.join(cross_encoder.outputs)}")
+        raise ValueError(
+            f"--cross_encoder={path}: expected a model that scores two texts, got one that gives "
+            f"{', '.join(cross_encoder.outputs)}"
+        )
     return cross_encoder
 
 
@@ -109,10 +136,13 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
         if not any(counts):
             raise ValueError(
                 f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
-                f"{rules.last_rank}, margins); nothing is written")
+                f"{rules.last_rank}, margins); nothing is written"
+            )
     written = sum(map(bool, counts))
-    return (f"{path}: {written} pairs with {sum(counts) / written:.1f} negatives on average; "
-            f"{len(counts) - written} without one are not written")
+    return (
+        f"{path}: {written} pairs with {sum(counts) / written:.1f} negatives on average; "
+        f"{len(counts) - written} without one are not written"
+    )
 
 
 def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:
@@ -127,6 +157,7 @@ def _reads_pairs(path: str) -> bool | None:
     """The option by which a published classifier reads two texts; None for runs and exported models, which know it."""
     from official_bert.models.run_folder import RunFolder
     from official_bert.serving.loading import exported_folder
+
     known = exported_folder(path) is not None or RunFolder.holding(path) is not None
     return None if known else True
 

@@ -25,12 +25,15 @@ from official_bert.data.sources import RowGroups
 from official_bert.files import absolute, exists, find_files, make_folder, written_beside
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Record files with masks, plain or gzip: comma-separated paths and globs.",
-                    required=True)
-flags.DEFINE_string("output_dir", None, "The folder of the packed files; a name that ends with .gz is compressed.",
-                    required=True)
-flags.DEFINE_integer("max_instances_per_row", 8,
-                     "The most instances in a row; options.max_instances_per_row of training.", lower_bound=1)
+flags.DEFINE_string(
+    "input_file", None, "Record files with masks, plain or gzip: comma-separated paths and globs.", required=True
+)
+flags.DEFINE_string(
+    "output_dir", None, "The folder of the packed files; a name that ends with .gz is compressed.", required=True
+)
+flags.DEFINE_integer(
+    "max_instances_per_row", 8, "The most instances in a row; options.max_instances_per_row of training.", lower_bound=1
+)
 AT_ONCE = 512  # rows
 
 
@@ -46,7 +49,8 @@ def packing_for(path: str, most: int) -> Packing:
         raise ValueError(
             f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them "
             f"while they "
-            "are read")
+            "are read"
+        )
     return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], most)
 
 
@@ -57,16 +61,18 @@ def packed_rows(instances: IndexedRecords, packing: Packing, groups: RowGroups) 
         rows = np.arange(first, min(first + AT_ONCE, count))
         members, bounds = groups.of(rows)
         try:
-            batch = records.parse_examples(tf.constant(instances.read(members, instances.places(members))),
-                                           packing.features)
+            batch = records.parse_examples(
+                tf.constant(instances.read(members, instances.places(members))), packing.features
+            )
         except BrokenRecordError as error:
             raise ValueError(f"{instances.locate(error.number)} {error.reason}") from None
         packed = packing.arrange(batch, tf.constant(np.repeat(rows - first, np.diff(bounds)), tf.int32), len(rows))
         yield {name: value.numpy() for name, value in packed.items()}
 
 
-def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float,
-              share: float) -> tuple[int, int, float]:
+def pack_file(
+    path: str, target: str, most: int, reporter: Reporter, done: float, share: float
+) -> tuple[int, int, float]:
     """Writes the packed file of a file; returns its instances, its rows, and the share of padding in them."""
     if not records.holds_records(path):  # a shard without documents
         with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")):
@@ -98,7 +104,8 @@ def main(_: list[str]) -> None:
             packing_for(path, FLAGS.max_instances_per_row)
     if not any(map(records.holds_records, paths)):
         raise ValueError(
-            f"--input_file={FLAGS.input_file}: expected records, got {len(paths)} empty file{'s' * (len(paths) > 1)}")
+            f"--input_file={FLAGS.input_file}: expected records, got {len(paths)} empty file{'s' * (len(paths) > 1)}"
+        )
     if existing := [target for target in targets if exists(target)]:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: {existing[0]} exists; give a new folder")
     make_folder(FLAGS.output_dir)
@@ -106,8 +113,9 @@ def main(_: list[str]) -> None:
     with Reporter() as reporter:
         reporter.show("packing", 0)
         for number, (path, target) in enumerate(zip(paths, targets)):
-            instances, rows, padding = pack_file(path, target, FLAGS.max_instances_per_row, reporter,
-                                                 number / len(paths), 1 / len(paths))
+            instances, rows, padding = pack_file(
+                path, target, FLAGS.max_instances_per_row, reporter, number / len(paths), 1 / len(paths)
+            )
             lines.append(f"{target}: {instances} instances in {rows} rows, {padding:.1%} padding")
         reporter.show("packing", 1)
     print("\n".join(lines))

@@ -70,8 +70,14 @@ def draw(axes: "Axes", runs: dict[str, tuple[dict[str, dict[int, float]], int | 
         style: dict[str, Any] = {"color": f"C{number}"} if len(runs) > 1 else {}
         prefix = f"{run}, " if len(runs) > 1 else ""
         if points := curves.get("train"):
-            axes.plot(list(points), list(points.values()), label=f"{prefix}training", alpha=0.45 if style else 1.0,
-                      marker="." if len(points) == 1 else None, **style)
+            axes.plot(
+                list(points),
+                list(points.values()),
+                label=f"{prefix}training",
+                alpha=0.45 if style else 1.0,
+                marker="." if len(points) == 1 else None,
+                **style,
+            )
         if points := curves.get("eval"):
             draw_curve(axes, points, f"{prefix}held out", chosen, **style)
 
@@ -79,8 +85,10 @@ def draw(axes: "Axes", runs: dict[str, tuple[dict[str, dict[int, float]], int | 
 def main(arguments: list[str]) -> None:
     """Reads the logs and draws them."""
     import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
+
     if not (paths := [*arguments[1:], *FLAGS.run]):
         raise ValueError("expected output folders of training runs, as in plot_run.py runs/a --output_file=loss.png")
     runs = {

@@ -1,7 +1,7 @@
 """Prepares raw text for the generator: one sentence per line, a blank line between documents.
 
-    python tools/prepare_corpus.py --input_file='wiki/**' --output_file=corpus.txt@8 --held_out=0.01 --num_workers=4
-    python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
+python tools/prepare_corpus.py --input_file='wiki/**' --output_file=corpus.txt@8 --held_out=0.01 --num_workers=4
+python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -44,56 +44,117 @@ from official_bert.files import DISK_FULL, folder_of, modified, shard_names, siz
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "input_file", None, "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; "
-    "- is standard input.", required=True)
-flags.DEFINE_list("output_file", None, "One text file, or several that get the documents in turn; name@8 stands for "
-                  "name-00000-of-00008 and so on.", required=True)
-flags.DEFINE_float("held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.",
-                   0.0, 0.5)
+    "input_file",
+    None,
+    "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; - is standard input.",
+    required=True,
+)
+flags.DEFINE_list(
+    "output_file",
+    None,
+    "One text file, or several that get the documents in turn; name@8 stands for name-00000-of-00008 and so on.",
+    required=True,
+)
+flags.DEFINE_float(
+    "held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.", 0.0, 0.5
+)
 flags.DEFINE_enum("format", "auto", documents.FORMATS, "The format of the files; auto detects it for each.")
-flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for "
-                    "files without a LANGUAGE:.")
+flags.DEFINE_string(
+    "language", "en", "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for files without a LANGUAGE:."
+)
 flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
-flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences are dropped (default 3; 1 with "
-                     "--keep_everything).", lower_bound=1)
-flags.DEFINE_bool("pdf_text", False, "The text comes from PDFs: join words that are hyphenated at line ends, if the "
-                  "joined form occurs elsewhere in the text (files are read twice), and replace ligatures by letters.")
+flags.DEFINE_integer(
+    "shortest_document",
+    None,
+    "Documents of fewer sentences are dropped (default 3; 1 with --keep_everything).",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "pdf_text",
+    False,
+    "The text comes from PDFs: join words that are hyphenated at line ends, if the "
+    "joined form occurs elsewhere in the text (files are read twice), and replace ligatures by letters.",
+)
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too, because the text is clean already.")
 flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252 or utf-16; by default UTF-8.")
-flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not text, rows without "
-                  "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
+flags.DEFINE_enum(
+    "on_bad_text",
+    "error",
+    containers.ON_BAD_TEXT,
+    "How to treat bytes that are not text, rows without "
+    "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.",
+)
 flags.DEFINE_bool(
-    "allow_large_lines", False,
+    "allow_large_lines",
+    False,
     "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are otherwise refused because they may exhaust the memory.")
-flags.DEFINE_string("mix", "",
-                    "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
-flags.DEFINE_float("smoothing", None,
-                   "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).", 0.0, 1.0)
+    "their size, which are otherwise refused because they may exhaust the memory.",
+)
+flags.DEFINE_string(
+    "mix", "", "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated."
+)
+flags.DEFINE_float(
+    "smoothing",
+    None,
+    "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).",
+    0.0,
+    1.0,
+)
 flags.DEFINE_multi_enum(
-    "drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occur earlier, or near duplicates "
-                                                "of documents; may be given several times.")
+    "drop_duplicates",
+    [],
+    deduplication.KINDS,
+    "Drop paragraphs or documents that occur earlier, or near duplicates of documents; may be given several times.",
+)
 flags.DEFINE_float("near_similarity", 0.8, "Jaccard similarity from which documents are near duplicates.", 0.5, 1.0)
 flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must have.", 0.0, 1.0)
-flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0,
-                   1.0)
+flags.DEFINE_float(
+    "max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0, 1.0
+)
 flags.DEFINE_integer("min_words", 0, "Words that a document must have.", lower_bound=0)
-flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0,
-                   1.0)
-flags.DEFINE_bool("same_language", False,
-                  "Drop documents that are not in their language, told by a model of 97 languages.")
+flags.DEFINE_float(
+    "min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0, 1.0
+)
+flags.DEFINE_bool(
+    "same_language", False, "Drop documents that are not in their language, told by a model of 97 languages."
+)
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 define_report()
 
 flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 
-DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "pdf_text",
-            "encoding", "on_bad_text", "mix", "smoothing", "drop_duplicates", "near_similarity", "min_letters",
-            "max_repeated_lines", "min_words", "min_script",
-            "same_language")  # the output depends on these, on the text and on its languages only
+DECIDING = (
+    "output_file",
+    "held_out",
+    "format",
+    "text_key",
+    "shortest_document",
+    "keep_everything",
+    "pdf_text",
+    "encoding",
+    "on_bad_text",
+    "mix",
+    "smoothing",
+    "drop_duplicates",
+    "near_similarity",
+    "min_letters",
+    "max_repeated_lines",
+    "min_words",
+    "min_script",
+    "same_language",
+)  # the output depends on these, on the text and on its languages only
 MANY = 0.05  # a larger share of lines that occur earlier is printed
-FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words",
-           "min_script", "same_language")
+FILTERS = (
+    "shortest_document",
+    "mix",
+    "smoothing",
+    "drop_duplicates",
+    "min_letters",
+    "max_repeated_lines",
+    "min_words",
+    "min_script",
+    "same_language",
+)
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 
 
@@ -102,6 +163,7 @@ class Piece:
     """Documents read together, the report of unreadable text among them, and the bytes of the files that were read for
     them.
     """
+
     language: str
     documents: list[documents.Document]
     report: YieldReport
@@ -129,8 +191,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.Bad
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read.
-    """
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -146,8 +207,9 @@ def word_keys(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     return pdf_text.word_keys(itertools.chain.from_iterable(document.paragraphs for document in piece.documents))
 
 
-def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int,
-                       report: YieldReport) -> Cleaned | None:
+def without_duplicates(
+    document: Cleaned, seen: deduplication.Deduplicator, shortest: int, report: YieldReport
+) -> Cleaned | None:
     """Returns a document without duplicate paragraphs, or None if it is dropped; counts the dropped text."""
     first = document.paragraphs[0][0]
     if kind := seen.is_duplicate(document.fingerprint):
@@ -158,17 +220,25 @@ def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shor
         if not kept:
             report.drop("duplicates of paragraphs", paragraph[0], expected=True, **amounts | {"documents": 0})
     if not all(keep):
-        document = dataclasses.replace(document, paragraphs=list(itertools.compress(document.paragraphs, keep)),
-                                       amounts=list(itertools.compress(document.amounts, keep)))
+        document = dataclasses.replace(
+            document,
+            paragraphs=list(itertools.compress(document.paragraphs, keep)),
+            amounts=list(itertools.compress(document.amounts, keep)),
+        )
         if document.total()["sentences"] < shortest:
-            report.drop(f"documents of fewer than {shortest} sentences without their duplicates", first, expected=True,
-                        **document.total())
+            report.drop(
+                f"documents of fewer than {shortest} sentences without their duplicates",
+                first,
+                expected=True,
+                **document.total(),
+            )
             return None
     return document
 
 
-def write_corpus(pieces: Iterable, writer: Writer | HeldOutChoice, seen: deduplication.Deduplicator, shortest: int,
-                 size: int) -> None:
+def write_corpus(
+    pieces: Iterable, writer: Writer | HeldOutChoice, seen: deduplication.Deduplicator, shortest: int, size: int
+) -> None:
     """Writes the documents that are no duplicates, in the order of the input of `size` bytes."""
     with tqdm(total=size, unit="B", unit_scale=True, desc="preparing", delay=1) as progress:
         for cleaned, report, read in pieces:
@@ -180,23 +250,27 @@ def write_corpus(pieces: Iterable, writer: Writer | HeldOutChoice, seen: dedupli
     writer.finish()
 
 
-def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]],
-                 values: Any) -> None:
+def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]], values: Any) -> None:
     """Prints the account of the text, and writes it as JSON if a file is given (`values`: absl's `FLAGS`)."""
     counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
-    present(report, values.report_file, values.show_examples, **counts,
-            documents_dropped=report.balance("documents")["dropped"], duplicate_lines=duplicate_lines, languages=shares)
+    present(
+        report,
+        values.report_file,
+        values.show_examples,
+        **counts,
+        documents_dropped=report.balance("documents")["dropped"],
+        duplicate_lines=duplicate_lines,
+        languages=shares,
+    )
     if duplicate_lines > MANY * report.kept["sentences"]:
         print(f"{duplicate_lines:,} lines occur earlier in the text; --drop_duplicates removes such text")
     for name, facts in shares.items() if len(shares) > 1 else ():
-        print(
-            f"{name}: {facts['share_in']:.1%} of the words read, {facts['share_out']:.1%} of the words "
-            f"out"
-        )
+        print(f"{name}: {facts['share_in']:.1%} of the words read, {facts['share_out']:.1%} of the words out")
 
 
-def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict,
-            ahead: int) -> Iterator:
+def resumed(
+    pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict, ahead: int
+) -> Iterator:
     """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
     journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
     try:
@@ -258,7 +332,8 @@ def deciding_values(files: dict[str, list[str]], deciding: dict[str, Any]) -> di
     """Returns everything that the outputs depend on, by option: the text, and the `deciding` flags."""
     facts = {
         path: [size_of(path), modified(path)]
-        for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT
+        for path in itertools.chain(*files.values())
+        if path != containers.STANDARD_INPUT
     }
     return {f"--{name}": value for name, value in deciding.items()} | {"text": [files, facts]}
 
@@ -267,23 +342,27 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
     """Raises ValueError for flags that would do nothing, and for shares of languages that are not there (`values`:
     absl's `FLAGS`).
     """
-    refuse_unread(values, [
-        (["near_similarity"], "near" in values.drop_duplicates, "--drop_duplicates=near"),
-        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
-        (["text_key"], values.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
-        (["encoding"], values.format != "table", "another --format than table"),
-        (["pdf_text"], values.input_file != containers.STANDARD_INPUT, "files, which it reads twice"),
-        (["language"], values.language in files, "files without LANGUAGE: in --input_file")])
+    refuse_unread(
+        values,
+        [
+            (["near_similarity"], "near" in values.drop_duplicates, "--drop_duplicates=near"),
+            (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
+            (["text_key"], values.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+            (["encoding"], values.format != "table", "another --format than table"),
+            (["pdf_text"], values.input_file != containers.STANDARD_INPUT, "files, which it reads twice"),
+            (["language"], values.language in files, "files without LANGUAGE: in --input_file"),
+        ],
+    )
     containers.check_encoding(values.encoding)
     if values.mix:
         mixing.parse_mix(values.mix, list(files))
 
 
 def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
-    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`).
-    """
-    preflight.check_outputs([*outputs, *filter(None, [values.report_file])], inputs,
-                            mixing.without_languages(values.input_file))
+    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`)."""
+    preflight.check_outputs(
+        [*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file)
+    )
     work = work_path(outputs[0])
     place = os.path.dirname(work) or "."
     preflight.check_folder(place)
@@ -305,12 +384,16 @@ def main(_: list[str]) -> None:
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS)
     if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
-        print(f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
-              "--pdf_text joins and replaces them", file=sys.stderr)
+        print(
+            f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
+            "--pdf_text joins and replaces them",
+            file=sys.stderr,
+        )
 
 
-def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outputs: list[str], held_out: list[str],
-                size: int) -> tuple[Writer, int]:
+def make_corpus(
+    values: Any, files: dict[str, list[str]], mixture: Mixture, outputs: list[str], held_out: list[str], size: int
+) -> tuple[Writer, int]:
     """Reads and writes in this process and splits in workers: the order is that of the input for any number of workers.
 
     `values` are absl's `FLAGS`, `files` paths by language, of `size` bytes. Returns the writer and the number of
@@ -318,19 +401,24 @@ def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outp
     """
     shortest, ahead = values.shortest_document or (1 if values.keep_everything else 3), 2 * values.num_workers
     cleaning = {
-        "shortest": shortest, "keep_everything": values.keep_everything,
-        "limits": from_flags(quality.QualityLimits, values)
+        "shortest": shortest,
+        "keep_everything": values.keep_everything,
+        "limits": from_flags(quality.QualityLimits, values),
     }
     discard = values.discard or values.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     deciding = deciding_values(files, {name: values[name].value for name in DECIDING})
 
     def read() -> Iterator[Piece]:
-        bad = containers.BadText(values.on_bad_text, allow_large_lines=values.allow_large_lines,
-                                 encoding=values.encoding)
+        bad = containers.BadText(
+            values.on_bad_text, allow_large_lines=values.allow_large_lines, encoding=values.encoding
+        )
         return read_pieces(files, {"form": values.format, "text_key": values.text_key}, bad)
 
-    with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(values.num_workers) as pool,
-          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
+    with (
+        WorkFolder(work_path(outputs[0]), deciding, discard) as work,
+        worker_pool(values.num_workers) as pool,
+        tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
+    ):
         if values.pdf_text:
             known = pdf_text.known_joined_forms(in_order(pool, word_keys, read(), ahead))
             cleaning["repair"] = pdf_text.WordRepair(known)

@@ -46,6 +46,7 @@ class Estimate:
     def of(cls, values: Sequence[float]) -> "Estimate":
         """Estimates the mean of a normal distribution with unknown variance."""
         from scipy import stats
+
         if len(values) < 2:
             return cls(values[0], math.nan)
         factor = float(stats.t.ppf(0.975, len(values) - 1))
@@ -60,16 +61,16 @@ def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
     result.
     """
     results = {
-        row["row"]: row
-        for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows
+        row["row"]: row for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows
     }
     if not results:
         raise ValueError(f"{path}: holds no row of the scale {plan.scale_name}")
     return results
 
 
-def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str,
-                                                                                           Any]) -> list[list[str]]:
+def table_of(
+    suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]
+) -> list[list[str]]:
     """Returns the cells of a suite's table, its head first; rows that are not finished are left out."""
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
@@ -77,15 +78,26 @@ def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pape
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
     gains = ["mean gain"] if any(plan.rows[name].beside for name in rows) else []
     head = [
-        "row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *gains,
-        *theirs
+        "row",
+        "steps",
+        "own held-out loss",
+        "held-out MLM loss",
+        *(_heading(task, plan) for task in tasks),
+        *gains,
+        *theirs,
     ]
     return [
-        head, *([
-            results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
-            *([gain_of(name, plan, results)] if gains else []),
-            *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])
-        ] for name in rows)
+        head,
+        *(
+            [
+                results[name]["title"],
+                *_losses(results[name]),
+                *(_cell(results[name], task, plan) for task in tasks),
+                *([gain_of(name, plan, results)] if gains else []),
+                *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else []),
+            ]
+            for name in rows
+        ),
     ]
 
 
@@ -96,11 +108,15 @@ def _heading(task: str, plan: Plan) -> str:
 def _losses(row: Mapping[str, Any]) -> list[str]:
     """Steps, the loss on held-out records of the row's own kind, the loss of masked words on those of the baseline."""
     last, loss = (row.get("curve") or [(None, 0.0)])[-1]  # a curve may end before the share of the steps that a row has
-    own = f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if last and last == row[
-        "steps"] else ""
+    own = (
+        f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}"
+        if last and last == row["steps"]
+        else ""
+    )
     return [
-        f"{row['steps']:,}" if "steps" in row else "0", own,
-        f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""
+        f"{row['steps']:,}" if "steps" in row else "0",
+        own,
+        f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else "",
     ]
 
 
@@ -137,8 +153,10 @@ def paper_table(paper: Mapping[str, Any], finished: Sequence[str]) -> str:
     parts = []
     if paper["rows"] and not set(paper["rows"]) & set(finished):
         parts.append(
-            markdown([["paper", *paper["columns"]],
-                      *([name, *map(str, values)] for name, values in paper["rows"].items())]))
+            markdown(
+                [["paper", *paper["columns"]], *([name, *map(str, values)] for name, values in paper["rows"].items())]
+            )
+        )
     if "says" in paper:
         parts.append(f"The paper: {paper['says']}\n")
     return "\n".join(parts)
@@ -153,53 +171,76 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
             cells = table_of(suite, plan, results, papers[name])
             text += [f"### {name} ({papers[name]['source']})\n", markdown(cells), paper_table(papers[name], suite)]
             writer.writerows([name, *row] for row in cells)
-    for file_name, content in (("tables.md", "\n".join(part for part in text
-                                                       if part)), ("tables.csv", sheet.getvalue())):
+    for file_name, content in (
+        ("tables.md", "\n".join(part for part in text if part)),
+        ("tables.csv", sheet.getvalue()),
+    ):
         with written_whole(f"{folder}/{file_name}") as file:
             file.write(content)
 
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
-    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing.
-    """
+    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
     import matplotlib
     from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
     axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
     for name, row in results.items():
         if row.get("curve") and plan.rows[name].at_share == 1 and not plan.rows[name].pretrained:
-            axes.plot(*zip(*row["curve"]), label=row["title"],
-                      linestyle="--" if row["objective"] == "next_token" else "-", linewidth=1.2)
+            axes.plot(
+                *zip(*row["curve"]),
+                label=row["title"],
+                linestyle="--" if row["objective"] == "next_token" else "-",
+                linewidth=1.2,
+            )
     axes.set(xlabel="step", ylabel="held-out loss of words, nats (own records)")
     if axes.lines:
         axes.legend(fontsize=7, ncols=2)
     _save(figure, path)
 
 
-def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any],
-               path: str) -> None:
+def draw_suite(
+    suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any], path: str
+) -> None:
     """Draws a panel of bars for each task: ours with their intervals, the mean without pre-training as a line, the
     paper's as diamonds.
     """
     from matplotlib import pyplot
+
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
-    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True,
-                                     squeeze=False, layout="constrained")
+    figure, panels = pyplot.subplots(
+        1,
+        len(tasks),
+        figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
     for axes, task in zip(panels[0], tasks):
         estimates = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
         places = [rows.index(name) for name in estimates]
         axes.barh(
-            places, [100 * estimate.mean for estimate in estimates.values()], color="steelblue", xerr=[
-                0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width
-                for estimate in estimates.values()
-            ])
+            places,
+            [100 * estimate.mean for estimate in estimates.values()],
+            color="steelblue",
+            xerr=[
+                0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width for estimate in estimates.values()
+            ],
+        )
         theirs = _paper_values(rows, task, paper)
         if theirs:
-            axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange",
-                      label="paper, BERT-base (NER: CoNLL-2003)")
-        axes.set(title=_heading(task, plan), yticks=range(len(rows)),
-                 yticklabels=[results[name]["title"] for name in rows])
+            axes.plot(
+                list(theirs.values()),
+                [rows.index(name) for name in theirs],
+                "D",
+                color="darkorange",
+                label="paper, BERT-base (NER: CoNLL-2003)",
+            )
+        axes.set(
+            title=_heading(task, plan), yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows]
+        )
         low = [100 * estimate.mean for estimate in estimates.values()] + list(theirs.values())
         if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
             low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task, plan).mean)
@@ -228,6 +269,7 @@ def _save(figure: Any, path: str) -> None:
 def main(_: list[str]) -> None:
     """Writes everything that the finished rows allow."""
     import matplotlib
+
     matplotlib.use("Agg")
     plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file)
     results = read_results(FLAGS.results, plan)

@@ -49,29 +49,44 @@ flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any format, with its
 flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if there is no checkpoint or none beside it.")
 flags.DEFINE_bool(
-    "do_lower_case", None,
+    "do_lower_case",
+    None,
     "Whether a list of WordPieces is a lower-cased one; by default as the files, the entries and the "
-    "name of their folder say.")
+    "name of their folder say.",
+)
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model, if it is not beside the checkpoint.")
 flags.DEFINE_string("config", "", "Instead of --bert_config_file, without a checkpoint: YAML of the model.")
 flags.DEFINE_integer("max_seq_length", None, "The most tokens of a row, special ones included.", lower_bound=1)
-flags.DEFINE_enum("positions", "interpolate", ["interpolate", "repeat"],
-                  "How the table of positions becomes longer; a shorter one is cut.")
+flags.DEFINE_enum(
+    "positions",
+    "interpolate",
+    ["interpolate", "repeat"],
+    "How the table of positions becomes longer; a shorter one is cut.",
+)
 flags.DEFINE_bool("prune", False, "Keep only the tokens that occur in --input_file.")
-flags.DEFINE_string("input_file", "",
-                    "The text of --prune and --num_words: files, folders, globs, with commas between.")
-flags.DEFINE_bool("keep_characters", True,
-                  "With --prune: keep the tokens of a single character, by which other words can be spelled.")
+flags.DEFINE_string(
+    "input_file", "", "The text of --prune and --num_words: files, folders, globs, with commas between."
+)
+flags.DEFINE_bool(
+    "keep_characters", True, "With --prune: keep the tokens of a single character, by which other words can be spelled."
+)
 flags.DEFINE_string("words_file", "", "Words to add, one per line.")
 flags.DEFINE_integer("num_words", 0, "Words to add from --input_file, to a list of WordPieces.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 10, "With --num_words: words that occur less often are not taken.", lower_bound=1)
 flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
 flags.DEFINE_string(
-    "vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), that initialize the embeddings of new "
-                   "words; without --init_checkpoint, those of all words of a new model.")
+    "vectors",
+    "",
+    "Word vectors as text (GloVe, word2vec, fastText; .gz too), that initialize the embeddings of new "
+    "words; without --init_checkpoint, those of all words of a new model.",
+)
 flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
-flags.DEFINE_enum("to", "", ["", "hugging_face", "ours", "tf1"],
-                  "The format to write; by default that of the checkpoint, or hugging_face.")
+flags.DEFINE_enum(
+    "to",
+    "",
+    ["", "hugging_face", "ours", "tf1"],
+    "The format to write; by default that of the checkpoint, or hugging_face.",
+)
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 HISTORY = "resized.json"
 LINES_AT_ONCE = 4096
@@ -120,7 +135,8 @@ class Settings:
             raise ValueError(
                 "--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, "
                 "got "
-                f"{self.input_file!r}")
+                f"{self.input_file!r}"
+            )
         if self.words_file and self.num_words:
             raise ValueError("expected one of --words_file and --num_words, got both")
         if self.bert_config_file and self.config:
@@ -131,7 +147,8 @@ class Settings:
             raise ValueError(
                 "--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration "
                 "of a "
-                "model to begin (--bert_config_file, --config)")
+                "model to begin (--bert_config_file, --config)"
+            )
 
     def lines(self) -> Iterator[str]:
         """Gives the lines of the texts."""
@@ -150,6 +167,7 @@ def read_model(settings: Settings) -> "StoredModel":
     """Returns the model, or a vocabulary and its configuration, if there is one, without weights."""
     from official_bert.models.interchange import casing, formats, stored_models
     from official_bert.models.interchange.projects import ours
+
     if not settings.init_checkpoint:
         model = (
             configuration.load_config(settings.config or None, bert_config_file=settings.bert_config_file or None).model
@@ -157,14 +175,22 @@ def read_model(settings: Settings) -> "StoredModel":
             else None
         )
         vocab = load_vocab(settings.vocab_file)
-        return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model,
-                                         vocab=list(vocab), do_lower_case=is_lower_case(settings, vocab))
+        return stored_models.StoredModel(
+            origin=settings.vocab_file,
+            weights={},
+            table=ours.TABLE,
+            config=model,
+            vocab=list(vocab),
+            do_lower_case=is_lower_case(settings, vocab),
+        )
     stored = formats.read(settings.init_checkpoint)
     if stored.head == "replaced" and written_format(settings) == "ours":
-        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours "
-                         "would need its generator, which is not resized; --to=hugging_face writes the discriminator "
-                         "alone, "
-                         "with which a run of options.objective replaced_tokens may begin")
+        raise ValueError(
+            f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours "
+            "would need its generator, which is not resized; --to=hugging_face writes the discriminator "
+            "alone, "
+            "with which a run of options.objective replaced_tokens may begin"
+        )
     if stored.generator is not None:
         print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
         stored = dataclasses.replace(stored, generator=None)
@@ -176,7 +202,8 @@ def read_model(settings: Settings) -> "StoredModel":
             )
         values = configuration.read_bert_config(settings.bert_config_file)
         stored = dataclasses.replace(
-            stored, config=configuration.build(configuration.ModelConfig, values, settings.bert_config_file))
+            stored, config=configuration.build(configuration.ModelConfig, values, settings.bert_config_file)
+        )
     stored_models.require_config(stored)
     stored = casing.with_vocabulary(stored, settings.vocab_file)
     lower_case = casing.agreed(casing.is_lower_case(stored), settings.do_lower_case, stored.origin)
@@ -192,6 +219,7 @@ def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
     The flag overrides what --config inherits. Raises ValueError if they contradict each other.
     """
     from official_bert.models.interchange import casing
+
     both = configuration.inherited_and_own(settings.config) if settings.config else ({}, {})
     inherited, own = ((values.get("tokenizer") or {}).get("do_lower_case") for values in both)
     lower_case = casing.agreed(own, settings.do_lower_case, settings.config)
@@ -202,11 +230,13 @@ def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
     return lower_case
 
 
-def with_tokenizer(stored: "StoredModel", vocab: list[str] | None = None,
-                   files: Mapping[str, bytes] | None = None) -> "tuple[StoredModel, Tokenizer]":
+def with_tokenizer(
+    stored: "StoredModel", vocab: list[str] | None = None, files: Mapping[str, bytes] | None = None
+) -> "tuple[StoredModel, Tokenizer]":
     """The model with other files of its tokenizer, and that tokenizer."""
     from official_bert.text import loading
     from official_bert.text.tokenization import FullTokenizer
+
     if vocab is not None:
         stored = dataclasses.replace(stored, vocab=vocab)
     if files is not None:
@@ -214,17 +244,20 @@ def with_tokenizer(stored: "StoredModel", vocab: list[str] | None = None,
     if stored.tokenizer:
         return stored, loading.of_files(stored.tokenizer, stored.origin)
     from official_bert.models.interchange import casing
+
     entries = {token: index for index, token in enumerate(stored.vocab or ())}
     return stored, FullTokenizer(f"{stored.origin}: vocab.txt", casing.is_lower_case(stored) is not False, entries)
 
 
-def prune(stored: "StoredModel", tokenizer: "Tokenizer",
-          settings: Settings) -> "tuple[StoredModel, Tokenizer, dict[str, Any]]":
+def prune(
+    stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings
+) -> "tuple[StoredModel, Tokenizer, dict[str, Any]]":
     """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
     change their tokens.
     """
     from official_bert.models.interchange import resizing
     from official_bert.text.subwords import resizing as tokenizers
+
     counts = np.zeros(tokenizer.size, np.int64)
     for lines in in_parts(settings.lines()):
         ids = [index for line in lines for index in tokenizer.tokenize_ids(line)]
@@ -241,9 +274,14 @@ def prune(stored: "StoredModel", tokenizer: "Tokenizer",
     for line in settings.lines():
         if pruned.tokenize_ids(line) != now[tokenizer.tokenize_ids(line)].tolist():
             raise ValueError(
-                f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
-    note = {"from": len(stored.weights[resizing.WORDS]), "to": pruned.size, "tokens_of_the_text": int(counts.sum()),
-            "characters_kept": settings.keep_characters}
+                f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned"
+            )
+    note = {
+        "from": len(stored.weights[resizing.WORDS]),
+        "to": pruned.size,
+        "tokens_of_the_text": int(counts.sum()),
+        "characters_kept": settings.keep_characters,
+    }
     return resizing.with_entries(new, sources), pruned, note
 
 
@@ -252,57 +290,74 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
     words.
     """
     from official_bert.text import vocab_learning
+
     if settings.num_words:
         if stored.tokenizer:
             raise ValueError(
-                "--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file")
+                "--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file"
+            )
         counts = vocab_learning.count_words(settings.lines(), tokenizer.do_lower_case)
-        return vocab_learning.choose_domain_words(
-            counts, tokenizer, settings.num_words, settings.min_frequency)  # type: ignore[arg-type]
+        return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)  # type: ignore[arg-type]
     words: list[str] = []
     for number, line in enumerate(
-            read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1):
+        read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1
+    ):
         split = line.split() if stored.tokenizer else tokenizer.basic_tokenizer.tokenize(line)
         if len(split) > 1:
             raise ValueError(
                 f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
                 f"splits "
-                f"into {' '.join(split)}")
+                f"into {' '.join(split)}"
+            )
         words += split
     return list(dict.fromkeys(words))
 
 
-def extend(stored: "StoredModel", tokenizer: "Tokenizer",
-           settings: Settings) -> "tuple[StoredModel, Tokenizer, dict[int, list[int]], dict[str, Any]]":
+def extend(
+    stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings
+) -> "tuple[StoredModel, Tokenizer, dict[int, list[int]], dict[str, Any]]":
     """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
     note.
     """
     from official_bert.models.interchange import resizing
     from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
+
     words = wanted_words(stored, tokenizer, settings)
     if stored.tokenizer:
         no_piece = {WORD_START, tokenizer.special["[UNK]"]}
-        new = [word for word in words if word not in tokenizer.vocab  # words that are a token already stay as they are
-               and len(set(tokenizer.tokenize_word(word)) - no_piece) != 1]
+        new = [
+            word
+            for word in words
+            if word not in tokenizer.vocab  # words that are a token already stay as they are
+            and len(set(tokenizer.tokenize_word(word)) - no_piece) != 1
+        ]
         changed, larger = with_tokenizer(stored, files=tokenizers.extended(tokenizer, new))  # type: ignore[arg-type]
     else:
         entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
         changed, larger = with_tokenizer(stored, vocab=entries)
-    old = len(stored.weights[resizing.WORDS]) if stored.weights else stored.config.vocab_size if stored.config else len(
-        tokenizer.vocab)
+    old = (
+        len(stored.weights[resizing.WORDS])
+        if stored.weights
+        else stored.config.vocab_size
+        if stored.config
+        else len(tokenizer.vocab)
+    )
     rows, unknown = max(old, larger.size), [tokenizer.special_id("[UNK]")]
     pieces = {
-        larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown
-        for word in new
+        larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown for word in new
     }
     if spelled := [word for word in new if pieces[larger.vocab[word]] == unknown]:
-        print(f"warning: {len(spelled)} words could not be spelled before and begin as [UNK]: {' '.join(spelled[:5])}",
-              file=sys.stderr)
+        print(
+            f"warning: {len(spelled)} words could not be spelled before and begin as [UNK]: {' '.join(spelled[:5])}",
+            file=sys.stderr,
+        )
     slots = sum(index < tokenizer.size for index in pieces)
-    print(f"{settings.output_dir}: {len(new)} new words ({slots} in [unusedN] slots, {len(new) - slots} rows added; "
-          f"{len(words) - len(new)} were there already), vocab_size {rows}")
+    print(
+        f"{settings.output_dir}: {len(new)} new words ({slots} in [unusedN] slots, {len(new) - slots} rows added; "
+        f"{len(words) - len(new)} were there already), vocab_size {rows}"
+    )
     if changed.config is None:
         return changed, larger, pieces, {}
     changed = resizing.with_entries(changed, [pieces.get(index, [min(index, old - 1)]) for index in range(rows)])
@@ -313,7 +368,8 @@ def vectors_of(stored: "StoredModel", settings: Settings) -> dict[int, np.ndarra
     """Returns the vectors of the entries that are whole words, by id."""
     if stored.tokenizer:
         raise ValueError(
-            "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer")
+            "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer"
+        )
     ids = {word: index for index, word in enumerate(stored.vocab or ()) if is_word(word)}
     found = read_vectors(settings.vectors, ids.keys(), bool(stored.do_lower_case), settings.on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
@@ -324,10 +380,12 @@ def is_word(entry: str) -> bool:
     return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
 
 
-def map_vectors(stored: "StoredModel", pieces: Mapping[int, list[int]],
-                settings: Settings) -> "tuple[StoredModel, dict[str, Any]]":
+def map_vectors(
+    stored: "StoredModel", pieces: Mapping[int, list[int]], settings: Settings
+) -> "tuple[StoredModel, dict[str, Any]]":
     """Returns the model in which the new words that have a vector begin as its image, and a note."""
     from official_bert.models.interchange import resizing
+
     vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
     rows, explained = resizing.map_vectors(table, vectors, pieces)
     for index, row in rows.items():
@@ -335,18 +393,20 @@ def map_vectors(stored: "StoredModel", pieces: Mapping[int, list[int]],
     print(
         f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words "
         f"({len(rows) / max(len(pieces), 1):.1%}), fitted to "
-        f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
+        f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings"
+    )
     note = {"of_words": len(rows), "explained": round(explained, 4)}
     return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
 
 
 def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settings: Settings, folder: str) -> None:
-    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors.
-    """
+    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
     from official_bert.models.interchange.stored_models import require_config
+
     words = stored.vocab or ()
     if settings.begins_model:
         from official_bert.models.interchange import resizing
+
         vectors, config = vectors_of(stored, settings), require_config(stored)
         resizing.begin_with_vectors(config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
         width, size, total = len(next(iter(vectors.values()))), config.hidden_size, sum(map(is_word, words))
@@ -357,15 +417,21 @@ def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settin
             f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary "
             f"({len(vectors) / max(total, 1):.1%}); "
             f"{projected}scaled to initializer_range {config.initializer_range:g}; all other weights are random "
-            f"(seed {settings.random_seed})")
+            f"(seed {settings.random_seed})"
+        )
     with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(words) + "\n")
     if settings.config:
         run = configuration.load_config(settings.config)
-        tokenizer = dataclasses.replace(run.tokenizer, vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
-                                        do_lower_case=bool(stored.do_lower_case))
-        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=require_config(stored)),
-                                  os.path.join(folder, CONFIG_FILE))
+        tokenizer = dataclasses.replace(
+            run.tokenizer,
+            vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
+            do_lower_case=bool(stored.do_lower_case),
+        )
+        configuration.save_config(
+            dataclasses.replace(run, tokenizer=tokenizer, model=require_config(stored)),
+            os.path.join(folder, CONFIG_FILE),
+        )
     elif settings.bert_config_file:
         values = read_json(settings.bert_config_file) | {"vocab_size": require_config(stored).vocab_size}
         write_json(values, os.path.join(folder, "bert_config.json"))
@@ -382,7 +448,8 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
     """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
     if not stored.tokenizer and stored.vocab is None:
         raise ValueError(
-            f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
+            f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it"
+        )
     config = stored.config
     stored, tokenizer = with_tokenizer(stored)
     if config:
@@ -397,7 +464,8 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
     if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
         raise ValueError(
             f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
-            f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
+            f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned"
+        )
     return stored
 
 
@@ -405,6 +473,7 @@ def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str,
     """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
     from official_bert.models.interchange import resizing
     from official_bert.models.interchange.stored_models import require_config
+
     longest = require_config(stored).longest_row
     assert settings.max_seq_length is not None  # else nobody asks for this
     is_cut, has_table = settings.max_seq_length <= longest, resizing.POSITIONS in stored.weights
@@ -418,15 +487,19 @@ def main(_: list[str]) -> None:
     require_new_folder(FLAGS.output_dir, "--output_dir")
     settings = from_flags(Settings, FLAGS)
     settings.check()
-    refuse_unread(FLAGS,
-                  [(["keep_characters"], settings.prune, "--prune"),
-                   (["min_frequency"], bool(settings.num_words), "--num_words"),
-                   (["grow"], settings.adds_words, "--words_file or --num_words"),
-                   (["positions"], bool(settings.max_seq_length), "--max_seq_length"),
-                   (["vectors"], settings.adds_words or settings.begins_model, "new words (--words_file, --num_words)"),
-                   (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
-                   (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
-                   (["to"], bool(settings.init_checkpoint), "--init_checkpoint")])
+    refuse_unread(
+        FLAGS,
+        [
+            (["keep_characters"], settings.prune, "--prune"),
+            (["min_frequency"], bool(settings.num_words), "--num_words"),
+            (["grow"], settings.adds_words, "--words_file or --num_words"),
+            (["positions"], bool(settings.max_seq_length), "--max_seq_length"),
+            (["vectors"], settings.adds_words or settings.begins_model, "new words (--words_file, --num_words)"),
+            (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
+            (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
+            (["to"], bool(settings.init_checkpoint), "--init_checkpoint"),
+        ],
+    )
     stored, changes = read_model(settings), dict[str, Any]()
     if settings.prune or settings.adds_words or settings.begins_model:
         stored = with_vocabulary(stored, settings, changes)
@@ -442,6 +515,7 @@ def main(_: list[str]) -> None:
 def written_format(settings: Settings) -> str:
     """Returns the format that is written: by default that of the checkpoint, if it is one of those."""
     from official_bert.models.interchange import formats
+
     kind = settings.to or formats.find_format(settings.init_checkpoint)[0]
     return kind if kind in ("ours", "hugging_face", "tf1") else "hugging_face"
 
@@ -449,13 +523,17 @@ def written_format(settings: Settings) -> str:
 def write(stored: "StoredModel", changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes the checkpoint and its history, which goes on from that of the checkpoint that was read."""
     from official_bert.models.interchange import formats
+
     before = os.path.join(settings.init_checkpoint, HISTORY)
     formats.make_model(stored)
     formats.write(stored, written_format(settings), folder)
-    write_json([
-        *(read_json(before) if os.path.isfile(before) else []),
-        {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}
-    ], os.path.join(folder, HISTORY))
+    write_json(
+        [
+            *(read_json(before) if os.path.isfile(before) else []),
+            {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes},
+        ],
+        os.path.join(folder, HISTORY),
+    )
 
 
 if __name__ == "__main__":

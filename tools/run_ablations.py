@@ -65,22 +65,30 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations.")
 flags.DEFINE_string("suite", "all", "One of its suites, or all.")
 flags.DEFINE_list("rows", [], "Only these rows of the suite.")
-flags.DEFINE_string("scale", "small",
-                    "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
-flags.DEFINE_string("corpus", "",
-                    "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
+flags.DEFINE_string(
+    "scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything."
+)
+flags.DEFINE_string(
+    "corpus", "", "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes."
+)
 flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
 flags.DEFINE_string("data", "", "The folder, on this machine, of the fine-tuning data: glue/SST-2, ..., wnut17.")
 flags.DEFINE_string("work_dir", None, "The folder, on this machine, of everything that is made.", required=True)
 flags.DEFINE_string(
-    "results", "",
-    "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
-flags.DEFINE_string("step_times", "",
-                    "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote.")
+    "results",
+    "",
+    "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).",
+)
+flags.DEFINE_string(
+    "step_times", "", "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote."
+)
 flags.DEFINE_enum(
-    "part", "all", ("all", "first", "second"),
+    "part",
+    "all",
+    ("all", "first", "second"),
     "Evaluate on all of each development set, or on one half: choose rates and "
-    "weights on the first; read the second (or the test part), with other seeds, once.")
+    "weights on the first; read the second (or the test part), with other seeds, once.",
+)
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
 flags.DEFINE_bool("plan", False, "Print the rows and which of them are finished, and stop.")
@@ -93,8 +101,14 @@ class Stages:
         self.work_dir, self.stages_left = work_dir, 1
         self.seconds: list[float] = []
 
-    def run(self, folder: str, name: str, command: Sequence[object],
-            collect: Callable[[pathlib.Path], dict] = lambda log: {}, config: Mapping[str, Any] | None = None) -> dict:
+    def run(
+        self,
+        folder: str,
+        name: str,
+        command: Sequence[object],
+        collect: Callable[[pathlib.Path], dict] = lambda log: {},
+        config: Mapping[str, Any] | None = None,
+    ) -> dict:
         """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files
         it made.
 
@@ -106,15 +120,18 @@ class Stages:
         marker, log = place / f"{name}.json", place / f"{name}.log"
         if config is not None:
             command = [*command, f"--config={place / f'{name}.yaml'}"]
-        stage = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")],
-                 "config": json.loads(self._portable(json.dumps(config)))}
+        stage = {
+            "command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")],
+            "config": json.loads(self._portable(json.dumps(config))),
+        }
         if marker.exists():
             stored = read_json(str(marker))
             if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
                 raise ValueError(
                     f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
                     f"remove "
-                    f"{place} to run it again")
+                    f"{place} to run it again"
+                )
         else:
             if config is not None:
                 with written_whole(str(place / f"{name}.yaml")) as file:
@@ -129,16 +146,28 @@ class Stages:
         return stored
 
     def _portable(self, part: object) -> str:
-        return str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT),
-                                                                     "ROOT").replace(sys.executable, "python")
+        return (
+            str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT), "ROOT").replace(sys.executable, "python")
+        )
 
     def _execute(self, command: Sequence[object], log: pathlib.Path, title: str) -> None:
         print(f"{title}{self._remaining()}", flush=True)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         begin = last_told = time.monotonic()
-        with open(log, "ab") as file, _ending(subprocess.Popen(
-                list(map(str, command)), stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path}, preexec_fn=_end_with_parent)) as process:
+        with (
+            open(log, "ab") as file,
+            _ending(
+                subprocess.Popen(
+                    list(map(str, command)),
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    cwd=ROOT,
+                    env={**os.environ, "PYTHONPATH": path},
+                    preexec_fn=_end_with_parent,
+                )
+            ) as process,
+        ):
             while process.poll() is None:
                 time.sleep(0.2)
                 if time.monotonic() - last_told > TELL_EVERY:
@@ -152,8 +181,9 @@ class Stages:
         if not self.seconds:
             return f"; {self.stages_left} stages left"
         minutes = self.stages_left * sum(self.seconds) / len(self.seconds) / 60
-        return f"; {self.stages_left} stages left, about " + (f"{minutes / 60:.1f} h"
-                                                              if minutes > 90 else f"{minutes:.0f} min")
+        return f"; {self.stages_left} stages left, about " + (
+            f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min"
+        )
 
 
 @contextlib.contextmanager
@@ -172,8 +202,7 @@ def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 
 def _end_with_parent() -> None:
-    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen.
-    """
+    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
@@ -222,12 +251,25 @@ class Suite:
     def prepare(self) -> None:
         """Prepares the text, and learns the vocabulary from the training part."""
         for part, patterns in self.corpus.items():
-            self.stages.run("corpus", part, [*tool("prepare_corpus"), f"--input_file={patterns}",
-                                             f"--output_file={self.work_dir / 'corpus' / part}.txt"])
-        self.stages.run("corpus", "vocabulary", [
-            *tool("build_vocab"), f"--input_file={self.work_dir / 'corpus' / 'train'}.txt",
-            f"--output_file={self.vocabulary}", f"--vocab_size={self.plan.scale.vocab_size}"
-        ])
+            self.stages.run(
+                "corpus",
+                part,
+                [
+                    *tool("prepare_corpus"),
+                    f"--input_file={patterns}",
+                    f"--output_file={self.work_dir / 'corpus' / part}.txt",
+                ],
+            )
+        self.stages.run(
+            "corpus",
+            "vocabulary",
+            [
+                *tool("build_vocab"),
+                f"--input_file={self.work_dir / 'corpus' / 'train'}.txt",
+                f"--output_file={self.vocabulary}",
+                f"--vocab_size={self.plan.scale.vocab_size}",
+            ],
+        )
 
     def records(self, row: str, part: str) -> str:
         """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never
@@ -241,11 +283,18 @@ class Suite:
         for options in generator_flags(config, more, passes):
             name = f"{part}-{hashlib.sha256(' '.join(options).encode()).hexdigest()[:10]}"
             path = self.work_dir / "records" / f"{name}.tfrecord"
-            self.stages.run("records", name, [
-                *tool("create_pretraining_data"), f"--input_file={self.work_dir / 'corpus' / part}.txt",
-                f"--output_file={path}", f"--vocab_file={self.vocabulary}", f"--num_workers={self.num_workers}",
-                *options
-            ])
+            self.stages.run(
+                "records",
+                name,
+                [
+                    *tool("create_pretraining_data"),
+                    f"--input_file={self.work_dir / 'corpus' / part}.txt",
+                    f"--output_file={path}",
+                    f"--vocab_file={self.vocabulary}",
+                    f"--num_workers={self.num_workers}",
+                    *options,
+                ],
+            )
             paths.append(str(path))
         return ",".join(paths)
 
@@ -254,31 +303,61 @@ class Suite:
         config, run = self.plan.pretraining(row), self.work_dir / "rows" / row / "pretraining"
         if teacher := self.plan.rows[row].teacher:
             config = merge(config, {"training": {"teacher": str(self.pretrain(teacher)[0])}})
-        result = self.stages.run(f"rows/{row}", "pretraining", [
-            *module("run_pretraining"), f"--input_file={self.records(row, 'train')}",
-            f"--eval_input_file={self.records(row, 'held_out')}", f"--vocab_file={self.vocabulary}",
-            f"--output_dir={run}"
-        ], lambda _: curve_of(run), config)
+        result = self.stages.run(
+            f"rows/{row}",
+            "pretraining",
+            [
+                *module("run_pretraining"),
+                f"--input_file={self.records(row, 'train')}",
+                f"--eval_input_file={self.records(row, 'held_out')}",
+                f"--vocab_file={self.vocabulary}",
+                f"--output_dir={run}",
+            ],
+            lambda _: curve_of(run),
+            config,
+        )
         return run, result
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
         """Measures masked words on the records of the baseline, the same for all rows."""
         common, run = self.plan.pretraining(COMMON), self.work_dir / "rows" / row / "held_out"
-        config = merge(config, {"options": {**common["options"], "sentence_loss": False, "sentence_task": "nsp",
-                                            "masking": {"strategy": "token"}}})
+        config = merge(
+            config,
+            {
+                "options": {
+                    **common["options"],
+                    "sentence_loss": False,
+                    "sentence_task": "nsp",
+                    "masking": {"strategy": "token"},
+                }
+            },
+        )
         if "phases" in config:
             config["phases"] = common.get("phases", [])
-        result = self.stages.run(f"rows/{row}", "held_out", [
-            *module("run_pretraining"), "--mode=eval", "--do_eval", f"--init_checkpoint={weights}",
-            f"--vocab_file={self.vocabulary}", f"--eval_input_file={self.records(COMMON, 'held_out')}",
-            f"--output_dir={run}"
-        ], lambda _: {"metrics": RunFolder(str(run)).results}, config)
+        result = self.stages.run(
+            f"rows/{row}",
+            "held_out",
+            [
+                *module("run_pretraining"),
+                "--mode=eval",
+                "--do_eval",
+                f"--init_checkpoint={weights}",
+                f"--vocab_file={self.vocabulary}",
+                f"--eval_input_file={self.records(COMMON, 'held_out')}",
+                f"--output_dir={run}",
+            ],
+            lambda _: {"metrics": RunFolder(str(run)).results},
+            config,
+        )
         return {name: round(value, 5) for name, value in result["metrics"].items() if name.startswith("mlm_")}
 
     def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
         """Fine-tunes a row on a task with several seeds; returns the metric of each."""
-        entry, config, name = self.plan.tasks[task], self.plan.finetuning(
-            row, task), task + f"-{self.part}" * (self.part != "all")
+        entry, config, name = (
+            self.plan.tasks[task],
+            self.plan.finetuning(row, task),
+            task + f"-{self.part}" * (self.part != "all"),
+        )
         run = self.work_dir / "rows" / row / name
         if teacher := self.plan.rows[row].task_teacher:
             self.finetune(teacher, task, self.weights_of(teacher))
@@ -286,10 +365,21 @@ class Suite:
         if self.part in FIRST_SEEDS:
             config = merge(config, {"seed": FIRST_SEEDS[self.part]})
         source = [f"--vocab_file={self.vocabulary}"] if weights is None else [f"--init_checkpoint={weights}"]
-        result = self.stages.run(f"rows/{row}", name, [
-            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *self._files(task, entry), *source,
-            f"--output_dir={run}", f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"
-        ], lambda _: {"values": values_of(run, entry.metric)}, config)
+        result = self.stages.run(
+            f"rows/{row}",
+            name,
+            [
+                *module("run_finetuning"),
+                f"--data_dir={self.data / entry.data}",
+                *self._files(task, entry),
+                *source,
+                f"--output_dir={run}",
+                f"--seeds={self.seeds}",
+                f"--cache_dir={self.work_dir / 'cache'}",
+            ],
+            lambda _: {"values": values_of(run, entry.metric)},
+            config,
+        )
         remove_weights(run)
         return result["values"]
 
@@ -327,13 +417,17 @@ class Suite:
         origin, teacher = self.plan.origin_of(row), self.plan.rows[row].task_teacher
         masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
         of_task = 1 + (1 + self._pretrainings(self.plan.origin_of(teacher)) if teacher else 0)
-        return self._pretrainings(origin) + (self.plan.lengths_of(COMMON)
-                                             + 1 if masked else 0) + of_task * len(self.plan.tasks_of(row))
+        return (
+            self._pretrainings(origin)
+            + (self.plan.lengths_of(COMMON) + 1 if masked else 0)
+            + of_task * len(self.plan.tasks_of(row))
+        )
 
     def _pretrainings(self, origin: str) -> int:
         """The stages of a pre-training and of its teacher's."""
-        return 2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(
-            self.plan.rows[origin].teacher) if origin else 0
+        return (
+            2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
+        )
 
     def make(self, row: str) -> dict[str, Any]:
         """Makes a row; returns its line of the results."""
@@ -347,14 +441,18 @@ class Suite:
             if entry.at_share < 1:
                 weights, result = weights / f"{CHECKPOINT}-{step}", result | {"own": {}}
             line |= {
-                "steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": result["own"],
+                "steps": step,
+                "objective": config["options"].get("objective", "masked_lm"),
+                "own": result["own"],
                 "curve": [point for point in result["curve"] if point[0] <= step],
-                "minutes": round(result["seconds"] / 60)
+                "minutes": round(result["seconds"] / 60),
             }
             if line["objective"] == "masked_lm":
                 line["held_out"] = self.held_out(row, config, weights)
-        line["tasks"] = {task: {"metric": self.plan.tasks[task].metric, "values": self.finetune(row, task, weights)}
-                         for task in self.plan.tasks_of(row)}
+        line["tasks"] = {
+            task: {"metric": self.plan.tasks[task].metric, "values": self.finetune(row, task, weights)}
+            for task in self.plan.tasks_of(row)
+        }
         return line
 
 
@@ -384,16 +482,21 @@ def main(_: list[str]) -> None:
     """Makes the rows that are not finished, one after another."""
     for flag in ("work_dir", "results", "data"):
         require_here(FLAGS[flag].value or "", flag, "the commands that this one calls share its files")
-    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file,
-                     read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None)
+    plan = Plan.read(
+        str(ROOT), FLAGS.scale, FLAGS.suites_file, read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None
+    )
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
     names = plan.chosen(FLAGS.suite, FLAGS.rows)
-    done = [row["row"] for row in read_rows(str(results))
-            if row["scale"] == plan.scale_name] if results.exists() else []
+    done = (
+        [row["row"] for row in read_rows(str(results)) if row["scale"] == plan.scale_name] if results.exists() else []
+    )
     if FLAGS.plan:
-        print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}"
-                        for name in names))
+        print(
+            "\n".join(
+                f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}" for name in names
+            )
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command continues"))
     plan.check_times([name for name in names if name not in done])
@@ -421,10 +524,10 @@ def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_f
         report(results, suite.work_dir, suite.plan.scale_name, suites_file)
 
 
-def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool,
-            made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`.
-    """
+def sources(
+    stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool
+) -> tuple[dict[str, str], pathlib.Path]:
+    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`."""
     if made_up:
         folder = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={folder}"])
@@ -432,16 +535,21 @@ def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool,
     for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
         if not paths[name]:
             raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
-    patterns = {part: ",".join(map(absolute, value.split(",")))
-                for part, value in (("train", paths["corpus"]), ("held_out", paths["held_out_corpus"]))}
+    patterns = {
+        part: ",".join(map(absolute, value.split(",")))
+        for part, value in (("train", paths["corpus"]), ("held_out", paths["held_out_corpus"]))
+    }
     return patterns, pathlib.Path(paths["data"]).resolve()
 
 
 def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str, suites_file: str) -> None:
     """Writes table and plots of the finished rows."""
     command = [
-        *map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}",
-        f"--scale={scale}", f"--suites_file={suites_file}"
+        *map(str, tool("report_ablations")),
+        f"--results={results}",
+        f"--output_dir={work_dir / 'report'}",
+        f"--scale={scale}",
+        f"--suites_file={suites_file}",
     ]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:

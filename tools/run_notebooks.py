@@ -34,8 +34,15 @@ def execute(notebook: "NotebookNode", folder: pathlib.Path, timeout: int) -> Non
     Raises nbclient's CellExecutionError if a cell fails.
     """
     from nbclient import NotebookClient
-    NotebookClient(notebook, timeout=timeout, kernel_name="python3", record_timing=False, coalesce_streams=True,
-                   resources={"metadata": {"path": str(folder)}}).execute()
+
+    NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
@@ -48,6 +55,7 @@ def main(_: list[str]) -> None:
     """Runs each notebook and writes it with its outputs."""
     import nbformat
     from nbclient.exceptions import CellExecutionError
+
     for path in find_files(FLAGS.notebook, "--notebook"):
         notebook = nbformat.read(path, as_version=4)
         try:

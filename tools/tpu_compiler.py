@@ -24,18 +24,28 @@ ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)[a-z\d]*)\[([\d,]*)\]")  # f32[8,128], b
 def other_versions() -> str:
     """Returns what is installed instead of `VERSIONS`; "" if these are."""
     there = {name: importlib.metadata.version(name) if importlib.util.find_spec(name) else "none" for name in VERSIONS}
-    return ", ".join(f"{name} {there[name]} (expected {version})" for name, version in VERSIONS.items()
-                     if there[name] != version)
+    return ", ".join(
+        f"{name} {there[name]} (expected {version})" for name, version in VERSIONS.items() if there[name] != version
+    )
 
 
 def devices_of(topology: str) -> Any:
     """Returns the cores of a topology, without any of them being there."""
     library = str(importlib.metadata.distribution("libtpu").locate_file("libtpu/libtpu.so"))
     # Before JAX is imported: it and libtpu would ask the cloud for a machine. Several compilers may run at once.
-    os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_LIBRARY_PATH=library, TPU_WORKER_ID="0",
-                      TPU_ACCELERATOR_TYPE="v5litepod-8", TPU_WORKER_HOSTNAMES="localhost",
-                      ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_LOG_DIR="disabled", TPU_STDERR_LOG_LEVEL="3")
+    os.environ.update(
+        JAX_PLATFORMS="cpu",
+        TPU_SKIP_MDS_QUERY="1",
+        TPU_LIBRARY_PATH=library,
+        TPU_WORKER_ID="0",
+        TPU_ACCELERATOR_TYPE="v5litepod-8",
+        TPU_WORKER_HOSTNAMES="localhost",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+        TPU_LOG_DIR="disabled",
+        TPU_STDERR_LOG_LEVEL="3",
+    )
     from jax.experimental import topologies
+
     chips = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith(":1x1") else {}
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **chips).devices
 
@@ -54,10 +64,12 @@ def compile_program(proto: bytes, devices: Any) -> Any:
     """Returns the executable of a train step, a HloModuleProto, that runs on each of the devices."""
     import numpy as np
     from jaxlib import _jax, xla_client
+
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = len(devices), 1
     options.device_assignment = xla_client.DeviceAssignment.create(
-        np.array([device.id for device in devices]).reshape(-1, 1))
+        np.array([device.id for device in devices]).reshape(-1, 1)
+    )
     # The text has what JAX's interface to the proto cannot set; it must have the large constants.
     hlo = _jax.hlo_module_from_text(donated(xla_client.XlaComputation(proto).as_hlo_text(True)))
     computation = xla_client.XlaComputation(hlo.as_serialized_hlo_module_proto())
@@ -83,11 +95,15 @@ def facts_of(executable: Any, compiled: str) -> dict[str, Any]:
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
     return {
         "memory": {
-            "arguments": memory.argument_size_in_bytes, "outputs": memory.output_size_in_bytes,
-            "aliased": memory.alias_size_in_bytes, "temporaries": memory.temp_size_in_bytes,
-            "code": memory.generated_code_size_in_bytes
+            "arguments": memory.argument_size_in_bytes,
+            "outputs": memory.output_size_in_bytes,
+            "aliased": memory.alias_size_in_bytes,
+            "temporaries": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
         },
-        "flop": cost["flops"], "bytes": cost["bytes accessed"], "all_reduces": reduced_bytes(compiled)
+        "flop": cost["flops"],
+        "bytes": cost["bytes accessed"],
+        "all_reduces": reduced_bytes(compiled),
     }
 
 

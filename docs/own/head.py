@@ -16,8 +16,9 @@ class DeepClassifier(Classifier):
 
     def __init__(self, encoder, **settings):
         super().__init__(encoder, **settings)
-        self.hidden = Dense(encoder.config.hidden_size, activation=get_activation("gelu"), name="hidden",
-                            dtype=self.dtype_policy)
+        self.hidden = Dense(
+            encoder.config.hidden_size, activation=get_activation("gelu"), name="hidden", dtype=self.dtype_policy
+        )
 
     def call(self, inputs, training=None):
         """inputs: `input_ids`, `input_mask`, `segment_ids` [B,S]."""

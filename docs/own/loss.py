@@ -14,5 +14,5 @@ class Task(classification.Task):
         """Returns (sum, weight): only the training step divides, over all devices and micro-batches."""
         logits, weights = tf.cast(outputs["logits"], tf.float32), batch["example_weights"]
         right = tf.gather(tf.nn.log_softmax(logits), batch["label_ids"], batch_dims=1)  # [B]
-        loss = -(1.0 - tf.exp(right)) ** FOCUS * right
+        loss = -((1.0 - tf.exp(right)) ** FOCUS) * right
         return {"loss": (tf.reduce_sum(loss * weights), tf.reduce_sum(weights))}

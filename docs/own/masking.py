@@ -31,5 +31,10 @@ class Task(task.Task):
     def make_masking(self):
         """Makes the function from records without masks to masked ones."""
         options = self.options
-        return OneStretch(options.masking, VocabularyFacts.of(self.tokenizer), options.max_seq_length,
-                          options.max_predictions_per_seq, self.config.seed)
+        return OneStretch(
+            options.masking,
+            VocabularyFacts.of(self.tokenizer),
+            options.max_seq_length,
+            options.max_predictions_per_seq,
+            self.config.seed,
+        )

@@ -46,9 +46,13 @@ def main(_: list[str]) -> None:
     from official_bert.text import loading
     from official_bert.text.packing import check_segments
     from official_bert.training import guards, run_config
+
     config = load_config(
-        None, bert_config_file=FLAGS.bert_config_file, flags=flags_by_key(FLAGS),
-        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
+        None,
+        bert_config_file=FLAGS.bert_config_file,
+        flags=flags_by_key(FLAGS),
+        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""),
+    )
     run_config.require_vocabulary(config, FLAGS.init_checkpoint)
     guards.check_vocabulary(config, RunFolder(""), FLAGS.init_checkpoint)
     lines = read_texts(FLAGS.input_file)
@@ -62,8 +66,9 @@ def main(_: list[str]) -> None:
     cut = write_features(FLAGS.output_file, lines, tokenizer, length, encoder, layers, FLAGS.batch_size)
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
     if cut:
-        logging.warning("%s: %d of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file,
-                        cut, length)
+        logging.warning(
+            "%s: %d of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file, cut, length
+        )
 
 
 def read_texts(path: str) -> list[str]:
@@ -96,37 +101,56 @@ def restore_encoder(config: Config, checkpoint: str) -> "BertEncoder":
     """Returns the encoder with the checkpoint's weights, with the outputs of all layers."""
     from official_bert.models import checkpoints
     from official_bert.models.encoder import BertEncoder, encoder_settings
+
     encoder = BertEncoder(**encoder_settings(config.model), return_layers=True, name="bert")
     encoder.build()
     print(f"initialized: {checkpoints.initialize_from(encoder, checkpoint).describe()}")
     return encoder
 
 
-def write_features(path: str, lines: Sequence[str], tokenizer: "Tokenizer", length: int, encoder: "BertEncoder",
-                   layers: Sequence[int], batch_size: int) -> int:
+def write_features(
+    path: str,
+    lines: Sequence[str],
+    tokenizer: "Tokenizer",
+    length: int,
+    encoder: "BertEncoder",
+    layers: Sequence[int],
+    batch_size: int,
+) -> int:
     """Writes the outputs of some layers for each line, part by part; returns the number of lines that were cut to
     `length` tokens.
     """
     import tensorflow as tf
 
     from official_bert.data import layer_output_files
-    run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
-                      reduce_retracing=True, autograph=False)
+
+    run = tf.function(
+        lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
+        reduce_retracing=True,
+        autograph=False,
+    )
     cut = 0
     with layer_output_files.open_writer(path, layers) as write:
-        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines",
-                          delay=1):
+        for start in tqdm(
+            range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines", delay=1
+        ):
             pairs = [
                 pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "")
-                for line in lines[start:start + LINES_AT_ONCE]
+                for line in lines[start : start + LINES_AT_ONCE]
             ]
             texts, text_pairs = zip(*pairs)
             rows = tokenizer.encode(texts, text_pairs, length)
             lengths = rows["input_mask"].sum(axis=1)
             cut += sum(tokens_of(tokenizer, pairs[row]) > length for row in np.flatnonzero(lengths == length))
             outputs = compute(run, rows, lengths, layers, batch_size)
-            write([layer_output_files.SentenceOutputs(start + row, tokenizer.convert_ids_to_tokens(ids[:count]), values)
-                   for row, (ids, count, values) in enumerate(zip(rows["input_ids"], lengths, outputs))])
+            write(
+                [
+                    layer_output_files.SentenceOutputs(
+                        start + row, tokenizer.convert_ids_to_tokens(ids[:count]), values
+                    )
+                    for row, (ids, count, values) in enumerate(zip(rows["input_ids"], lengths, outputs))
+                ]
+            )
     return cut
 
 
@@ -136,24 +160,25 @@ def tokens_of(tokenizer: "Tokenizer", texts: Iterable[str]) -> int:
     return len(first) + len(second) + tokenizer.template.extra(bool(second))
 
 
-def compute(run: Callable, rows: Mapping[str, np.ndarray], lengths: np.ndarray, layers: Sequence[int],
-            batch_size: int) -> list[dict[int, np.ndarray]]:
+def compute(
+    run: Callable, rows: Mapping[str, np.ndarray], lengths: np.ndarray, layers: Sequence[int], batch_size: int
+) -> list[dict[int, np.ndarray]]:
     """Returns {layer: float32 [tokens,D]} of each row of `rows` [B,S]; rows of similar length go through the encoder
     together.
     """
     import tensorflow as tf
+
     order = np.argsort(lengths, kind="stable")
     layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in order]
     for start in range(0, len(order), batch_size):
-        numbers = order[start:start + batch_size]
+        numbers = order[start : start + batch_size]
         longest = lengths[numbers[-1]]
         outputs = [
             values.numpy()
-            for values in run({name: tf.constant(values[numbers, :longest])
-                               for name, values in rows.items()})
+            for values in run({name: tf.constant(values[numbers, :longest]) for name, values in rows.items()})
         ]
         for place, number in enumerate(numbers):
-            layers_of_rows[number] = {layer: values[place, :lengths[number]] for layer, values in zip(layers, outputs)}
+            layers_of_rows[number] = {layer: values[place, : lengths[number]] for layer, values in zip(layers, outputs)}
     return layers_of_rows
 
 

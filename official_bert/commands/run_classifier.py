@@ -27,10 +27,20 @@ flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data ar
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_2018([
-    "vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size", "learning_rate",
-    "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"
-])
+command_line.define_2018(
+    [
+        "vocab_file",
+        "do_lower_case",
+        "max_seq_length",
+        "train_batch_size",
+        "eval_batch_size",
+        "learning_rate",
+        "num_train_epochs",
+        "warmup_proportion",
+        "save_checkpoints_steps",
+        "iterations_per_loop",
+    ]
+)
 command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
 
 
@@ -46,13 +56,20 @@ def main(_: list[str]) -> None:
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import run_config
     from official_bert.training.task import DataFiles, Steps
+
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
-                       predict=FLAGS.do_predict), RunFolder(FLAGS.output_dir)
+    steps, run = (
+        Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict),
+        RunFolder(FLAGS.output_dir),
+    )
     language = ["options.language=zh"] if dataset == "xnli" else []  # as XnliProcessor of 2018
-    config = run_config.of_training(sources.over("task=glue", f"options.dataset={dataset}", *language),
-                                    FLAGS.init_checkpoint, run, merge(run_config.DEFAULTS, AS_IN_2018))
+    config = run_config.of_training(
+        sources.over("task=glue", f"options.dataset={dataset}", *language),
+        FLAGS.init_checkpoint,
+        run,
+        merge(run_config.DEFAULTS, AS_IN_2018),
+    )
     if steps.train:
         run_config.refuse_overridden(config, sources.keys())
     task = load_task(config if steps.train else run_config.with_vocabulary_of(config, run))

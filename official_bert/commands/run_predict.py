@@ -33,35 +33,48 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 command_line.define_base("model")
 flags.DEFINE_string(
-    "task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default the "
-                "model's own task. A task of yours, by its dotted name, is imported.")
+    "task",
+    "",
+    "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default the "
+    "model's own task. A task of yours, by its dotted name, is imported.",
+)
 flags.DEFINE_string(
-    "model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
-    "exported model.", required=True)
+    "model",
+    None,
+    "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an exported model.",
+    required=True,
+)
 flags.DEFINE_string("signature", None, "The task of an exported model of several (run_export --adapters).")
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
 flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
 flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
 flags.DEFINE_string(
-    "encoding", "",
-    "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training.")
+    "encoding", "", "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training."
+)
 flags.DEFINE_list("keep_columns", [], "Columns of --input_file that are copied into the answers, such as an id.")
 flags.DEFINE_multi_string(
-    "set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
+    "set", [], "Options for reading --input_file, if training had others: --set options.text_column=review."
+)
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
 flags.DEFINE_string(
-    "output_format", "",
+    "output_format",
+    "",
     "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
     "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of "
     "--input_file, if "
-    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.")
+    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.",
+)
 flags.DEFINE_integer("batch_size", 32, "Texts in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_integer(
-    "top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
-    "own.", lower_bound=1)
-flags.DEFINE_bool("discard", False,
-                  "Overwrite the files of --output_file instead of continuing a stopped or finished command.")
+    "top_k",
+    None,
+    "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its own.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "discard", False, "Overwrite the files of --output_file instead of continuing a stopped or finished command."
+)
 command_line.define_no_answer()
 
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
@@ -100,6 +113,7 @@ class Prediction:
     def is_sharded(self) -> bool:
         """Whether several files are read or written."""
         from official_bert.interface import many_answers
+
         return many_answers.is_many(self.input_file, self.output_file)
 
     def check(self, texts: Sequence[str]) -> None:
@@ -107,6 +121,7 @@ class Prediction:
         from official_bert.data.long_work import preflight
         from official_bert.data.tabular.companions import files_read
         from official_bert.interface import output_files
+
         output_files.check_name(self.output_file)
         if self.output_file and not self.is_sharded:
             outputs = output_files.files_of(self.output_file, self.output_format, self.input_file)
@@ -114,8 +129,7 @@ class Prediction:
         formats = (*output_files.OUTPUT_FORMATS, "npy")
         if self.output_format and not (self.output_file and self.output_format in formats):
             raise ValueError(
-                f"--output_format={self.output_format}: expected --output_file with it, and one of "
-                f"{', '.join(formats)}"
+                f"--output_format={self.output_format}: expected --output_file with it, and one of {', '.join(formats)}"
             )
         if self.is_sharded and not self.output_file:
             raise ValueError(
@@ -124,22 +138,26 @@ class Prediction:
             )
         if not self.reads_file and (self.keep_columns or self.set):
             raise ValueError(
-                f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns")
+                f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns"
+            )
         if self.input_file and texts:
             raise ValueError(
-                f"--input_file={self.input_file}: expected no texts as arguments with it, got {texts[0]!r:.60}")
+                f"--input_file={self.input_file}: expected no texts as arguments with it, got {texts[0]!r:.60}"
+            )
 
     @functools.cached_property
     def predictor(self) -> "Predictor":
         """The model. Raises ValueError if it is none of --task, or has outputs of the names of --keep_columns."""
         from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
         from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+
         task = "glue" if dataset_name(self.task) else self.task
         task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
         predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base)
         if task_classes and not class_that_gives(predictor.outputs, task_classes):
             raise ValueError(
-                f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}")
+                f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}"
+            )
         _check_dataset(predictor.config, self.task, self.model)
         if wrong := sorted({*self.keep_columns} & {*predictor.inputs, *predictor.outputs}):
             raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
@@ -149,6 +167,7 @@ class Prediction:
     def may_be_pairs(self) -> bool:
         """Whether rows may turn out to have two texts: a published classifier does not say how many it reads."""
         from official_bert.interface.predictor import class_that_gives, served_classes
+
         is_classifier = class_that_gives(self.predictor.outputs, served_classes("classification"))
         return bool(self.options.pairs is None and is_classifier and _is_published(self.model))
 
@@ -156,26 +175,39 @@ class Prediction:
     def model_inputs(self) -> "ModelInputs":
         """How rows give the model's inputs."""
         from official_bert.interface.model_inputs import ModelInputs
+
         inputs, outputs, config = self.predictor.inputs, self.predictor.outputs, self.predictor.config
         if not self.reads_file:
             return ModelInputs(inputs, may_read_pairs=self.may_be_pairs)
-        return ModelInputs.of_model(inputs, config, self.overrides, keep=tuple(self.keep_columns), is_tagger="entities"
-                                    in outputs, may_read_pairs=self.may_be_pairs)
+        return ModelInputs.of_model(
+            inputs,
+            config,
+            self.overrides,
+            keep=tuple(self.keep_columns),
+            is_tagger="entities" in outputs,
+            may_read_pairs=self.may_be_pairs,
+        )
 
     def answer_shards(self) -> None:
         """Answers several files into several, or writes vectors."""
         from official_bert.interface import many_answers
+
         form = many_answers.form_of(self.output_format, self.predictor.outputs, self.keep_columns)
         if form in ("npy", "vectors_parquet"):
             self.predictor.require_float_vectors(f"--output_format={self.output_format}: expected float32 vectors")
         command_line.from_flags(
-            many_answers.ManyAnswers, self, outputs=shard_names(self.output_file), form=form,
-            options=dataclasses.asdict(self.options) | {"batch_size": self.batch_size}).write()
+            many_answers.ManyAnswers,
+            self,
+            outputs=shard_names(self.output_file),
+            form=form,
+            options=dataclasses.asdict(self.options) | {"batch_size": self.batch_size},
+        ).write()
 
     def answer(self, arguments: Sequence[str]) -> None:
         """Answers one file, the arguments, or standard input."""
         from official_bert.interface import output_files
         from official_bert.interface.model_inputs import read_entity_texts
+
         predictor = self.predictor
         if self.discard:
             raise ValueError("--discard: expected several files to answer, or an --output_file as in answers@8")
@@ -184,16 +216,18 @@ class Prediction:
         encoding = self.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
         texts = None
         if self.reads_file and "entities" in predictor.outputs and not self.keep_columns:
-            texts = read_entity_texts(self.input_file, encoding, always=self.output_format
-                                      not in ("", output_files.ALL_OUTPUTS))
+            texts = read_entity_texts(
+                self.input_file, encoding, always=self.output_format not in ("", output_files.ALL_OUTPUTS)
+            )
         form = _form(self.output_format, texts, self.input_file, self.output_file)
         if not (texts and (form or not texts.are_rows_of_text)):
             rows = self.read_rows(arguments)
         else:
             rows = texts.rows
             if texts.left_out:
-                logging.warning("%s: %d rows that annotators rejected or skipped are ignored", self.input_file,
-                                texts.left_out)
+                logging.warning(
+                    "%s: %d rows that annotators rejected or skipped are ignored", self.input_file, texts.left_out
+                )
         if not rows:
             raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
         if form:
@@ -218,13 +252,15 @@ class Prediction:
         answer says it.
         """
         from official_bert.interface.predictor import warn_of_empty
+
         predictor, empty = self.predictor, list[str]()
         if self.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
-            logging.warning("%s of the rows: not copied to --output_file, where an answer has its own",
-                            ", ".join(replaced))
+            logging.warning(
+                "%s of the rows: not copied to --output_file, where an answer has its own", ", ".join(replaced)
+            )
         with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
             for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
-                part = rows[start:start + TEXTS_AT_ONCE]
+                part = rows[start : start + TEXTS_AT_ONCE]
                 for row, answer in zip(part, predictor.answer(part, self.batch_size)):
                     if output:
                         empty += filter(None, [predictor.lacks_question(row, answer)])
@@ -240,6 +276,7 @@ def main(arguments: list[str]) -> None:
     from official_bert.interface import many_answers
     from official_bert.serving.served_model import ServingOptions
     from official_bert.training.distribution import check_backend
+
     check_backend()
     pairs = _reads_pairs(FLAGS.task, FLAGS.model) if FLAGS.pairs is None else FLAGS.pairs
     head = "embeddings" if FLAGS.task == "embeddings" else ""
@@ -257,6 +294,7 @@ def _reads_pairs(task: str, model: str) -> bool | None:
     tasks.
     """
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+
     dataset = DATASETS.get(dataset_name(task) or "")
     reads_two = task == "reranking" or (dataset and len(dataset.texts) == 2)
     return True if reads_two and _is_published(model) else None
@@ -269,6 +307,7 @@ def _form(form: str, texts: "EntityTexts | None", input_file: str, output_file: 
     Says so if it is not asked for.
     """
     from official_bert.interface import output_files
+
     if form or not (texts and output_file and output_files.ends_alike(input_file, output_file)):
         return "" if form == output_files.ALL_OUTPUTS else form
     print(
@@ -284,12 +323,14 @@ def _is_published(model: str) -> bool:
     """
     from official_bert.interface.predictor import portable_folder
     from official_bert.serving.loading import exported_folder
+
     return exported_folder(model) is None and portable_folder(model) is None and not _is_run(model)
 
 
 def _is_run(model: str) -> bool:
     """Whether a model is a training run, or a search of runs."""
     from official_bert.models.run_folder import RunFolder
+
     return RunFolder.holding(model) is not None or RunFolder(model).search is not None
 
 
@@ -300,6 +341,7 @@ def _check_dataset(config: Config | None, task: str, model: str) -> None:
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
     from official_bert.tasks.texts.glue_files import dataset_name
+
     dataset = dataset_name(task)
     if not (dataset and config):
         return

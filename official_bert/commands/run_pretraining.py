@@ -26,35 +26,60 @@ FLAGS = flags.FLAGS
 command_line.define_base("init_checkpoint")
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
 flags.DEFINE_string("eval_input_file", "", "Held-out records, evaluated during and after training.")
-flags.DEFINE_string("output_dir", "",
-                    "The folder for checkpoints, configuration and logs; not needed to evaluate --init_checkpoint.")
 flags.DEFINE_string(
-    "init_checkpoint", "",
+    "output_dir", "", "The folder for checkpoints, configuration and logs; not needed to evaluate --init_checkpoint."
+)
+flags.DEFINE_string(
+    "init_checkpoint",
+    "",
     "A checkpoint that gives the weights, the model's size, the vocabulary and the casing; not used "
-    "if a run is resumed.")
+    "if a run is resumed.",
+)
 flags.DEFINE_enum(
-    "mode", "train", ("train", "eval", "eval_continuous"),
+    "mode",
+    "train",
+    ("train", "eval", "eval_continuous"),
     "train (and evaluate if held-out records are given); eval: the "
     "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that another running "
-    "command writes.")
-flags.DEFINE_float("idle_seconds", 3600.0,
-                   "With --mode=eval_continuous: ends if no new checkpoint appears for this long.")
+    "command writes.",
+)
+flags.DEFINE_float(
+    "idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long."
+)
 flags.DEFINE_string("profile_steps", "", "first:last, such as 100:110: profiles these steps for TensorBoard.")
 flags.DEFINE_bool("do_train", None, "Train; by default, unless --do_eval is given alone.")
 flags.DEFINE_bool(
-    "do_eval", False, "Evaluate on --eval_input_file or, as in 2018, on --input_file: at the end of training, or the "
-    "newest checkpoint. Writes eval_results.txt.")
+    "do_eval",
+    False,
+    "Evaluate on --eval_input_file or, as in 2018, on --input_file: at the end of training, or the "
+    "newest checkpoint. Writes eval_results.txt.",
+)
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_hours_and_cache()
-command_line.define_2018([
-    "vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size", "eval_batch_size",
-    "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps", "iterations_per_loop",
-    "max_eval_steps"
-])
+command_line.define_2018(
+    [
+        "vocab_file",
+        "do_lower_case",
+        "max_seq_length",
+        "max_predictions_per_seq",
+        "train_batch_size",
+        "eval_batch_size",
+        "learning_rate",
+        "num_train_steps",
+        "num_warmup_steps",
+        "save_checkpoints_steps",
+        "iterations_per_loop",
+        "max_eval_steps",
+    ]
+)
 command_line.define_without_meaning(["master", "num_tpu_cores"])
-NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_loss",  # in eval_results.txt
-                 "next_sentence_accuracy": "nsp_accuracy", "next_sentence_loss": "nsp_loss"}
+NAMES_OF_2018 = {
+    "masked_lm_accuracy": "mlm_accuracy",
+    "masked_lm_loss": "mlm_loss",  # in eval_results.txt
+    "next_sentence_accuracy": "nsp_accuracy",
+    "next_sentence_loss": "nsp_loss",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,14 +124,16 @@ class PretrainingFlags:
         from official_bert.interface.finetuning import config_of_run
         from official_bert.models.run_folder import RunFolder
         from official_bert.training import run_config
+
         is_given, config = bool(sources.path or sources.bert_config_file), None
         if not is_given and (self.evaluates or self.mode == "eval_continuous"):
             config = config_of_run(self.output_dir, self.init_checkpoint, sources.over("task=pretraining"))
         if config is None:
             as_in_2018 = sources.bert_config_file and not sources.path
             defaults = nest(command_line.defaults_of_2018(sources.overrides)) if as_in_2018 else None
-            config = run_config.of_training(sources, self.init_checkpoint, RunFolder(self.output_dir), defaults,
-                                            pretraining=True)
+            config = run_config.of_training(
+                sources, self.init_checkpoint, RunFolder(self.output_dir), defaults, pretraining=True
+            )
         run_config.refuse_overridden(config, sources.keys())
         return config
 
@@ -118,6 +145,7 @@ class PretrainingFlags:
         from official_bert.training import evaluation, loop, run_config
         from official_bert.training.reporting import documents
         from official_bert.training.task import DataFiles
+
         run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""
         if self.evaluates and not run.has_weights(best):
             weights = trained_weights(run, self.init_checkpoint)
@@ -126,13 +154,15 @@ class PretrainingFlags:
             config = run_config.with_vocabulary_of(config, run, self.allow_changed_data)
         task = load_task(config)
         eval_file = self.eval_input_file or (self.input_file if self.do_eval else "")
-        files = command_line.from_flags(DataFiles, self, train_file=self.input_file, eval_file=eval_file,
-                                        cache_dir=cache_dir)
+        files = command_line.from_flags(
+            DataFiles, self, train_file=self.input_file, eval_file=eval_file, cache_dir=cache_dir
+        )
         if self.init_checkpoint and not self.evaluates and task.options.first_weights != "random":
             raise ValueError(
                 "--init_checkpoint: expected config.options.first_weights random with it, because the checkpoint "
                 "gives the "
-                f"weights, got {task.options.first_weights}")
+                f"weights, got {task.options.first_weights}"
+            )
         if self.mode == "eval_continuous":
             return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)
         if self.evaluates:
@@ -146,13 +176,14 @@ class PretrainingFlags:
         """Writes eval_results.txt, with 2018's names of metrics too."""
         from official_bert.models.checkpoints import trained_weights
         from official_bert.models.run_folder import RunFolder, step_of
+
         run = RunFolder(self.output_dir)
         if not self.evaluates:  # an evaluation says its step itself, if the checkpoint has one
             metrics = {"step": step_of(trained_weights(run, best=best)), **metrics}
         step = {"global_step": int(metrics["step"])} if "step" in metrics else {}
         run.write_results(
-            {**metrics, **{theirs: metrics[ours]
-                           for theirs, ours in NAMES_OF_2018.items() if ours in metrics}, **step})
+            {**metrics, **{theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}, **step}
+        )
 
 
 def with_perplexities(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -165,15 +196,22 @@ def main(_: list[str]) -> None:
     """Trains, and prints the last evaluation."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
     job, cache_dir = command_line.from_flags(PretrainingFlags, FLAGS), os.path.expanduser(FLAGS.cache_dir)
-    command_line.refuse_unread(FLAGS, [
-        (["profile_steps"], job.mode == "train" and job.trains, "training (--mode=train)"),
-        (["do_train"], job.mode == "train" or not job.do_train, "--mode=train"),
-        (["idle_seconds"], job.mode == "eval_continuous", "--mode=eval_continuous")])
+    command_line.refuse_unread(
+        FLAGS,
+        [
+            (["profile_steps"], job.mode == "train" and job.trains, "training (--mode=train)"),
+            (["do_train"], job.mode == "train" or not job.do_train, "--mode=train"),
+            (["idle_seconds"], job.mode == "eval_continuous", "--mode=eval_continuous"),
+        ],
+    )
     sources = command_line.config_sources(FLAGS)
     job.check()
-    cluster.meet(placement,
-                 lambda: check_readable([path for patterns in job.records for path in find_files(patterns)], cache_dir))
+    cluster.meet(
+        placement,
+        lambda: check_readable([path for patterns in job.records for path in find_files(patterns)], cache_dir),
+    )
     from official_bert.models.checkpoints import merged_copy
+
     job = dataclasses.replace(job, init_checkpoint=merged_copy(job.init_checkpoint, FLAGS.base))
     config = job.config(sources)
     metrics = with_perplexities(job.carry_out(config, cache_dir, placement))

@@ -38,4 +38,4 @@ def _allocate(file: IO[bytes], start: int, end: int) -> None:
             raise
     file.seek(start)
     for place in range(start, end, len(ZEROS)):
-        file.write(ZEROS[:end - place])
+        file.write(ZEROS[: end - place])

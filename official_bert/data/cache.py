@@ -39,8 +39,9 @@ def check_own(folder: str) -> None:
             make_private_folder(folder)
 
 
-def cached(folder: str, depends_on: Mapping[str, Any],
-           make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+def cached(
+    folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mapping[str, np.ndarray]]
+) -> Mapping[str, np.ndarray]:
     """Returns the arrays of an earlier call with the same `depends_on` (JSON types: digests, versions, options), or of
     `make`.
 

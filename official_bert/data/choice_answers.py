@@ -14,8 +14,14 @@ AnswerAs = Literal["auto", "number", "letter", "text", "key"]
 LETTERS = {chr(ord("A") + number): number for number in range(26)}
 
 
-def right_ones(table: Table, column: str, choices: Sequence[Sequence[str]], keys_column: str = "",
-               answer_as: AnswerAs = "auto", first_choice: int = 0) -> np.ndarray:
+def right_ones(
+    table: Table,
+    column: str,
+    choices: Sequence[Sequence[str]],
+    keys_column: str = "",
+    answer_as: AnswerAs = "auto",
+    first_choice: int = 0,
+) -> np.ndarray:
     """Returns the number, from 0, of each row's right choice, int32 [N]; `choices` are the texts of each row's choices.
 
     With `keys_column` answers are keys of their rows. Else letters A, B, ... or numbers from `first_choice`, if all
@@ -34,13 +40,15 @@ def right_ones(table: Table, column: str, choices: Sequence[Sequence[str]], keys
             raise ValueError(
                 f"{table.place(row)}: column {column!r}: expected one of {row_answers}, got "
                 f"{table.columns[column][row]!r}"
-                f"{_hint(answers, choices) if answer_as == 'number' and not first_choice else ''}")
+                f"{_hint(answers, choices) if answer_as == 'number' and not first_choice else ''}"
+            )
         numbers[row] = number
     return numbers
 
 
-def _looked_up(table: Table, row: int, answer: str, texts: Sequence[str], keys_column: str, answer_as: AnswerAs,
-               first_choice: int) -> tuple[list[str], int]:
+def _looked_up(
+    table: Table, row: int, answer: str, texts: Sequence[str], keys_column: str, answer_as: AnswerAs, first_choice: int
+) -> tuple[list[str], int]:
     """Returns the answers that a row may have, and the number of its own, -1 for another. Raises ValueError for keys
     that are no list.
     """
@@ -55,7 +63,7 @@ def _looked_up(table: Table, row: int, answer: str, texts: Sequence[str], keys_c
     elif answer_as == "text":
         row_answers = [text.strip() for text in texts]
     elif answer_as == "letter":
-        row_answers = [*LETTERS][:len(texts)]
+        row_answers = [*LETTERS][: len(texts)]
     else:
         row_answers = [str(number + first_choice) for number in range(len(texts))]
         return row_answers, numbers_of(row_answers)(answer)
@@ -81,12 +89,12 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
             f"{table.place(second)}: column {column!r}: got {answers[second]!r}, and {answers[first]!r} in "
             f"{table.place(first)}: expected numbers or letters; options.keys_column names the column of each row's "
             f"own keys, "
-            "options.answer_as says what they are")
+            "options.answer_as says what they are"
+        )
     if other_rows and not texts:
         return "number" if numbers or not letters else "letter"  # the row that is neither is named
     if both := [
-            row for row in texts
-            if row not in other_rows and (other_rows or len(texts) == len(answers) or row in numbers)
+        row for row in texts if row not in other_rows and (other_rows or len(texts) == len(answers) or row in numbers)
     ]:
         raise ValueError(
             f"{table.place(both[0])}: column {column!r}: {answers[both[0]]!r} is the text of a choice, and a "
@@ -108,6 +116,7 @@ def _is_number(answer: str) -> bool:
 def _hint(answers: Sequence[str], choices: Sequence[Sequence[str]]) -> str:
     """A hint that numbers count from 1: none is 0, and one is the number of its row's choices."""
     counted = [(float(answer), len(some)) for answer, some in zip(answers, choices) if _is_number(answer)]
-    from_one = all(1 <= answer <= count for answer, count in counted) and any(answer == count
-                                                                              for answer, count in counted)
+    from_one = all(1 <= answer <= count for answer, count in counted) and any(
+        answer == count for answer, count in counted
+    )
     return "; no answer is 0: options.first_choice=1 counts from 1" if from_one else ""

@@ -64,8 +64,9 @@ class IndexedRecords:
                 bounds = self._bounds(file)
             except (OSError, ValueError) as error:
                 why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-                raise BrokenRecordError(int(numbers[rows[0]]),
-                                        f"cannot be found: {why}; start again to make a new index") from None
+                raise BrokenRecordError(
+                    int(numbers[rows[0]]), f"cannot be found: {why}; start again to make a new index"
+                ) from None
             within = numbers[rows] - self._firsts[file]
             places[1:, rows] = bounds[within], bounds[within + 1]
         return places
@@ -82,8 +83,9 @@ class IndexedRecords:
             except OSError as error:
                 raise BrokenRecordError(number, f"cannot be read: {error.strerror}") from None
             if len(parts[-1]) != stop - start:
-                raise BrokenRecordError(number,
-                                        f"is truncated: expected {stop - start} bytes, {len(parts[-1])} are left")
+                raise BrokenRecordError(
+                    number, f"is truncated: expected {stop - start} bytes, {len(parts[-1])} are left"
+                )
         bounds = np.cumsum([0, *map(len, parts)])
         row, kind = first_broken_frame(np.frombuffer(b"".join(parts), np.uint8), bounds, crc_tables())
         if row >= 0:
@@ -129,8 +131,12 @@ def _open_all(paths: Sequence[str], folder: str) -> list[RecordIndex]:
         plain = [copies.get(path, path) for path in paths]
         names = dict(zip(plain, paths))
         indices = {path: index for path in names if (index := find_index(path, folder))}
-        indices |= _each("indexing records", [path for path in names if path not in indices], show,
-                       lambda path, part: make_index(path, folder, names[path], part))
+        indices |= _each(
+            "indexing records",
+            [path for path in names if path not in indices],
+            show,
+            lambda path, part: make_index(path, folder, names[path], part),
+        )
         return [indices[path] for path in plain]
 
 
@@ -139,8 +145,10 @@ def _each(stage: str, paths: Sequence[str], show: Callable[[str, float], None], 
     sizes = {path: size_of(path) for path in paths}
     total, done, results = max(sum(sizes.values()), 1), 0, {}
     for path, size in sizes.items():
+
         def part(share: float, done: int = done, size: int = size) -> None:
             show(stage, min((done + share * size) / total, 0.999))
+
         results[path] = function(path, part)
         done += size
     if paths:

@@ -11,9 +11,18 @@ import numpy as np
 from official_bert.data.labelled_texts import described_counts, numbers_of
 from official_bert.fields import Constraint
 
-Weights = Annotated[Literal["", "balanced"] | tuple[float, ...] | dict[str, float], Constraint(
-    "weights above 0", lambda weights: isinstance(weights, str) or all(
-        0.0 < weight < math.inf for weight in (weights.values() if isinstance(weights, Mapping) else weights)))]
+Weights = Annotated[
+    Literal["", "balanced"] | tuple[float, ...] | dict[str, float],
+    Constraint(
+        "weights above 0",
+        lambda weights: (
+            isinstance(weights, str)
+            or all(
+                0.0 < weight < math.inf for weight in (weights.values() if isinstance(weights, Mapping) else weights)
+            )
+        ),
+    ),
+]
 
 
 def class_weights(weights: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:
@@ -49,14 +58,18 @@ def _weights_by_label(weights: Weights, labels: Sequence[str], where: str) -> np
         number_of = numbers_of(labels)
         for label, weight in weights.items():
             if (number := number_of(label)) < 0:
-                hint = " (in YAML, yes and no are truth values: write them in quotes)" if label in ("true",
-                                                                                                    "false") else ""
+                hint = (
+                    " (in YAML, yes and no are truth values: write them in quotes)"
+                    if label in ("true", "false")
+                    else ""
+                )
                 raise ValueError(f"{where}: expected labels of {list(labels)}, got {label!r}{hint}")
             by_label[number] = weight
     elif weights:
         if len(weights) != len(labels):
             raise ValueError(
-                f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(weights)}")
+                f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(weights)}"
+            )
         by_label[:] = weights  # type: ignore[arg-type]
     return by_label
 

@@ -51,12 +51,17 @@ class LabelledTexts:
 
     def rows(self, keep: np.ndarray) -> "LabelledTexts":
         """Returns only some of the rows."""
+
         def chosen(values: list | None) -> list | None:
             return None if values is None else [values[row] for row in keep]
 
-        return dataclasses.replace(self, text=[self.text[row] for row in keep], text_pair=chosen(self.text_pair),
-                                   targets=None if self.targets is None else self.targets[keep],
-                                   choices=chosen(self.choices))
+        return dataclasses.replace(
+            self,
+            text=[self.text[row] for row in keep],
+            text_pair=chosen(self.text_pair),
+            targets=None if self.targets is None else self.targets[keep],
+            choices=chosen(self.choices),
+        )
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
         """Both texts of each row; the second is "" if there is only one."""
@@ -77,10 +82,12 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
     first = data[0]
     targets = [rows.targets for rows in data if rows.targets is not None]
     return LabelledTexts(
-        ", ".join(rows.path for rows in data), [text for rows in data for text in rows.text],
+        ", ".join(rows.path for rows in data),
+        [text for rows in data for text in rows.text],
         None if first.text_pair is None else [text for rows in data for text in rows.text_pair or ()],
         np.concatenate(targets) if len(targets) == len(data) else None,
-        None if first.choices is None else [choices for rows in data for choices in rows.choices or ()])
+        None if first.choices is None else [choices for rows in data for choices in rows.choices or ()],
+    )
 
 
 def described_counts(counts: Mapping[str, object]) -> str:
@@ -125,8 +132,9 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     original = table.columns
     filled = {name: ["" if text is None else text for text in original[name]] for name in columns}
     table = dataclasses.replace(table, columns=original | filled)
-    empty_cells = [(row, column) for column in columns for row, text in enumerate(texts(table, column))
-                   if not text.strip()]
+    empty_cells = [
+        (row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()
+    ]
     if not empty_cells:
         return table
     row, column = empty_cells[0]
@@ -138,8 +146,9 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     return table.without({row for row, _ in empty_cells}) if empty == "skip" else table
 
 
-def read_table(how: TableOptions, path: Source, columns: Sequence[str], warn: Callable[[str], None],
-               label: str | None) -> Table:
+def read_table(
+    how: TableOptions, path: Source, columns: Sequence[str], warn: Callable[[str], None], label: str | None
+) -> Table:
     """Reads columns of a file as `TableOptions.read_table` does; rows that people rejected or skipped are left out with
     a warning.
     """
@@ -167,8 +176,14 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
     return table.without({*undecided})
 
 
-def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
-                    labels: Sequence[str] = (), separator: str = "") -> Table:
+def without_missing(
+    table: Table,
+    columns: Sequence[str],
+    missing: MissingLabel,
+    warn: Callable[[str], None],
+    labels: Sequence[str] = (),
+    separator: str = "",
+) -> Table:
     """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a
     `labels` label.
 
@@ -176,6 +191,7 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     ValueError for the first row, `skip` leaves all out with a warning. With `keep`, texts such as `null` and `nan` are
     labels, and of several labels a missing value means that none holds; others are refused.
     """
+
     def absent(value: Any) -> bool:
         text = label_text(value)
         kept = missing == "keep" and isinstance(value, str) and bool(text)
@@ -189,11 +205,14 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
         return absent(value)
 
     if missing == "keep" and separator:
-        filled = {name: [[] if not isinstance(value, list) and absent(value) else value
-                         for value in table.columns[name]] for name in columns}
+        filled = {
+            name: [[] if not isinstance(value, list) and absent(value) else value for value in table.columns[name]]
+            for name in columns
+        }
         table = dataclasses.replace(table, columns=table.columns | filled)
-    missing_cells = [(row, column) for column in columns for row, value in enumerate(table.columns[column])
-                     if lacks(value)]
+    missing_cells = [
+        (row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)
+    ]
     if not missing_cells:
         return table
     row, column = missing_cells[0]
@@ -203,7 +222,8 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
         is_text = isinstance(value := table.columns[column][row], str) and bool(value.strip())
         keeps = ", keep reads it as a label" if is_text and missing == "refuse" else ""
         raise ValueError(
-            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out{keeps})")
+            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out{keeps})"
+        )
     if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
     warn(f"{first}; left out{and_others(len(unlabelled) - 1)}")
@@ -221,10 +241,12 @@ def check_cells(table: Table, column: str, several: bool) -> None:
         if several and isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip()):
             raise ValueError(
                 f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
-                f"{value!r:.60}; JSON lines and Parquet hold lists")
+                f"{value!r:.60}; JSON lines and Parquet hold lists"
+            )
         if any(
-                isinstance(part, (list, dict, set, bytes))
-                for part in (value if several and isinstance(value, list) else [value])):
+            isinstance(part, (list, dict, set, bytes))
+            for part in (value if several and isinstance(value, list) else [value])
+        ):
             expected = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {expected}, got {value!r}")
 
@@ -258,7 +280,8 @@ def check_forms(labels: Iterable[str], where: str) -> None:
         if (other := forms.setdefault(unicodedata.normalize("NFC", label), label)) != label:
             raise ValueError(
                 f"{where}: {other!r} ({other!a}) and {label!r} ({label!a}) are the same characters in two forms of "
-                "Unicode; expected one of them throughout, such as NFC")
+                "Unicode; expected one of them throughout, such as NFC"
+            )
 
 
 def _other_form(label: Any, labels: Sequence[str]) -> str:
@@ -284,6 +307,7 @@ def numbers_of(labels: Sequence[str]) -> Callable[[Any], int]:
     def number(value: Any) -> int:
         text = label_text(value)
         return exact.get(text, whole.get(_whole(text), -1))
+
     return number
 
 
@@ -292,11 +316,13 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
     ids = list(map(numbers_of(labels), table.columns[column]))
     if -1 in ids:
         row = ids.index(-1)
-        got = (f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got "
-               f"{table.columns[column][row]!r}")
+        got = (
+            f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got {table.columns[column][row]!r}"
+        )
         got += _other_form(table.columns[column][row], labels)
-        raise ValueError(got +
-                         (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else ""))
+        raise ValueError(
+            got + (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else "")
+        )
     return np.array(ids, np.int32)
 
 
@@ -317,7 +343,8 @@ def label_matrix(table: Table, column: str, labels: Sequence[str], separator: st
             if (number := number_of(label)) < 0:
                 raise ValueError(
                     f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}"
-                    f"{_other_form(label, labels)}")
+                    f"{_other_form(label, labels)}"
+                )
             matrix[row, number] = 1.0
     return matrix
 

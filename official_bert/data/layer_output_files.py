@@ -30,13 +30,16 @@ Write = Callable[[Sequence[SentenceOutputs]], None]  # takes the next sentences
 @contextlib.contextmanager
 def _json_lines(path: str, layers: Sequence[int]) -> Iterator[Write]:
     """A line a sentence, with 2018's keys ("linex_index" is its spelling) and its rounding to six digits."""
+
     def write(rows: Sequence[SentenceOutputs]) -> None:
         for row in rows:
             values = {layer: np.round(row.layers[layer].astype(np.float64), 6).tolist() for layer in layers}
-            features = [{
-                "token": token, "layers": [{"index": layer, "values": values[layer][place]} for layer in layers]
-            } for place, token in enumerate(row.tokens)]
+            features = [
+                {"token": token, "layers": [{"index": layer, "values": values[layer][place]} for layer in layers]}
+                for place, token in enumerate(row.tokens)
+            ]
             file.write(json.dumps({"linex_index": row.number, "features": features}) + "\n")
+
     with open(path, "w", encoding="utf-8") as file:
         yield write
 
@@ -53,8 +56,7 @@ def _npz(path: str, layers: Sequence[int]) -> Iterator[Write]:
     arrays = {f"layer_{layer}": np.concatenate([row.layers[layer] for row in sentences]) for layer in layers}
     arrays["tokens"] = np.array([token for row in sentences for token in row.tokens])
     with open(path, "wb") as file:
-        np.savez(file, starts=np.cumsum([0, *(len(row.tokens) for row in sentences)]),
-                 **arrays)  # type: ignore[arg-type]
+        np.savez(file, starts=np.cumsum([0, *(len(row.tokens) for row in sentences)]), **arrays)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -63,13 +65,19 @@ def _parquet(path: str, layers: Sequence[int]) -> Iterator[Write]:
     call.
     """
     matrix = pyarrow.list_(pyarrow.list_(pyarrow.float32()))
-    schema = pyarrow.schema([("index", pyarrow.int64()), ("tokens", pyarrow.list_(pyarrow.string())),
-                             *((f"layer_{layer}", matrix) for layer in layers)])
+    schema = pyarrow.schema(
+        [
+            ("index", pyarrow.int64()),
+            ("tokens", pyarrow.list_(pyarrow.string())),
+            *((f"layer_{layer}", matrix) for layer in layers),
+        ]
+    )
 
     def write(rows: Sequence[SentenceOutputs]) -> None:
         columns: dict[str, list] = {"index": [row.number for row in rows], "tokens": [row.tokens for row in rows]}
         columns |= {f"layer_{layer}": [list(row.layers[layer]) for row in rows] for layer in layers}
         writer.write_table(pyarrow.table(columns, schema=schema))
+
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         yield write
 

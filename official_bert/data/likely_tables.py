@@ -34,14 +34,20 @@ def likely_options(options: Any, source: Source, scores: bool) -> Any:
     reader = options.open_rows(source, skip_broken=True)
     readings = []
     for header, columns in _with_header(options, reader):
-        others = {name: values for name, values in columns.items()
-                  if name not in (options.text_pair_column, *options.label_columns)}
-        readings += [dataclasses.replace(options, header=header, text_column=likely_text, label_column=likely_label)
-                     for likely_text, likely_label in likely_columns(others, text, label, scores)]
+        others = {
+            name: values
+            for name, values in columns.items()
+            if name not in (options.text_pair_column, *options.label_columns)
+        }
+        readings += [
+            dataclasses.replace(options, header=header, text_column=likely_text, label_column=likely_label)
+            for likely_text, likely_label in likely_columns(others, text, label, scores)
+        ]
     if len(readings) > 1:
         raise OptionsNeededError(
             f"{source}: several columns may be the text and the label",
-            [changed_fields(options, reading) for reading in _with_pair(readings, reader.names)[:MOST]])
+            [changed_fields(options, reading) for reading in _with_pair(readings, reader.names)[:MOST]],
+        )
     return readings[0] if readings else options
 
 

@@ -1,5 +1,4 @@
-"""Plain record files on this machine: files that lie elsewhere are copied, and gzip files unpacked, once, into a cache.
-"""
+"""Plain record files on this machine: files that lie elsewhere are copied, and gzip files unpacked, once, into a cache."""
 
 import contextlib
 import fcntl
@@ -56,9 +55,14 @@ def check_space(paths: Sequence[str], folder: str) -> None:
     if missing:
         check_disk({folder: size}, f"plain copies of {len(missing)} files of records (--cache_dir)")
     if size >= SAID_FROM:
-        logging.warning("%s gets plain copies of %d files of records, %.1f GB%s; %.1f GB are free there", folder,
-                        len(missing), size / 1e9, " while packed" if packed else "",
-                        shutil.disk_usage(folder).free / 1e9)
+        logging.warning(
+            "%s gets plain copies of %d files of records, %.1f GB%s; %.1f GB are free there",
+            folder,
+            len(missing),
+            size / 1e9,
+            " while packed" if packed else "",
+            shutil.disk_usage(folder).free / 1e9,
+        )
 
 
 def local_records(path: str, folder: str, show: Callable[[float], None] = lambda _: None) -> str:
@@ -112,7 +116,8 @@ def _copy(path: str, target: str, show: Callable[[float], None]) -> None:
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise ValueError(
-                f"{part}: {os.strerror(error.errno)}; --cache_dir on another disk, or unpack {path} yourself") from None
+                f"{part}: {os.strerror(error.errno)}; --cache_dir on another disk, or unpack {path} yourself"
+            ) from None
         for _ in records.read_records(path):  # names the broken record
             pass
         raise ValueError(f"{path}: cannot be read: {error}") from None

@@ -27,8 +27,7 @@ SUFFIX, SIZE, COPIES, VOCABULARY, CASING = (
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names the keys whose recorded values are others than those of now; a key that was not recorded has not changed.
-    """
+    """Names the keys whose recorded values are others than those of now; a key that was not recorded has not changed."""
     return [key for key, value in now.items() if before.get(key, value) != value]
 
 
@@ -63,7 +62,8 @@ def check_vocabulary(path: str, origin: Mapping[str, Any], digest: str) -> None:
     """
     if (origin.get(VOCABULARY) or digest) != digest:
         raise ValueError(
-            f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
+            f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries"
+        )
 
 
 def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> None:
@@ -74,7 +74,8 @@ def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> N
         raise ValueError(
             f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case "
             f"(--do_lower_case) is "
-            f"{do_lower_case}: the model would be trained on other words")
+            f"{do_lower_case}: the model would be trained on other words"
+        )
 
 
 def forget(path: str) -> None:
@@ -98,7 +99,8 @@ def doubts(paths: Sequence[str]) -> list[str]:
             counts[shard[1]].add(int(shard[2]))
     lines = [
         f"{stem}: files of {' and of '.join(map(str, sorted(totals)))} are read together (-of-{min(totals):05} and "
-        f"-of-{max(totals):05}); are those of an earlier command among them?" for stem, totals in counts.items()
+        f"-of-{max(totals):05}); are those of an earlier command among them?"
+        for stem, totals in counts.items()
         if len(totals) > 1
     ]
     for path in paths:

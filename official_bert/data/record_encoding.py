@@ -64,8 +64,9 @@ def _little_endian(data: np.ndarray, position: int, size: int) -> np.uint64:
 
 
 @compiled(nogil=True)
-def find_frames(data: np.ndarray, first: int, size: int, tables: np.ndarray,
-                starts: np.ndarray) -> tuple[int, np.int64]:
+def find_frames(
+    data: np.ndarray, first: int, size: int, tables: np.ndarray, starts: np.ndarray
+) -> tuple[int, np.int64]:
     """Walks over the records of a file of `size` bytes, whose bytes from `first` on are in `data` (uint8).
 
     Writes the places of records to `starts` and returns (their number, the place after the last of them). It ends
@@ -97,7 +98,8 @@ def first_broken_frame(data: np.ndarray, bounds: np.ndarray, tables: np.ndarray)
         if _little_endian(data, start, 8) != np.uint64(stop - start - FRAME_BYTES):
             return k, 0
         if masked_crc(data, start + FRAME_HEADER_BYTES, stop - FRAME_FOOTER_BYTES, tables) != _little_endian(
-                data, stop - FRAME_FOOTER_BYTES, FRAME_FOOTER_BYTES):
+            data, stop - FRAME_FOOTER_BYTES, FRAME_FOOTER_BYTES
+        ):
             return k, 1
     return -1, 0
 
@@ -146,8 +148,9 @@ def _values_size(rows: np.ndarray, n: int, first: np.int64, last: np.int64, is_f
 
 
 @njit(forceinline=True)
-def _put_values(out: np.ndarray, position: int, rows: np.ndarray, n: int, first: int, last: int, is_float: bool,
-                size: int) -> int:
+def _put_values(
+    out: np.ndarray, position: int, rows: np.ndarray, n: int, first: int, last: int, is_float: bool, size: int
+) -> int:
     if is_float:
         for column in range(first, last):
             position = _put_little_endian(out, position, rows[n, column], 4)
@@ -175,8 +178,15 @@ def _put_id(out: np.ndarray, position: int, value: int) -> int:
 
 
 @compiled(nogil=True)
-def put_examples(out: np.ndarray, rows: np.ndarray, columns: np.ndarray, is_float: np.ndarray, keys: np.ndarray,
-                 key_ends: np.ndarray, tables: np.ndarray) -> int:
+def put_examples(
+    out: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    is_float: np.ndarray,
+    keys: np.ndarray,
+    key_ends: np.ndarray,
+    tables: np.ndarray,
+) -> int:
     """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as framed Examples; returns the bytes
     written.
     """
@@ -243,11 +253,10 @@ class ExampleEncoder:
         return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables())
 
     def encode_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0.
-        """
+        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0."""
         rows = np.zeros((len(next(iter(values.values()))), self.width), np.int32)
         for name, value in values.items():
             first = self.columns[name].start
-            rows[:, first:first + value.shape[1]] = value.view(np.int32)
+            rows[:, first : first + value.shape[1]] = value.view(np.int32)
         out = np.empty(len(rows) * self.most_bytes, np.uint8)
-        return out[:self.encode(rows, out)]
+        return out[: self.encode(rows, out)]

@@ -81,6 +81,7 @@ def _write(path: str, index_path: str, called: str, show: Callable[[float], None
             for bounds in _all_bounds(records, key["size"], called):
                 yield bounds.astype("<i8")
                 show(int(bounds[-1]) / max(key["size"], 1))
+
     count = write_facts(index_path, key, parts(), extra=1)
     return RecordIndex(path, index_path, count, key)
 
@@ -120,8 +121,7 @@ def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
 
 
 def _read(path: str, index_path: str) -> RecordIndex:
-    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read.
-    """
+    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
     key = _key(path)
     return RecordIndex(path, index_path, read_facts(index_path, key, 8, extra=1), key)
 

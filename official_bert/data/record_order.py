@@ -25,10 +25,10 @@ class RecordOrder:
 
     def __init__(self, counts: Sequence[int], seed: int = 0, shuffle: bool = True):
         self.size, self.seed, self.shuffle = sum(counts), seed, shuffle
-        blocks = -(-np.array(counts, np.int64) // BLOCK)                         # of each file
+        blocks = -(-np.array(counts, np.int64) // BLOCK)  # of each file
         within = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
         firsts = np.cumsum([0, *counts[:-1]], dtype=np.int64)
-        self._firsts = np.repeat(firsts, blocks) + within * BLOCK                # the first record of each block
+        self._firsts = np.repeat(firsts, blocks) + within * BLOCK  # the first record of each block
         self._sizes = np.minimum(BLOCK, np.repeat(np.array(counts, np.int64), blocks) - within * BLOCK)
         self._blocks = functools.lru_cache(maxsize=2)(self._make_blocks)
         self.window = functools.lru_cache(maxsize=4)(self._make_window)
@@ -37,7 +37,8 @@ class RecordOrder:
         """Returns the windows that hold places `first` to `last` - 1 of an epoch, and the part of each."""
         _, starts = self._blocks(epoch)
         found = range(
-            int(np.searchsorted(starts, first, side="right")) - 1, int(np.searchsorted(starts, last, side="left")))
+            int(np.searchsorted(starts, first, side="right")) - 1, int(np.searchsorted(starts, last, side="left"))
+        )
         return [(window, slice(max(first - int(starts[window]), 0), last - int(starts[window]))) for window in found]
 
     def _make_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,11 +47,11 @@ class RecordOrder:
         if self.shuffle:
             order = np.random.default_rng((self.seed, epoch, BLOCK_ORDER)).permutation(len(order))
         ends = np.cumsum(self._sizes[order])
-        return order, np.concatenate([[0], ends[WINDOW - 1:-1:WINDOW]])
+        return order, np.concatenate([[0], ends[WINDOW - 1 : -1 : WINDOW]])
 
     def _make_window(self, epoch: int, window: int) -> np.ndarray:
         """The numbers of the records of a window, in order."""
-        blocks = self._blocks(epoch)[0][window * WINDOW:(window + 1) * WINDOW]
+        blocks = self._blocks(epoch)[0][window * WINDOW : (window + 1) * WINDOW]
         sizes = self._sizes[blocks]
         numbers = np.repeat(self._firsts[blocks] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
         if self.shuffle:

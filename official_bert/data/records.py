@@ -46,9 +46,15 @@ def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> t
     `next_sentence_labels` is 1 for a random second segment; positions, ids and weights of unused predictions are 0.
     """
     S, P = max_seq_length, max_predictions_per_seq
-    return (Feature("input_ids", S), Feature("input_mask", S), Feature("segment_ids", S),
-            Feature("masked_lm_positions", P), Feature("masked_lm_ids", P),
-            Feature("masked_lm_weights", P, is_float=True), Feature("next_sentence_labels", 1))
+    return (
+        Feature("input_ids", S),
+        Feature("input_mask", S),
+        Feature("segment_ids", S),
+        Feature("masked_lm_positions", P),
+        Feature("masked_lm_ids", P),
+        Feature("masked_lm_weights", P, is_float=True),
+        Feature("next_sentence_labels", 1),
+    )
 
 
 def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
@@ -58,26 +64,42 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
     `schema_version` is SCHEMA_VERSION.
     """
     S = max_seq_length
-    return (Feature("input_ids", S), Feature("input_mask", S), Feature("segment_ids", S), Feature("word_starts", S),
-            Feature("next_sentence_labels", 1), Feature("schema_version", 1))
+    return (
+        Feature("input_ids", S),
+        Feature("input_mask", S),
+        Feature("segment_ids", S),
+        Feature("word_starts", S),
+        Feature("next_sentence_labels", 1),
+        Feature("schema_version", 1),
+    )
 
 
-def packed_features(max_seq_length: int, max_predictions_per_row: int,
-                    max_instances_per_row: int) -> tuple[Feature, ...]:
+def packed_features(
+    max_seq_length: int, max_predictions_per_row: int, max_instances_per_row: int
+) -> tuple[Feature, ...]:
     """The features of rows of several instances (`data/pretraining/packing`): S tokens, Q predictions, K instances.
 
     `instance_ids` are 1 to K, 0 for padding; `position_ids` begin anew with each instance; `cls_positions` are the
     places of [CLS]; `instance_weights` is 1 for each of the K that is there.
     """
     S, Q, K = max_seq_length, max_predictions_per_row, max_instances_per_row
-    return (*pretraining_features(S, Q)[:-1], Feature("next_sentence_labels", K), Feature("position_ids", S),
-            Feature("instance_ids", S), Feature("cls_positions", K), Feature("instance_weights", K, is_float=True))
+    return (
+        *pretraining_features(S, Q)[:-1],
+        Feature("next_sentence_labels", K),
+        Feature("position_ids", S),
+        Feature("instance_ids", S),
+        Feature("cls_positions", K),
+        Feature("instance_weights", K, is_float=True),
+    )
 
 
 def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
     """Makes the compiled encoder of records with these features."""
-    return ExampleEncoder([feature.name for feature in features], [feature.length for feature in features],
-                          [feature.is_float for feature in features])
+    return ExampleEncoder(
+        [feature.name for feature in features],
+        [feature.length for feature in features],
+        [feature.is_float for feature in features],
+    )
 
 
 def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
@@ -87,6 +109,7 @@ def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict
     id. TensorFlow raises InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
+
     spec = {
         feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
         for feature in features
@@ -94,7 +117,8 @@ def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict
     parsed = tf.io.parse_example(serialized, spec)
     return {
         name: tf.cast(tf.clip_by_value(value, tf.int32.min, tf.int32.max), tf.int32)
-        if value.dtype == tf.int64 else value
+        if value.dtype == tf.int64
+        else value
         for name, value in parsed.items()
     }
 
@@ -102,6 +126,7 @@ def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict
 def feature_lengths(path: str) -> dict[str, int]:
     """Counts the values of each feature in a file's first record. Raises ValueError if there is no such record."""
     import tensorflow as tf
+
     first = next(read_records(path), None)
     if first is None:
         raise ValueError(f"{path}: expected records, the file holds none")
@@ -109,18 +134,22 @@ def feature_lengths(path: str) -> dict[str, int]:
         example = tf.train.Example.FromString(first)
     except Exception:  # protobuf's DecodeError has no public home
         raise ValueError(f"{path}: record 0 is not a tf.train.Example") from None
-    return {name: len(getattr(value, value.WhichOneof("kind") or "int64_list").value)
-            for name, value in sorted(example.features.feature.items())}
+    return {
+        name: len(getattr(value, value.WhichOneof("kind") or "int64_list").value)
+        for name, value in sorted(example.features.feature.items())
+    }
 
 
 def file_features(path: str) -> tuple[Feature, ...]:
-    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none.
-    """
+    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none."""
     lengths = feature_lengths(path)
     S = lengths.get("input_ids", 0)
     predictions = lengths.get("masked_lm_ids", 0)
-    tables = (unmasked_features(S), pretraining_features(S, predictions),
-              packed_features(S, predictions, lengths.get("cls_positions", 0)))
+    tables = (
+        unmasked_features(S),
+        pretraining_features(S, predictions),
+        packed_features(S, predictions, lengths.get("cls_positions", 0)),
+    )
     for table in tables:
         if lengths == {feature.name: feature.length for feature in table}:
             return table
@@ -128,8 +157,9 @@ def file_features(path: str) -> tuple[Feature, ...]:
     raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
 
 
-def read_batches(path: str, features: Sequence[Feature], size: int = 1024,
-                 every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def read_batches(
+    path: str, features: Sequence[Feature], size: int = 1024, every: int = 1
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
     With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the
@@ -149,10 +179,12 @@ def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
                 yield dict(zip(values, row))
 
 
-def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature],
-                 every: int = 1) -> dict[str, np.ndarray]:
+def _parse_named(
+    path: str, first: int, batch: list[bytes], features: Sequence[Feature], every: int = 1
+) -> dict[str, np.ndarray]:
     """`parse_examples` in NumPy. Raises ValueError with the number of the first record that does not fit."""
     import tensorflow as tf
+
     try:
         return {name: value.numpy() for name, value in parse_examples(tf.constant(batch), features).items()}
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
@@ -160,7 +192,8 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
             for row, record in enumerate(batch):
                 _parse_named(path, first + row * every, [record], features)
         raise ValueError(
-            f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}") from None
+            f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}"
+        ) from None
 
 
 def holds_records(path: str) -> bool:
@@ -191,7 +224,8 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
             body = _read(file, length + FRAME_FOOTER_BYTES, path, number)
             if len(body) < length + FRAME_FOOTER_BYTES:
                 raise ValueError(
-                    f"{where} is truncated: expected {length + FRAME_FOOTER_BYTES} bytes, {len(body)} are left")
+                    f"{where} is truncated: expected {length + FRAME_FOOTER_BYTES} bytes, {len(body)} are left"
+                )
             if struct.unpack_from("<I", body, length)[0] != _crc(body[:length]):
                 raise ValueError(f"{where} is corrupted: its bytes do not match their checksum")
             yield body[:length]
@@ -199,12 +233,12 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
 
 
 def _check_length(file: IO[bytes] | gzip.GzipFile, path: str, where: str, length: int) -> None:
-    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read.
-    """
+    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read."""
     if isinstance(file, gzip.GzipFile):
         if length > MOST_PACKED_RECORD:
             raise ValueError(
-                f"{where} claims {length:,} bytes; a record of a packed file has at most {MOST_PACKED_RECORD:,}")
+                f"{where} claims {length:,} bytes; a record of a packed file has at most {MOST_PACKED_RECORD:,}"
+            )
     elif length > (left := size_of(path) - file.tell()):
         raise ValueError(f"{where} is truncated: it claims {length:,} bytes, {left:,} are left")
 

@@ -75,8 +75,16 @@ class RecordSource:
     Raises ValueError for files that are broken or hold no record.
     """
 
-    def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
-                 cache_dir: str = "", packer: Any = None):
+    def __init__(
+        self,
+        paths: Sequence[str],
+        batch_size: int,
+        parse: ParseFunction,
+        seed: int = 0,
+        shuffle: bool = True,
+        cache_dir: str = "",
+        packer: Any = None,
+    ):
         self.paths, self.batch_size, self.parse, self.shuffle = list(paths), batch_size, parse, shuffle
         self.cache_dir = cache_dir
         self.records = IndexedRecords(self.paths, cache_dir)
@@ -88,8 +96,9 @@ class RecordSource:
         self._refused: dict[str, str] = {}
         self._packer, self._groups = packer, packer.groups(self.records) if packer else None
         self._order = RecordOrder(self._groups.counts if self._groups else self.counts, seed, shuffle)
-        self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order,
-                                                                        self._groups))
+        self._window = functools.lru_cache(maxsize=4)(
+            functools.partial(_read_window, self.records, self._order, self._groups)
+        )
         rows = self._order.size
         keeps_remainder = not shuffle or rows < batch_size
         self.batches_per_epoch = -(-rows // batch_size) if keeps_remainder else rows // batch_size
@@ -97,15 +106,20 @@ class RecordSource:
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
-        numbers = tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(
-            start, self.batches_per_epoch)
+        numbers = (
+            tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(start, self.batches_per_epoch)
+        )
         rows = self.batch_size // num_shards
 
         # nothing here needs its source rewritten, which takes time at each start
         @tf.autograph.experimental.do_not_convert
         def make_batch(number: tf.Tensor) -> dict[str, tf.Tensor]:
-            values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
-                                       [tf.string, tf.int64, tf.float32, tf.string, tf.int32], stateful=False)
+            values = tf.numpy_function(
+                lambda batch: self._rows(int(batch), shard * rows, rows),
+                [number],
+                [tf.string, tf.int64, tf.float32, tf.string, tf.int32],
+                stateful=False,
+            )
             count = rows if self._packer is None else None
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
                 serialized, indices, row = (tf.ensure_shape(values[number], [count]) for number in (0, 1, 4))
@@ -117,8 +131,9 @@ class RecordSource:
 
         return prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
-    def _rows(self, batch: int, skipped: int,
-              count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
+    def _rows(
+        self, batch: int, skipped: int, count: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
         """Reads `count` rows of a batch after the first `skipped`.
 
         Returns the records, their indices, the weights of the rows, what is wrong with a record or "", and the row of
@@ -137,8 +152,13 @@ class RecordSource:
             serialized[:] = self.records.read(numbers, places)
         except BrokenRecordError as error:
             nothing = np.zeros(0, np.int64)
-            return nothing.astype(object), nothing, weights, self._refuse(error.number,
-                                                                          f" {error.reason}"), nothing.astype(np.int32)
+            return (
+                nothing.astype(object),
+                nothing,
+                weights,
+                self._refuse(error.number, f" {error.reason}"),
+                nothing.astype(np.int32),
+            )
         return serialized, epoch * self.size + numbers, weights, b"", np.repeat(np.arange(count, dtype=np.int32), sizes)
 
     @property
@@ -155,14 +175,16 @@ class RecordSource:
     def place(self, batch: int) -> tuple[int, int]:
         """Returns the window of its epoch in which a batch begins, and its first row's place there."""
         epoch, number = divmod(batch, self.batches_per_epoch)
-        (window, rows), = self._order.windows(epoch, first := number * self.batch_size, first + 1)
+        ((window, rows),) = self._order.windows(epoch, first := number * self.batch_size, first + 1)
         return window, rows.start
 
     @functools.cached_property
     def digest(self) -> str:
         """A checksum of the files, as they are now, and of the order in which their records are read."""
-        files = [[path, index.key["size"], index.key["modified"], index.count]
-                 for path, index in zip(self.paths, self.records.indices)]
+        files = [
+            [path, index.key["size"], index.key["modified"], index.count]
+            for path, index in zip(self.paths, self.records.indices)
+        ]
         return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle]).encode()):08x}"
 
     @property
@@ -181,15 +203,21 @@ class RecordSource:
             return batch
 
         def first_refused(numbers: np.ndarray, reasons: np.ndarray) -> bytes:
-            return next((self._refuse(int(number), f": {reason.decode()}")
-                         for number, reason in zip(numbers, reasons) if reason), b"")
+            return next(
+                (
+                    self._refuse(int(number), f": {reason.decode()}")
+                    for number, reason in zip(numbers, reasons)
+                    if reason
+                ),
+                b"",
+            )
+
         told = tf.numpy_function(first_refused, [indices, reasons], tf.string)
         with tf.control_dependencies([tf.debugging.Assert(tf.equal(told, ""), [told])]):
             return {name: tf.identity(value) for name, value in batch.items()}
 
     def _refuse(self, index: int, reason: str) -> bytes:
-        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries.
-        """
+        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries."""
         self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
         return f"[bad row {index}{reason}]".encode()
 
@@ -206,8 +234,9 @@ class RecordSource:
 Window = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _read_window(indexed: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int,
-                 window: int) -> Window:
+def _read_window(
+    indexed: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int
+) -> Window:
     """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises
     BrokenRecordError.
     """
@@ -219,13 +248,12 @@ def _read_window(indexed: IndexedRecords, order: RecordOrder, groups: RowGroups 
 def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the records of some rows of a window, how many each row has, and their places."""
     numbers, bounds, places = window
-    bounds = bounds[rows.start:rows.stop + 1]
-    return numbers[bounds[0]:bounds[-1]], np.diff(bounds), places[:, bounds[0]:bounds[-1]]
+    bounds = bounds[rows.start : rows.stop + 1]
+    return numbers[bounds[0] : bounds[-1]], np.diff(bounds), places[:, bounds[0] : bounds[-1]]
 
 
 def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason.
-    """
+    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
     reasons = tf.constant("")
     for reason, bad in checks.items():
         reasons = tf.where(bad, reason, reasons)
@@ -253,10 +281,19 @@ class ExampleSource:
     Raises ValueError if there is no example.
     """
 
-    def __init__(self, examples: Examples, batch_size: int, seed: int = 0, shuffle: bool = True,
-                 buckets: Sequence[int] = (), length_key: str = "input_ids",
-                 sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"),
-                 by_length: bool = False, rows: int = 0, made_of: Examples = ()):
+    def __init__(
+        self,
+        examples: Examples,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        buckets: Sequence[int] = (),
+        length_key: str = "input_ids",
+        sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"),
+        by_length: bool = False,
+        rows: int = 0,
+        made_of: Examples = (),
+    ):
         if not examples:
             raise ValueError("no examples in the data")
         self.by_length, self.rows, self.made_of = by_length, rows or len(examples), made_of or examples
@@ -265,7 +302,8 @@ class ExampleSource:
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
         if self.buckets and self.lengths.max() > self.buckets[-1]:
             raise ValueError(
-                f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
+                f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}"
+            )
         self._multiple = 1  # of which lengths are, without buckets
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
@@ -297,16 +335,18 @@ class ExampleSource:
         for row in self.made_of:
             for name, value in sorted(row.items()):
                 array = np.ascontiguousarray(value)
-                checksum = zlib.crc32(array.tobytes(),
-                                      zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum))
+                checksum = zlib.crc32(
+                    array.tobytes(), zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum)
+                )
         return [len(self.examples), f"{checksum:08x}"]
 
     def fix_lengths(self) -> None:
         """Sets `buckets`, if there are none, to the longest example's length and 32, 64, 128, ... below it."""
         longest = int(self.lengths.max())
         if not self.buckets:
-            self.buckets = [32 << doubled
-                            for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
+            self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [
+                longest
+            ]
 
     def round_lengths(self) -> None:
         """From now on pads to multiples of 8, if there are no `buckets`: for what is compiled once for each length."""
@@ -327,9 +367,9 @@ class ExampleSource:
         chunk = size * max(1, min(SORTED_BATCHES, self.batches_per_epoch // 4)) if self.shuffle else count
         batches = []
         for start in range(0, count, chunk):
-            part = order[start:start + chunk]
+            part = order[start : start + chunk]
             part = part[np.argsort(self.lengths[part], kind="stable")]
-            batches += [part[first:first + size] for first in range(0, len(part), size)]
+            batches += [part[first : first + size] for first in range(0, len(part), size)]
         return [batches[index] for index in rng.permutation(len(batches))] if self.shuffle else batches
 
     def in_order(self, rows: Sequence[T]) -> list[T | None]:
@@ -346,7 +386,7 @@ class ExampleSource:
         epoch, index = divmod(number, self.batches_per_epoch)
         numbers = self.plan(epoch)[index]
         weights = np.zeros(self.batch_size, np.float32)
-        weights[:len(numbers)] = 1.0
+        weights[: len(numbers)] = 1.0
         padded = np.concatenate([numbers, np.repeat(numbers[:1], self.batch_size - len(numbers))])
         length = self._padded_length(int(self.lengths[padded].max()))
         rows = [self.examples[index] for index in padded]
@@ -367,7 +407,7 @@ class ExampleSource:
             return np.stack(arrays)
         stacked = np.zeros((len(arrays), *arrays[0].shape[:-1], length), arrays[0].dtype)
         for row, array in zip(stacked, arrays):
-            row[..., :array.shape[-1]] = array
+            row[..., : array.shape[-1]] = array
         return stacked
 
     def explain(self, message: str) -> None:
@@ -380,16 +420,17 @@ class ExampleSource:
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             for number in itertools.count(start) if self.shuffle else range(start, self.batches_per_epoch):
-                yield {key: value[shard * rows:(shard + 1) * rows] for key, value in self.batch(number).items()}
+                yield {key: value[shard * rows : (shard + 1) * rows] for key, value in self.batch(number).items()}
 
         def spec(key: str, value: np.ndarray) -> tf.TensorSpec:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
         return prefetched(
-            tf.data.Dataset.from_generator(batches,
-                                           output_signature={key: spec(key, value)
-                                                             for key, value in first.items()}))
+            tf.data.Dataset.from_generator(
+                batches, output_signature={key: spec(key, value) for key, value in first.items()}
+            )
+        )
 
 
 BatchSource = RecordSource | ExampleSource
@@ -403,6 +444,8 @@ def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set
     """
     missing = {text for text, row in zip(texts, rows, strict=True) if row is None}
     if missing.issuperset(texts):
-        raise ValueError("config.training.eval_steps: expected enough batches for all rows of at least one text, got "
-                         f"{sum(row is not None for row in rows)} of {len(rows)} rows and no text whole")
+        raise ValueError(
+            "config.training.eval_steps: expected enough batches for all rows of at least one text, got "
+            f"{sum(row is not None for row in rows)} of {len(rows)} rows and no text whole"
+        )
     return missing

@@ -35,7 +35,8 @@ class SplitOptions:
         check_fields(self)
         if self.fold >= max(self.folds, 1):
             raise ValueError(
-                f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}")
+                f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}"
+            )
 
     def divides(self, hold_out: bool) -> bool:
         """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data
@@ -57,11 +58,19 @@ def check_eval_file(options: SplitOptions, eval_file: object) -> None:
     """Raises ValueError for an evaluation file of its own beside folds."""
     if options.folds and eval_file:
         raise ValueError(
-            "--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data")
+            "--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data"
+        )
 
 
-def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Hashable], hold_out: bool, where: str,
-           rows: str = "rows", unit: str = "") -> Parts:
+def divide(
+    options: SplitOptions,
+    units: Sequence[Hashable],
+    strata: Sequence[Hashable],
+    hold_out: bool,
+    where: str,
+    rows: str = "rows",
+    unit: str = "",
+) -> Parts:
     """Divides rows, each with its unit and the stratum of it, into those to train on and those held out.
 
     Rows are held out with `options.folds`, or with `hold_out` if there are enough for `options.dev_share`. `where`
@@ -78,16 +87,18 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     count = len(order)
     if options.folds > count:
         raise ValueError(
-            f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}")
+            f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}"
+        )
     if options.folds:
         low, high = (count * number // options.folds for number in (options.fold, options.fold + 1))
     else:
         low, high = count - (round(options.dev_share * count) if hold_out else 0), count
     held_out, pool = order[low:high], np.concatenate([order[:low], order[high:]])
-    training = pool[:round(options.train_share * len(pool))]
+    training = pool[: round(options.train_share * len(pool))]
     if not len(training):
-        name, share, of = ("train_share", options.train_share, len(pool)) if len(pool) else ("dev_share",
-                                                                                             options.dev_share, count)
+        name, share, of = (
+            ("train_share", options.train_share, len(pool)) if len(pool) else ("dev_share", options.dev_share, count)
+        )
         raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
     train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (training, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
@@ -100,7 +111,8 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     elif len(held_out):
         notes.append(
             f"{where}: no evaluation data given, so {len(out)} of its {len(units)} {rows}{of_unit} are held out "
-            f"(options.dev_share={options.dev_share:g})")
+            f"(options.dev_share={options.dev_share:g})"
+        )
     elif hold_out and options.dev_share:
         notes.append(
             f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing "

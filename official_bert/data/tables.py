@@ -41,8 +41,14 @@ from official_bert.json_values import parse as parse_json
 from official_bert.limits import MOST_COLUMNS
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
-SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
-                              ".parquet": "parquet"}
+SUFFIXES: dict[str, Format] = {
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
 OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
 ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
@@ -110,8 +116,13 @@ class Table:
     def rows(self, keep: Iterable[int]) -> "Table":
         """A table of only some of the rows."""
         numbers = list(keep)
-        return Table(self.path, {name: [values[row] for row in numbers] for name, values in self.columns.items()},
-                     [self.lines[row] for row in numbers], self.broken, self.unaccepted)
+        return Table(
+            self.path,
+            {name: [values[row] for row in numbers] for name, values in self.columns.items()},
+            [self.lines[row] for row in numbers],
+            self.broken,
+            self.unaccepted,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,16 +131,23 @@ class TableOptions:
 
     file_format: Format = "auto"
     """Format of the files; auto: content and suffix decide."""
-    delimiter: Annotated[str, Constraint(
-        "text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})] = ""
+    delimiter: Annotated[
+        str, Constraint("text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})
+    ] = ""
     """Text between columns; empty: a tab in TSV, a comma in CSV, unless the first lines show another."""
     header: bool = True
     """The first line names the columns; without it they are c1, c2, ..."""
     encoding: str = ""
     """Encoding of text; empty: UTF-8, unless the bytes show another."""
 
-    def read_table(self, source: Source, columns: Sequence[str], names: Sequence[str] = (),
-                   skip_broken: bool = False, label: str | None = None) -> Table:
+    def read_table(
+        self,
+        source: Source,
+        columns: Sequence[str],
+        names: Sequence[str] = (),
+        skip_broken: bool = False,
+        label: str | None = None,
+    ) -> Table:
         """Reads the `columns` of a file or of rows in memory.
 
         `label` is the column of labels, "" for none of its own, and None in files to answer. Of labelled rows of
@@ -140,8 +158,12 @@ class TableOptions:
         """
         reader = self.open_rows(source, columns, names, skip_broken)
         rows = reader.rows
-        if label in columns and reader.form == "jsonl" and label not in reader.names and (
-                labels := labels_in_lines(str(source))):
+        if (
+            label in columns
+            and reader.form == "jsonl"
+            and label not in reader.names
+            and (labels := labels_in_lines(str(source)))
+        ):
             both = lines_together(rows, without_end(labels, self.encoding), str(source), labels)
             rows = ((line, {**row, str(label): value}) for (line, row), value in both)
         left_out: set[int] = set()
@@ -159,8 +181,9 @@ class TableOptions:
             raise ValueError(f"{source}: no row{that} in {'it' if isinstance(source, Rows) else 'this file'}")
         return table
 
-    def open_rows(self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = (),
-                  skip_broken: bool = False) -> "RowReader":
+    def open_rows(
+        self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = (), skip_broken: bool = False
+    ) -> "RowReader":
         """Opens a file that should have these `columns`, or rows in memory, whose keys are the columns.
 
         `names` are the columns of a file that does not name them; without `header` they are c1, c2, ... Texts in
@@ -235,8 +258,9 @@ class TableOptions:
         if content == "parquet" or (content == "xlsx" and (by_name or suffix == ".xlsx")):
             return content  # type: ignore[return-value]
         if by_name is None and content != "json":
-            raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the "
-                             "format to be given")
+            raise ValueError(
+                f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the format to be given"
+            )
         if by_name is None or (content != "json" and (headless or not self.header)):
             return by_name or "jsonl"
         return self._format_by_first_line(path, columns, by_name, content == "json")
@@ -252,8 +276,9 @@ class TableOptions:
             return "two_files"
         return "fasttext" if line.startswith(FASTTEXT) else by_name
 
-    def _cells(self, path: str, form: Format, columns: Sequence[str], names: Sequence[str]
-               ) -> tuple[Sequence[str], NumberedCells]:
+    def _cells(
+        self, path: str, form: Format, columns: Sequence[str], names: Sequence[str]
+    ) -> tuple[Sequence[str], NumberedCells]:
         """Returns the names of the columns, and (line, cells) of each row."""
         rows = cells_of(path, form, self.delimiter, self.encoding)
         if form in ("two_files", "fasttext"):
@@ -288,22 +313,29 @@ class RowReader:
         if named_once and (missing := next((name for name in columns if name not in self.names), None)):
             may_be_headless = self.names and self.how.header and self.form in ("tsv", "csv")
             hint = _similar_name(missing, self.names) or (HEADLESS if may_be_headless else "")
-            raise ValueError(f"{self.source}: expected a column {missing!r}, found {shown(self.names)}{hint}"
-                             f"{self._option(missing)}")
+            raise ValueError(
+                f"{self.source}: expected a column {missing!r}, found {shown(self.names)}{hint}{self._option(missing)}"
+            )
         keys_of_each_row = () if named_once else columns
         for line, row in self.rows:
             for name in keys_of_each_row:
                 try:
                     at_key(row, name)
                 except KeyError:
-                    raise ValueError(f"{place(self.source, line)}: expected a key {name!r}, found {shown(list(row))}"
-                                     f"{self._option(name)}") from None
+                    raise ValueError(
+                        f"{place(self.source, line)}: expected a key {name!r}, found {shown(list(row))}"
+                        f"{self._option(name)}"
+                    ) from None
             yield line, row
 
     def _option(self, column: str) -> str:
         """The end of a message about a missing column: the option that names another."""
-        keys = [key for key, value in vars(self.how).items() if key.endswith(("_column", "_columns")) and column in
-                (value if isinstance(value, (list, tuple)) else (value,))]
+        keys = [
+            key
+            for key, value in vars(self.how).items()
+            if key.endswith(("_column", "_columns"))
+            and column in (value if isinstance(value, (list, tuple)) else (value,))
+        ]
         return f"; --set options.{keys[0]}= names another" if keys else ""
 
 

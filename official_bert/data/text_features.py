@@ -36,8 +36,7 @@ class TextFeatures(Sequence):
         self.longer = int(arrays["longer"])  # texts that were longer than the limit: cut, or in several windows
         self.texts = arrays.get("texts")  # the number of each row's text, if a text has several; they are in order
         self.extra = {
-            name: values if self.texts is None else values[self.texts]
-            for name, values in (extra or {}).items()
+            name: values if self.texts is None else values[self.texts] for name, values in (extra or {}).items()
         }
 
     def __len__(self) -> int:
@@ -46,9 +45,9 @@ class TextFeatures(Sequence):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        ids = self.ids[self.starts[index]:self.starts[index + 1]]
+        ids = self.ids[self.starts[index] : self.starts[index + 1]]
         segments = np.zeros(len(ids), np.int32)
-        segments[self.first_lengths[index]:] = 1
+        segments[self.first_lengths[index] :] = 1
         row = {"input_ids": ids, "input_mask": np.ones(len(ids), np.int32), "segment_ids": segments}
         return row | {name: values[index] for name, values in self.extra.items()}
 
@@ -84,7 +83,7 @@ class ChoiceFeatures(Sequence):
         stacked = {name: np.zeros((self.choices, length), np.int32) for name in rows[0]}
         for choice, row in enumerate(rows):
             for name, values in row.items():
-                stacked[name][choice, :len(values)] = values
+                stacked[name][choice, : len(values)] = values
         return stacked | {name: values[index] for name, values in self.extra.items()}
 
 
@@ -101,8 +100,15 @@ class WiderRows(Sequence):
         return {**self.rows[index], **self.more[index]}
 
 
-def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer, max_seq_length: int,
-                  cache_dir: str = "", truncate: Truncate = "head", doc_stride: int = 64) -> Mapping[str, np.ndarray]:
+def make_features(
+    text: Sequence[str],
+    text_pair: Sequence[str] | None,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    cache_dir: str = "",
+    truncate: Truncate = "head",
+    doc_stride: int = 64,
+) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
     `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows`
@@ -116,20 +122,32 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
     if not cache_dir:  # spares the digests
         return pack()
     depends_on = {
-        "layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
-        "vocab": loading.digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
-        "max_seq_length": max_seq_length
+        "layout": LAYOUT,
+        "texts": [text_digest(text), text_digest(text_pair or [])],
+        "pairs": text_pair is not None,
+        "vocab": loading.digest(tokenizer.vocab_file),
+        "do_lower_case": tokenizer.do_lower_case,
+        "max_seq_length": max_seq_length,
     }
     depends_on |= {} if truncate == "head" else {"truncate": truncate, "doc_stride": doc_stride}
     return cached(cache_dir, depends_on, pack)
 
 
-def make_choice_features(rows: Sequence[tuple[str, Sequence[str]]], tokenizer: Tokenizer, max_seq_length: int,
-                         cache_dir: str = "", extra: Mapping[str, np.ndarray] | None = None) -> ChoiceFeatures:
-    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`.
-    """
-    arrays = make_features([text for text, others in rows for _ in others],
-                           [other for _, others in rows for other in others], tokenizer, max_seq_length, cache_dir)
+def make_choice_features(
+    rows: Sequence[tuple[str, Sequence[str]]],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    cache_dir: str = "",
+    extra: Mapping[str, np.ndarray] | None = None,
+) -> ChoiceFeatures:
+    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`."""
+    arrays = make_features(
+        [text for text, others in rows for _ in others],
+        [other for _, others in rows for other in others],
+        tokenizer,
+        max_seq_length,
+        cache_dir,
+    )
     return ChoiceFeatures(TextFeatures(arrays), [len(others) for _, others in rows], extra or {})
 
 
@@ -141,8 +159,14 @@ def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 
-def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer,
-              max_seq_length: int, truncate: Truncate, doc_stride: int) -> dict[str, np.ndarray]:
+def _pack_all(
+    text: Sequence[str],
+    text_pair: Sequence[str] | None,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    truncate: Truncate,
+    doc_stride: int,
+) -> dict[str, np.ndarray]:
     first, template = tokenize_all(tokenizer, text), tokenizer.template
     if truncate == "windows":
         return _pack_windows(first, template, max_seq_length, doc_stride)
@@ -158,22 +182,28 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: T
         first_lengths.append(len(row) - sum(segments))
         starts.append(len(ids))
     return {
-        "ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
-        "longer": np.array(longer)
+        "ids": np.array(ids, np.int32),
+        "starts": np.array(starts),
+        "first_lengths": np.array(first_lengths, np.int32),
+        "longer": np.array(longer),
     }
 
 
-def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_length: int,
-                  stride: int) -> dict[str, np.ndarray]:
+def _pack_windows(
+    texts: Sequence[np.ndarray], template: Template, max_seq_length: int, stride: int
+) -> dict[str, np.ndarray]:
     """A row for each window over a text; a text without tokens has one row."""
     room = max_seq_length - template.extra(False)
     ids, starts, owners = array.array("i"), [0], []
     for number, tokens in enumerate(texts):
         for start, length in sliding_windows(len(tokens), room, stride) or [(0, 0)]:
-            ids.extend(template.pack(tokens[start:start + length].tolist())[0])
+            ids.extend(template.pack(tokens[start : start + length].tolist())[0])
             starts.append(len(ids))
             owners.append(number)
     return {
-        "ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.diff(starts).astype(np.int32),
-        "longer": np.array(sum(len(tokens) > room for tokens in texts)), "texts": np.array(owners)
+        "ids": np.array(ids, np.int32),
+        "starts": np.array(starts),
+        "first_lengths": np.diff(starts).astype(np.int32),
+        "longer": np.array(sum(len(tokens) > room for tokens in texts)),
+        "texts": np.array(owners),
     }

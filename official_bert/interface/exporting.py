@@ -47,10 +47,19 @@ OWN = ("format", "opset", "do_lower_case", "adapters")  # arguments that are fla
 MOST_TASKS = 16  # TensorFlow loads the graph of each
 
 
-def export(run: Any, output: str | os.PathLike, format: str | Sequence[str] = "saved_model", *, vocab_file: str = "",
-           do_lower_case: bool | None = None, base: str | os.PathLike = "",
-           adapters: Sequence[Any] = (), opset: int = 17, report: Callable[[str], None] = print,
-           **options: Any) -> list[str]:
+def export(
+    run: Any,
+    output: str | os.PathLike,
+    format: str | Sequence[str] = "saved_model",
+    *,
+    vocab_file: str = "",
+    do_lower_case: bool | None = None,
+    base: str | os.PathLike = "",
+    adapters: Sequence[Any] = (),
+    opset: int = 17,
+    report: Callable[[str], None] = print,
+    **options: Any,
+) -> list[str]:
     """Writes a model as `run_export` does; returns the folders written: `models/mine/text/1`, `models/mine/onnx/1`.
 
     `run` is a run (its folder, or what `fine_tune` returned) or a checkpoint of any format, `output` the folder of the
@@ -64,15 +73,25 @@ def export(run: Any, output: str | os.PathLike, format: str | Sequence[str] = "s
     if unknown := [name for name in options if name not in known]:
         near = did_you_mean(unknown[0], known)
         raise ValueError(f"{unknown[0]}: {f'no such keyword; {near}' if near else f'expected one of {sorted(known)}'}")
-    serving, writing, texts = ({name: value for name, value in options.items() if name in kind.__dataclass_fields__}
-                               for kind in KINDS)
+    serving, writing, texts = (
+        {name: value for name, value in options.items() if name in kind.__dataclass_fields__} for kind in KINDS
+    )
     with keyword_errors(checkpoint="run", **{name: name for name in known}):
         lines = export_model(
-            _path_of(run), [*map(_path_of, adapters)],
-            build(ServingOptions, serving, "options"), ExportOptions(
-                output=os.fspath(output), formats=[format] if isinstance(format, str) else [*format],
-                other_formats=FormatOptions(opset=opset), **writing),
-            build(Texts, texts, "options"), vocab_file, do_lower_case, os.fspath(base))
+            _path_of(run),
+            [*map(_path_of, adapters)],
+            build(ServingOptions, serving, "options"),
+            ExportOptions(
+                output=os.fspath(output),
+                formats=[format] if isinstance(format, str) else [*format],
+                other_formats=FormatOptions(opset=opset),
+                **writing,
+            ),
+            build(Texts, texts, "options"),
+            vocab_file,
+            do_lower_case,
+            os.fspath(base),
+        )
     report("\n".join(lines))
     return [line.partition(": ")[0] for line in lines]
 
@@ -82,16 +101,26 @@ def _path_of(run: Any) -> str:
     return os.fspath(getattr(run, "output_dir", run))
 
 
-def export_model(checkpoint: str, adapters: Sequence[str], serving: ServingOptions, writing: ExportOptions,
-                 texts: Texts, vocab_file: str = "", do_lower_case: bool | None = None, base: str = "") -> list[str]:
+def export_model(
+    checkpoint: str,
+    adapters: Sequence[str],
+    serving: ServingOptions,
+    writing: ExportOptions,
+    texts: Texts,
+    vocab_file: str = "",
+    do_lower_case: bool | None = None,
+    base: str = "",
+) -> list[str]:
     """Writes a model in all formats, and the card of its run; with `adapters`, the tasks that these make of it. Returns
     a line about each. Raises ValueError, naming the flags of `run_export`, for what cannot be written.
     """
     check_backend()
     check_formats(writing.formats)
     if (serving.vectors == "int8" or not {*CALIBRATED}.isdisjoint(writing.formats)) != bool(texts.calibration_file):
-        raise ValueError(f"--calibration_file: expected with --vectors=int8 and --format={' or '.join(CALIBRATED)}, "
-                         "and only with them: the texts give the ranges of numbers in int8")
+        raise ValueError(
+            f"--calibration_file: expected with --vectors=int8 and --format={' or '.join(CALIBRATED)}, "
+            "and only with them: the texts give the ranges of numbers in int8"
+        )
     if adapters:
         _check_beside_adapters(writing, texts, base)
         with policy_of(writing.precision):
@@ -102,8 +131,9 @@ def export_model(checkpoint: str, adapters: Sequence[str], serving: ServingOptio
     calibration = _rows(served, task.config, "--calibration_file", texts.calibration_file)
     if serving.vectors == "int8":
         served.calibrate([row["text"] for row in calibration])
-    other_formats = dataclasses.replace(writing.other_formats, calibration=calibration,
-                                        texts=_check_texts(served, task.config, texts))
+    other_formats = dataclasses.replace(
+        writing.other_formats, calibration=calibration, texts=_check_texts(served, task.config, texts)
+    )
     lines = write_models(served, task.config, dataclasses.replace(writing, other_formats=other_formats))
     if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
         write_card(os.path.join(writing.output, CARD_FILE), read_text(run.file(CARD_FILE)))
@@ -112,17 +142,25 @@ def export_model(checkpoint: str, adapters: Sequence[str], serving: ServingOptio
 
 def _check_beside_adapters(writing: ExportOptions, texts: Texts, base: str) -> None:
     """Raises ValueError for what only a model of one task can have."""
-    wrong = {"--format": ", ".join(name for name in writing.formats if name != "saved_model"),
-             "--precision": writing.precision == "int8" and "int8", "--constant_weights": writing.constant_weights,
-             "--calibration_file": texts.calibration_file, "--check_file": texts.check_file, "--base": base}
+    wrong = {
+        "--format": ", ".join(name for name in writing.formats if name != "saved_model"),
+        "--precision": writing.precision == "int8" and "int8",
+        "--constant_weights": writing.constant_weights,
+        "--calibration_file": texts.calibration_file,
+        "--check_file": texts.check_file,
+        "--base": base,
+    }
     for flag, value in wrong.items():
         if value:
-            raise ValueError(f"{flag}: expected its default beside --adapters, whose tasks share the variables of one "
-                             f"SavedModel, got {value}; export an adapter alone, which merges it, for that")
+            raise ValueError(
+                f"{flag}: expected its default beside --adapters, whose tasks share the variables of one "
+                f"SavedModel, got {value}; export an adapter alone, which merges it, for that"
+            )
 
 
-def _tasks_of(checkpoint: str, adapters: Sequence[str], serving: ServingOptions, vocab_file: str,
-              do_lower_case: bool | None) -> dict[str, Callable[[], tuple[ServedModel, Config]]]:
+def _tasks_of(
+    checkpoint: str, adapters: Sequence[str], serving: ServingOptions, vocab_file: str, do_lower_case: bool | None
+) -> dict[str, Callable[[], tuple[ServedModel, Config]]]:
     """Returns what makes the task of each adapter, by the names of their folders.
 
     Raises ValueError for too many, for two of one name, and for adapters of another base.
@@ -134,8 +172,10 @@ def _tasks_of(checkpoint: str, adapters: Sequence[str], serving: ServingOptions,
         if not path or name.startswith("__") or name == "serving_default":
             raise ValueError(f"--adapters={path}: expected a folder whose name can be a signature's, got {name!r}")
         if name in names:
-            raise ValueError(f"--adapters: expected adapters of different names, got {name} twice: {names[name]} and "
-                             f"{path}; rename a folder")
+            raise ValueError(
+                f"--adapters: expected adapters of different names, got {name} twice: {names[name]} and "
+                f"{path}; rename a folder"
+            )
         names[name] = path
     if len(names) > MOST_TASKS:
         raise ValueError(f"--adapters: expected at most {MOST_TASKS}, got {len(names)}")
@@ -152,6 +192,7 @@ def _tasks_of(checkpoint: str, adapters: Sequence[str], serving: ServingOptions,
             return make_served_model(task, model, dataclasses.replace(serving, head=head)), task.config
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
     return {name: functools.partial(make, name) for name in names}
 
 
@@ -162,12 +203,16 @@ def _read_products(path: str, checkpoint: str, digest: str) -> Mapping[str, LowR
     """
     run = RunFolder.holding(path)
     if run and (record := run.base) and record["digest"] != digest:
-        raise ValueError(f"--adapters={path}: expected adapters for {checkpoint}, got some for a base with other "
-                         f"weights, {record['path']}")
+        raise ValueError(
+            f"--adapters={path}: expected adapters for {checkpoint}, got some for a base with other "
+            f"weights, {record['path']}"
+        )
     stored = formats.read(path, base=_base_of(path, checkpoint))
     if stored.adapters is None and adapted.digest(stored) != digest:
-        raise ValueError(f"--adapters={path}: expected a run with training.adapters, a PEFT folder, or a head on the "
-                         f"encoder of {checkpoint}, got a model with another encoder")
+        raise ValueError(
+            f"--adapters={path}: expected a run with training.adapters, a PEFT folder, or a head on the "
+            f"encoder of {checkpoint}, got a model with another encoder"
+        )
     return stored.adapters.products if stored.adapters else {}
 
 
@@ -180,8 +225,11 @@ def _check_texts(served: ServedModel, config: Config, texts: Texts) -> CheckText
     """Reads `check_file`; None without it."""
     keep = [texts.check_label] if texts.check_label else []
     rows = _rows(served, config, "--check_file", texts.check_file, keep)
-    return CheckTexts(rows, [str(row[texts.check_label]) for row in rows] if keep else None,
-                      texts.check_loss) if rows else None
+    return (
+        CheckTexts(rows, [str(row[texts.check_label]) for row in rows] if keep else None, texts.check_loss)
+        if rows
+        else None
+    )
 
 
 def _rows(served: ServedModel, config: Config, flag: str, path: str, keep: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -53,7 +53,10 @@ from official_bert.typed_values import did_you_mean
 ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")
 HEIGHT = 700  # of a report in a notebook, pixels
 SECTIONS = {
-    "model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig
+    "model": ModelConfig,
+    "tokenizer": TokenizerConfig,
+    "optimizer": OptimizerConfig,
+    "training": TrainingConfig,
 }
 
 
@@ -87,6 +90,7 @@ class FineTuned:
         scores, tags and search, whose answers are more or less right.
         """
         import pandas
+
         if data is None and self.files is None:
             raise ValueError(
                 f"{self.output_dir}: expected data, as in mistakes(rows): a loaded run does not have its evaluation "
@@ -100,22 +104,28 @@ class FineTuned:
                 raise ValueError(
                     f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the "
                     f"largest "
-                    "errors")
+                    "errors"
+                )
             for number in (~answered.right).nonzero()[0]:
                 shares = answered.probabilities[number] if answered.probabilities else {}
-                rows.append({
-                    "row": int(number),
-                    **({"set": name.strip("_")} if len(answers) > 1 else {}), "text": answered.questions[number],
-                    "label": answered.gold[number], "answer": answered.answers[number],
-                    **{f"probability:{label}": share
-                       for label, share in shares.items()}
-                })
+                rows.append(
+                    {
+                        "row": int(number),
+                        **({"set": name.strip("_")} if len(answers) > 1 else {}),
+                        "text": answered.questions[number],
+                        "label": answered.gold[number],
+                        "answer": answered.answers[number],
+                        **{f"probability:{label}": share for label, share in shares.items()},
+                    }
+                )
         if not answers:
             raise ValueError(
                 f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report "
-                "shows the mistakes of this task")
+                "shows the mistakes of this task"
+            )
         rows.sort(
-            key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0))
+            key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0)
+        )
         return pandas.DataFrame(rows, columns=None if rows else ["row", "text", "label", "answer"]).set_index("row")
 
     def _repr_html_(self) -> str:
@@ -124,9 +134,12 @@ class FineTuned:
             return (
                 f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" '
                 f'style="border:0" '
-                f'title="{html.escape(run.path)}"></iframe>')
-        rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"
-                       for name, value in self.metrics.items())
+                f'title="{html.escape(run.path)}"></iframe>'
+            )
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"
+            for name, value in self.metrics.items()
+        )
         return f"<p>{html.escape(run.path)}</p><table>{rows}</table>"
 
 
@@ -142,10 +155,21 @@ def load_run(path: str | os.PathLike) -> FineTuned:
 
 
 @keyword_errors()
-def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, eval: Any = None, predict: Any = None,
-              data_dir: str | os.PathLike = "", init_checkpoint: str | os.PathLike = "", config: str | os.PathLike = "",
-              cache_dir: str | os.PathLike = "", allow_same_data: bool = False, report: Callable[[str], None] = print,
-              **options: Any) -> FineTuned:
+def fine_tune(
+    task: str,
+    *,
+    output_dir: str | os.PathLike,
+    train: Any = None,
+    eval: Any = None,
+    predict: Any = None,
+    data_dir: str | os.PathLike = "",
+    init_checkpoint: str | os.PathLike = "",
+    config: str | os.PathLike = "",
+    cache_dir: str | os.PathLike = "",
+    allow_same_data: bool = False,
+    report: Callable[[str], None] = print,
+    **options: Any,
+) -> FineTuned:
     """Fine-tunes on a task, evaluates on `eval` and, if `predict` is given, writes answers into `output_dir`.
 
     Data are paths, or rows in memory: lists of dicts, pandas frames, splits of the `datasets` library; `data_dir` is a
@@ -162,19 +186,43 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     Raises ValueError, naming file and line or `train[row 3]` (rows count from 0), before training begins.
     """
     check_backend()
-    files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"),
-                      predict_file=as_source(predict, "predict"), data_dir=os.fspath(data_dir),
-                      cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
+    files = DataFiles(
+        train_file=as_source(train, "train"),
+        eval_file=as_source(eval, "eval"),
+        predict_file=as_source(predict, "predict"),
+        data_dir=os.fspath(data_dir),
+        cache_dir=os.path.expanduser(cache_dir),
+        allow_same_data=allow_same_data,
+    )
     run, init_checkpoint = RunFolder(os.fspath(output_dir)), os.fspath(init_checkpoint)
     flags = {_dotted(task, key): value for key, value in options.items()}
-    resolved = make_config(task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path,
-                           report=report)
-    call = _call(task, {
-        "train": files.train_file, "eval": files.eval_file, "predict": files.predict_file, "data_dir": files.data_dir,
-        "init_checkpoint": init_checkpoint, "config": os.fspath(config), "output_dir": run.path},
-        options | ({"allow_same_data": True} if allow_same_data else {}))
-    tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint,
-                             Steps(predict=predict is not None), report=report, asked_keys=flags, command=call)
+    resolved = make_config(
+        task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path, report=report
+    )
+    call = _call(
+        task,
+        {
+            "train": files.train_file,
+            "eval": files.eval_file,
+            "predict": files.predict_file,
+            "data_dir": files.data_dir,
+            "init_checkpoint": init_checkpoint,
+            "config": os.fspath(config),
+            "output_dir": run.path,
+        },
+        options | ({"allow_same_data": True} if allow_same_data else {}),
+    )
+    tuning = runs.FineTuning(
+        load_task(resolved),
+        files,
+        run,
+        Placement(),
+        init_checkpoint,
+        Steps(predict=predict is not None),
+        report=report,
+        asked_keys=flags,
+        command=call,
+    )
     return FineTuned(tuning.carry_out(), run.path, files)
 
 
@@ -190,8 +238,14 @@ def _call(task: str, arguments: Mapping[str, Source], options: Mapping[str, Any]
     return f"fine_tune({', '.join([repr(task), *keywords, *([f'**{{{dotted}}}'] if dotted else [])])})"
 
 
-def make_config(task: str, sources: ConfigSources, init_checkpoint: str, output_dir: str, train: bool = True,
-                report: Callable[[str], None] = print) -> Config:
+def make_config(
+    task: str,
+    sources: ConfigSources,
+    init_checkpoint: str,
+    output_dir: str,
+    train: bool = True,
+    report: Callable[[str], None] = print,
+) -> Config:
     """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE.
 
     Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with overrides and flags over it.
@@ -206,8 +260,9 @@ def make_config(task: str, sources: ConfigSources, init_checkpoint: str, output_
     return config
 
 
-def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
-                  report: Callable[[str], None] = print) -> Config | None:
+def config_of_run(
+    output_dir: str, init_checkpoint: str, sources: ConfigSources, report: Callable[[str], None] = print
+) -> Config | None:
     """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if
     neither is one.
 
@@ -223,8 +278,9 @@ def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
             for vocab_file in (sources.flags.get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
                 _check_same_words(trained.tokenizer.vocab_file, vocab_file or "", folder)
             if changed := [
-                    change.describe() for change in differences(to_dict(trained), to_dict(config))
-                    if not may_change(change.key)
+                change.describe()
+                for change in differences(to_dict(trained), to_dict(config))
+                if not may_change(change.key)
             ]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if sources.path and (unread := _unread(sources.path, trained)):
@@ -246,16 +302,26 @@ def _unread(path: str, config: Config) -> list[str]:
 
 def _check_same_words(run_file: str, vocab_file: str, folder: str) -> None:
     """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
-    if vocab_file != run_file and exists(run_file) and exists(vocab_file) and loading.entries(
-            run_file) != loading.entries(vocab_file):
+    if (
+        vocab_file != run_file
+        and exists(run_file)
+        and exists(vocab_file)
+        and loading.entries(run_file) != loading.entries(vocab_file)
+    ):
         raise ValueError(
             f"--vocab_file={vocab_file}: {folder} was trained with another vocabulary; leave --vocab_file out to use "
             f"its own"
         )
 
 
-def check_settings(config: Config, settings: Iterable[search.Setting], asked_keys: Iterable[str], placement: Placement,
-                   init_checkpoint: str = "", steps: Steps = TRAIN_AND_EVALUATE) -> None:
+def check_settings(
+    config: Config,
+    settings: Iterable[search.Setting],
+    asked_keys: Iterable[str],
+    placement: Placement,
+    init_checkpoint: str = "",
+    steps: Steps = TRAIN_AND_EVALUATE,
+) -> None:
     """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it
     contradicts the initial checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not
     fit the model or the devices.
@@ -264,8 +330,9 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked_key
         for setting in settings:
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
                 load_config(
-                    flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint,
-                                                                         vocab_file=config.tokenizer.vocab_file))
+                    flags=fixed,
+                    checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file),
+                )
             varied = search.with_setting(config, setting)
             run_config.refuse_overridden(varied, {*asked_keys, *setting})
             guards.check_counted(varied.training)
@@ -273,8 +340,9 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked_key
             load_task(varied).check(steps)
 
 
-def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str,
-                        steps: Steps) -> None:
+def classify_as_in_2018(
+    task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps
+) -> None:
     """Trains, evaluates and predicts as `FineTuning` does, with the output files of 2018's `run_classifier.py`: the
     names in `eval_results.txt`, and the probabilities of the labels.
     """
@@ -283,8 +351,17 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
         changed = origins.check_same_run(task.config, run, (), task.Options)
         if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
-    metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, steps, best, named_results=False,
-                              write_answers=TextSets.write_probabilities).carry_out()
+    metrics = runs.FineTuning(
+        task,
+        files,
+        run,
+        placement,
+        init_checkpoint,
+        steps,
+        best,
+        named_results=False,
+        write_answers=TextSets.write_probabilities,
+    ).carry_out()
     if steps.evaluate and is_first_worker(placement):
         results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
         if run.has_weights(best):
@@ -305,8 +382,7 @@ def _dotted(task: str, key: str) -> str:
         return key
     options = task_class("glue" if dataset_name(task) else task, "task").Options
     fields = {
-        section: {field.name
-                  for field in dataclasses.fields(kind)}
+        section: {field.name for field in dataclasses.fields(kind)}
         for section, kind in {**SECTIONS, "options": options}.items()
     }
     keys = [f"{section}.{key}" for section, names in fields.items() if key in names]

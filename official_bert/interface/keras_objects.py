@@ -13,10 +13,26 @@ from official_bert.layers.relatives import convolution, crf, disentangled_attent
 from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens
 from official_bert.tasks.tagging import word_tagger
 
-MODULES: tuple[types.ModuleType, ...] = (adapters, attention, bi_encoder, classifier, convolution, crf,
-                                         disentangled_attention, embeddings, encoder, heads, layer_mixing, layer_norm,
-                                         pre_norm, pretrainer, relative_positions, replaced_tokens, transformer,
-                                         word_tagger)
+MODULES: tuple[types.ModuleType, ...] = (
+    adapters,
+    attention,
+    bi_encoder,
+    classifier,
+    convolution,
+    crf,
+    disentangled_attention,
+    embeddings,
+    encoder,
+    heads,
+    layer_mixing,
+    layer_norm,
+    pre_norm,
+    pretrainer,
+    relative_positions,
+    replaced_tokens,
+    transformer,
+    word_tagger,
+)
 if keras.backend.backend() == "tensorflow":
     from official_bert.training import optimization
 

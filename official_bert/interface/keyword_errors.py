@@ -11,12 +11,24 @@ WORD = re.compile(r"(?:--set )?(?<![\w.])options\.([a-z]\w*)=([A-Za-z]\w*)")  # 
 # Flags and their keywords; other flags are those of commands that a message names. `eval` is `data` of functions that
 # only evaluate.
 KEYWORDS = {
-    "train_file": "train", "eval_file": "eval", "predict_file": "predict", "do_train": "train", "do_eval": "eval",
-    "do_predict": "predict"
+    "train_file": "train",
+    "eval_file": "eval",
+    "predict_file": "predict",
+    "do_train": "train",
+    "do_eval": "eval",
+    "do_predict": "predict",
 } | {
     name: name
-    for name in ("data_dir", "output_dir", "cache_dir", "init_checkpoint", "config", "vocab_file", "encoding",
-                 "allow_same_data")
+    for name in (
+        "data_dir",
+        "output_dir",
+        "cache_dir",
+        "init_checkpoint",
+        "config",
+        "vocab_file",
+        "encoding",
+        "allow_same_data",
+    )
 }
 
 

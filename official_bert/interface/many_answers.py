@@ -46,8 +46,9 @@ def is_many(input_file: str, output_file: str) -> bool:
     """Whether rows are answered in shards: several files, or an output NAME@N."""
     if not input_file or input_file == "-":
         return False
-    several = not files.exists(input_file) and (files.shard_names(input_file) != [input_file]
-                                                or any(sign in input_file for sign in "*?[,"))
+    several = not files.exists(input_file) and (
+        files.shard_names(input_file) != [input_file] or any(sign in input_file for sign in "*?[,")
+    )
     return several or files.shard_names(output_file) != [output_file]
 
 
@@ -59,10 +60,12 @@ def form_of(output_format: str, outputs: Sequence[str], keep: Sequence[str]) -> 
         raise ValueError(
             f"--output_format={output_format}: expected one of {', '.join(filter(None, FORMS))} for several files or "
             f"shards; "
-            "other forms are written from one file into one")
+            "other forms are written from one file into one"
+        )
     if output_format == "npy" and "embedding" not in outputs:
         raise ValueError(
-            f"--output_format=npy: expected a model that gives embeddings, got one that gives {', '.join(outputs)}")
+            f"--output_format=npy: expected a model that gives embeddings, got one that gives {', '.join(outputs)}"
+        )
     if output_format == "npy" and keep:
         raise ValueError(f"--keep_columns={keep[0]}: an array has no place for it; --output_format=parquet has")
     if output_format == "parquet" and "embedding" in outputs:
@@ -70,7 +73,8 @@ def form_of(output_format: str, outputs: Sequence[str], keep: Sequence[str]) -> 
     if output_format in ("jsonl", "parquet") and not {"label", "labels", "score", "choice"} & {*outputs}:
         raise ValueError(
             f"--output_format={output_format}: expected none, or outputs, because training reads no such answers "
-            f"({', '.join(outputs)})")
+            f"({', '.join(outputs)})"
+        )
     return {"": "lines", "outputs": "lines"}.get(output_format, output_format)  # type: ignore[return-value]
 
 
@@ -110,7 +114,9 @@ class ManyAnswers:
         counts = self._counts()
         shards = list(
             itertools.pairwise(
-                round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)))
+                round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)
+            )
+        )
         waiting = {path: bounds for path, bounds in zip(self.outputs, shards) if not files.exists(path)}
         if not waiting:
             print(f"{self.manifest}: all {sum(counts):,} rows are answered; --discard answers them again")
@@ -119,8 +125,10 @@ class ManyAnswers:
         rows_left, rows_done = sum(end - start for start, end in waiting.values()), 0
         with Reporter() as reporter:
             for path, (start, end) in waiting.items():
+
                 def show(answered: int, before: int = rows_done) -> None:
                     reporter.show(f"answering {rows_left:,} rows", min((before + answered) / max(rows_left, 1), 0.999))
+
                 with contextlib.suppress(BusyError):
                     self._answer_shard(path, rows, start, end, show)
                 rows_done += end - start
@@ -129,15 +137,20 @@ class ManyAnswers:
             print(
                 f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; "
                 f"the same command "
-                "finishes what they leave")
+                "finishes what they leave"
+            )
 
     @functools.cached_property
     def _made_of(self) -> dict[str, Any]:
         """What decides the answers, by the name that the user knows; JSON values."""
         made_of = {
-            "input_file": list(map(_identity, self.inputs)), "model": _weights(self.predictor.path),
-            "output_format": self.form, "options": dict(self.options), "set": list(self.overrides),
-            "keep_columns": list(self.model_inputs.keep), "part": PART
+            "input_file": list(map(_identity, self.inputs)),
+            "model": _weights(self.predictor.path),
+            "output_format": self.form,
+            "options": dict(self.options),
+            "set": list(self.overrides),
+            "keep_columns": list(self.model_inputs.keep),
+            "part": PART,
         }
         return json.loads(json.dumps(made_of))
 
@@ -154,17 +167,20 @@ class ManyAnswers:
                 raise ValueError(
                     f"{self.manifest}: its answers were made with another {' and another '.join(changed)}; give "
                     "another "
-                    "--output_file, or --discard to answer again")
+                    "--output_file, or --discard to answer again"
+                )
             return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
             raise ValueError(
                 f"{there[0]}: exists already, and {self.manifest}, which records how it was made, does not; --discard "
-                "replaces it")
+                "replaces it"
+            )
         types: dict[str, tuple[type, str]] | None = {} if self.form in ("parquet", "vectors_parquet") else None
         counts = [_count(path, self.model_inputs.read_parts, types) for path in self.inputs]
         if sum(counts) < len(self.outputs):
             raise ValueError(
-                f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}")
+                f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}"
+            )
         with files.written_whole(self.manifest) as file:
             json.dump({"made_of": made_of, "rows": counts}, file)
         return counts
@@ -194,8 +210,11 @@ class ManyAnswers:
         if self.form in ("npy", "vectors_parquet"):
             vectors = np.array([answer["embedding"] for answer in answers], np.float32)
             copied = [{name: value for name, value in row.items() if name not in self.predictor.inputs} for row in part]
-            return {"width": vectors.shape[1], "vectors": base64.b64encode(vectors.tobytes()).decode(),
-                    "kept": copied if self.form == "vectors_parquet" else []}
+            return {
+                "width": vectors.shape[1],
+                "vectors": base64.b64encode(vectors.tobytes()).decode(),
+                "kept": copied if self.form == "vectors_parquet" else [],
+            }
         if self.form == "lines":
             return [{**row, **answer} for row, answer in zip(part, answers)]
         return [labelled(row, answer, self.predictor.config, self.form) for row, answer in zip(part, answers)]
@@ -223,7 +242,8 @@ class _Rows:
         rows = list(itertools.islice(self.rows, end - start))
         if len(rows) != end - start:
             raise ValueError(
-                f"{self.paths[-1]}: expected {self.starts[-1]:,} rows in all, as they were counted; did a file change?")
+                f"{self.paths[-1]}: expected {self.starts[-1]:,} rows in all, as they were counted; did a file change?"
+            )
         self.place = end
         return rows
 
@@ -237,6 +257,7 @@ def _count(path: str, read: Read, types: dict[str, tuple[type, str]] | None) -> 
     if path.lower().endswith(".parquet") and not files.is_remote(path):
         import pyarrow.lib
         import pyarrow.parquet
+
         _note_types(next(read(path, PART), []), path, types)  # also raises the error for wrong columns
         with contextlib.suppress(pyarrow.lib.ArrowException, OSError):
             return pyarrow.parquet.read_metadata(path).num_rows
@@ -256,7 +277,8 @@ def _note_types(rows: Sequence[Row], path: str, types: dict[str, tuple[type, str
             raise ValueError(
                 f"--output_format=parquet: column {name!r}: expected values of one type, got {value_type.__name__} in "
                 f"{where} "
-                f"and {type(value).__name__} in {path}; --output_format=outputs writes JSON lines, which hold any")
+                f"and {type(value).__name__} in {path}; --output_format=outputs writes JSON lines, which hold any"
+            )
 
 
 def _identity(path: str) -> list:
@@ -267,8 +289,11 @@ def _identity(path: str) -> list:
 def _weights(path: str) -> list:
     """What tells a model from another one at its path, such as that of a later checkpoint."""
     if prefix := checkpoint_at(path):
-        weight_files = [file for file in files.files_below(files.folder_of(prefix) or ".")
-                        if os.path.basename(file).startswith(f"{os.path.basename(prefix)}.")]
+        weight_files = [
+            file
+            for file in files.files_below(files.folder_of(prefix) or ".")
+            if os.path.basename(file).startswith(f"{os.path.basename(prefix)}.")
+        ]
     else:
         weight_files = files.files_below(path) if files.is_folder(path) else [path] if files.is_file(path) else []
     return [files.absolute(path), *map(_identity, sorted(weight_files))]
@@ -287,14 +312,17 @@ def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> No
     """
     import pyarrow
     import pyarrow.parquet
+
     try:  # a part may have nothing but null in a column: all of them say its type
-        schema = functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
-                                  (_table(entry).schema for entry in replay()))
+        schema = functools.reduce(
+            lambda schema, other: pyarrow.unify_schemas([schema, other]), (_table(entry).schema for entry in replay())
+        )
     except pyarrow.lib.ArrowException as error:
         raise ValueError(
             f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); "
             f"JSON lines "
-            "hold any (--output_format=outputs)") from None
+            "hold any (--output_format=outputs)"
+        ) from None
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for entry in replay():
             writer.write_table(_table(entry, schema))
@@ -303,6 +331,7 @@ def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> No
 def _table(entry: Any, schema: Any = None) -> Any:
     """Returns the table of a journal's entry, rows or vectors, with the columns and types of a schema."""
     import pyarrow
+
     if isinstance(entry, list):
         return pyarrow.Table.from_pylist(entry, schema)
     column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), entry["width"])
@@ -316,7 +345,8 @@ def _write_array(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], c
         for number, entry in enumerate(replay()):
             if not number:
                 np.lib.format.write_array_header_1_0(
-                    file, {"descr": "<f4", "fortran_order": False, "shape": (count, entry["width"])})
+                    file, {"descr": "<f4", "fortran_order": False, "shape": (count, entry["width"])}
+                )
             file.write(_vectors(entry).tobytes())
 
 
@@ -325,6 +355,9 @@ def _vectors(entry: Mapping[str, Any]) -> np.ndarray:
 
 
 _WRITERS: Mapping[str, Callable[[str, Callable[[], Iterator[Any]], int], None]] = {
-    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_parquet,
-    "npy": _write_array
+    "lines": _write_lines,
+    "jsonl": _write_lines,
+    "parquet": _write_parquet,
+    "vectors_parquet": _write_parquet,
+    "npy": _write_array,
 }

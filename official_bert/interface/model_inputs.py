@@ -30,8 +30,9 @@ Columns = Mapping[str, tuple[str, ...]]  # by input of a model; choices are made
 TABLE_OPTIONS = [field.name for field in dataclasses.fields(TableOptions)]
 MAY_BE_NULL = {"text", "text_pair"}  # models with other inputs than these, those of classification, refuse null
 SECOND_TEXT = "text_pair"
-IGNORED = (f"column '{SECOND_TEXT}', but the model reads one text; --pairs reads both, --keep_columns={SECOND_TEXT} "
-           "copies it")
+IGNORED = (
+    f"column '{SECOND_TEXT}', but the model reads one text; --pairs reads both, --keep_columns={SECOND_TEXT} copies it"
+)
 OF_TAGGED_WORDS = (".conll", ".conllu")
 HOW_TO_TAG = "run_finetuning --task=ner --output_dir=RUN --nodo_train --nodo_eval --predict_file=FILE"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, which is no text in UTF-8
@@ -85,8 +86,14 @@ class ModelInputs:
     def columns_among(self, names: Iterable[Any]) -> Columns | None:
         """Returns the columns of training, or those named as the inputs, if all are among `names`; else None."""
         present = {*map(str, names)}
-        return next((columns for columns in (self.columns, self.own_columns)
-                     if all(name in present or name.partition(".")[0] in present for name in _names(columns))), None)
+        return next(
+            (
+                columns
+                for columns in (self.columns, self.own_columns)
+                if all(name in present or name.partition(".")[0] in present for name in _names(columns))
+            ),
+            None,
+        )
 
     def read_file(self, path: str) -> list[dict[str, Any]]:
         """Reads the rows of a file, as `read_parts` does, at once."""
@@ -158,8 +165,10 @@ class ModelInputs:
                 raise ValueError(f"{path}: no row in this file")
             return itertools.chain([first], rows)
         if self.keep:
-            raise ValueError(f"--keep_columns={','.join(self.keep)}: {path} has no names of columns "
-                             f"{', '.join(_names(self.columns))}")
+            raise ValueError(
+                f"--keep_columns={','.join(self.keep)}: {path} has no names of columns "
+                f"{', '.join(_names(self.columns))}"
+            )
         lines = text_lines(path, how.encoding)
         head = list(itertools.islice(lines, 1))
         self._check_no_table(path, head)
@@ -189,9 +198,12 @@ class ModelInputs:
             if any({*_names(columns)} <= {*fields} for columns in (self.columns, self.own_columns)):
                 ways = [f"a name that ends with {suffix}"] * bool(suffix)
                 ways += [f"--set options.file_format=csv --set options.delimiter={delimiter!r}"] * (
-                    isinstance(self.options, TableOptions))
-                raise ValueError(f"{path}:1: expected a text, got names of columns, {shown(fields)}; a table needs "
-                                 f"{' or '.join(ways) or 'the form of CSV or TSV, and such a name'}")
+                    isinstance(self.options, TableOptions)
+                )
+                raise ValueError(
+                    f"{path}:1: expected a text, got names of columns, {shown(fields)}; a table needs "
+                    f"{' or '.join(ways) or 'the form of CSV or TSV, and such a name'}"
+                )
 
     def _check_not_tagged(self, path: str, reader: RowReader | None, encoding: str) -> None:
         """Raises ValueError for words in columns or lists, which a tagger would answer line by line, tags included."""
@@ -200,10 +212,13 @@ class ModelInputs:
         else:
             columns = getattr(self.options, "columns", conll.Columns())
             is_tagged = suffix_of(path) in OF_TAGGED_WORDS or conll.is_tagged(
-                text_lines(path, encoding), columns, columns.names)
+                text_lines(path, encoding), columns, columns.names
+            )
         if is_tagged:
-            raise ValueError(f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; "
-                             f"{HOW_TO_TAG} tags them")
+            raise ValueError(
+                f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; "
+                f"{HOW_TO_TAG} tags them"
+            )
 
     def _parsed(self, text: str, divides: bool, where: str) -> Row:
         """Returns the row in a plain line, not yet checked."""
@@ -226,8 +241,9 @@ class ModelInputs:
         values = (text,) if isinstance(text, str) else text
         if isinstance(values, (tuple, list)):
             if len(values) != len(self.inputs):
-                raise ValueError(f"{where}: expected {' and '.join(self.inputs)}, got {len(values)} "
-                                 f"value{'s' * (len(values) > 1)}")
+                raise ValueError(
+                    f"{where}: expected {' and '.join(self.inputs)}, got {len(values)} value{'s' * (len(values) > 1)}"
+                )
             return dict(zip(self.inputs, values))
         if not isinstance(values, Mapping):
             raise ValueError(f"{where}: expected {' and '.join(self.inputs)}, got {text!r:.60}")
@@ -235,8 +251,10 @@ class ModelInputs:
 
     def _require_columns(self, names: Iterable[Any], where: str) -> Columns:
         if (columns := self.columns_among(names)) is None:
-            known = [" or ".join(dict.fromkeys([*map(repr, filter(None, parts)), repr(name)]))
-                     for name, parts in self.columns.items()]
+            known = [
+                " or ".join(dict.fromkeys([*map(repr, filter(None, parts)), repr(name)]))
+                for name, parts in self.columns.items()
+            ]
             raise ValueError(f"{where}: expected columns {', '.join(known)}, found {shown(list(names))}; rename them")
         return columns
 
@@ -245,8 +263,9 @@ class ModelInputs:
         rows = reader.with_columns([*_names(columns), *self.keep])
         return self._model_rows(((place(reader.source, line), row) for line, row in rows), columns, whole)
 
-    def _model_rows(self, rows: Iterable[tuple[str, Row]], columns: Columns | None = None, whole: bool = False
-                    ) -> Iterator[dict[str, Any]]:
+    def _model_rows(
+        self, rows: Iterable[tuple[str, Row]], columns: Columns | None = None, whole: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yields the inputs of rows, each with its place. Null is kept with a warning.
 
         Without `columns`, the names in each row decide.
@@ -256,9 +275,12 @@ class ModelInputs:
             if self.may_read_pairs and SECOND_TEXT in {*row} - {*self.inputs, *self.keep}:
                 raise ValueError(f"{where}: found a {IGNORED}")
             input_columns = columns or self._require_columns(row, where)
-            yield {name: self._input(name, input_columns[name], row, where, nulls) if name in input_columns
-                   else _copied_value(at_key(row, name), f"{where}: column {name!r}")
-                   for name in (row if whole else (*self.keep, *input_columns))}
+            yield {
+                name: self._input(name, input_columns[name], row, where, nulls)
+                if name in input_columns
+                else _copied_value(at_key(row, name), f"{where}: column {name!r}")
+                for name in (row if whole else (*self.keep, *input_columns))
+            }
         if nulls:
             logging.warning("%s; kept%s", nulls[0], and_others(len(nulls) - 1))
 
@@ -313,8 +335,10 @@ def _copied_value(value: Any, where: str) -> Any:
 
     Raises ValueError for what JSON lacks, such as bytes.
     """
+
     def as_json_type(part: Any) -> Any:
         return part.isoformat() if isinstance(part, (datetime.date, datetime.time)) else part.tolist()
+
     try:
         text = json.dumps(value, ensure_ascii=False, default=as_json_type)
         text.encode()  # refuses half a character

@@ -57,7 +57,7 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
         collection = read_collection(train_file, "refuse", logging.warning)
         rows, passages = collection.pairs(), list(collection.passages)
         for query, number in zip(collection.queries, collection.own):
-            own.setdefault(query, set()).update(collection.passages[number:number + 1] if number >= 0 else ())
+            own.setdefault(query, set()).update(collection.passages[number : number + 1] if number >= 0 else ())
     else:
         rows = read_rows(train_file, columns, "refuse", TableOptions(), logging.warning)
         passages = list(rows.text_pair or ())
@@ -66,7 +66,8 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
     passages = [text for text in dict.fromkeys(passages) if text.strip()]
     if len(passages) < 2:
         raise ValueError(
-            f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
+            f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some"
+        )
     return Material(rows, passages, own)
 
 
@@ -81,8 +82,15 @@ def rank_by_words(material: Material, depth: int) -> Ranking:
     return scores, numbers, np.array(positives)
 
 
-def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size: int, faiss_index: str, folder: str,
-                    progress: Callable[[Sequence], Iterator]) -> Ranking:
+def rank_by_vectors(
+    material: Material,
+    depth: int,
+    model: Predictor,
+    batch_size: int,
+    faiss_index: str,
+    folder: str,
+    progress: Callable[[Sequence], Iterator],
+) -> Ranking:
     """Ranks by the cosines of a model's vectors; those of the passages lie in a file in `folder` meanwhile."""
     queries = model.embed([*material.queries], "query", batch_size)
     with tempfile.TemporaryDirectory(dir=folder) as temporary, full_disk_names(folder, temporary):
@@ -95,13 +103,22 @@ def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size
             scores, numbers = neighbours.nearest_by_faiss(queries, vectors, depth, faiss_index)
         else:
             scores, numbers = neighbours.nearest(queries, vectors, depth)
-        positives = [float(queries[material.queries[query]] @ vectors[material.passage_numbers[positive]])
-                     for query, positive in material.rows.pairs()]
+        positives = [
+            float(queries[material.queries[query]] @ vectors[material.passage_numbers[positive]])
+            for query, positive in material.rows.pairs()
+        ]
     return scores, numbers, np.array(positives)
 
 
-def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cross_encoder: Predictor | None = None,
-         cross_encoder_margin: float = 0.0, batch_size: int = 32) -> Iterator[dict[str, Any]]:
+def mine(
+    material: Material,
+    ranking: Ranking,
+    rules: MiningRules,
+    seed: int,
+    cross_encoder: Predictor | None = None,
+    cross_encoder_margin: float = 0.0,
+    batch_size: int = 32,
+) -> Iterator[dict[str, Any]]:
     """Gives each pair as a row that retrieval and reranking read, with the negatives that `rules` allow, if there are
     any.
 
@@ -125,5 +142,9 @@ def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cr
             judged = dict(zip(window, others))
             window = [place for place in window if judged[place] <= best - cross_encoder_margin]
         places = choose(window, rules, np.random.default_rng((seed, number)))
-        yield {"text": query, "text_pair": positive, "negatives": [material.passages[place] for place in places],
-               **({"scores": [best, *(judged[place] for place in places)]} if cross_encoder and places else {})}
+        yield {
+            "text": query,
+            "text_pair": positive,
+            "negatives": [material.passages[place] for place in places],
+            **({"scores": [best, *(judged[place] for place in places)]} if cross_encoder and places else {}),
+        }

@@ -40,8 +40,9 @@ def check_format(form: str, outputs: Sequence[str]) -> None:
                 "entities"
             )
     elif form not in TABLES or not {*ANSWERS} & {*outputs}:
-        expected = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs
-                                                                  } else "none, because training reads no such answers"
+        expected = (
+            f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs} else "none, because training reads no such answers"
+        )
         raise ValueError(f"--output_format={form}: expected {expected}, for a model that gives {', '.join(outputs)}")
 
 
@@ -74,8 +75,15 @@ def files_of(path: str, form: str, source: str) -> list[str]:
     return files
 
 
-def write_answers(path: str, form: str, rows: Rows, answers: Rows,
-                  config: Config | None, originals: Sequence[Any] = (), encoding: str = "") -> None:
+def write_answers(
+    path: str,
+    form: str,
+    rows: Rows,
+    answers: Rows,
+    config: Config | None,
+    originals: Sequence[Any] = (),
+    encoding: str = "",
+) -> None:
     """Writes rows with their answers, in a form of `OUTPUT_FORMATS`, as the task of `config` reads them to train.
 
     `originals` are the rows of a file in the same form of entities, whose other parts are kept; `encoding` is that of
@@ -97,18 +105,24 @@ def labelled(row: Row, answer: Row, config: Config | None, form: str) -> dict[st
         value = (task.option("label_separator", ",") if task else ",").join(value)
     cells = {
         names.get(name, name): json.dumps(cell, ensure_ascii=False)
-        if form == "csv" and isinstance(cell, (list, dict)) else cell
+        if form == "csv" and isinstance(cell, (list, dict))
+        else cell
         for name, cell in row.items()
     }
     return cells | {(task and task.option("label_column", "")) or "label": value}
 
 
-def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
-                    config: Config | None, originals: Sequence[Any], encoding: str) -> None:
+def _write_entities(
+    path: str, form: str, rows: Rows, answers: Rows, config: Config | None, originals: Sequence[Any], encoding: str
+) -> None:
     """Writes texts with their entities."""
-    records = [(row["text"],
-                [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
-               for row, answer in zip(rows, answers)]
+    records = [
+        (
+            row["text"],
+            [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])],
+        )
+        for row, answer in zip(rows, answers)
+    ]
     if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
         records = [(text, in_utf16(text, spans)) for text, spans in records]
     if form == BRAT:
@@ -118,8 +132,11 @@ def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
     if form in span_forms.BY_NAME:
         kind = span_forms.BY_NAME[form]
         copied = [{key: value for key, value in row.items() if key != "text"} for row in rows]
-        written = [kind.write(row, *record) for row, record in zip(originals, records)] if originals else [
-            kind.convert(row, *record) for row, record in zip(copied, records)]
+        written = (
+            [kind.write(row, *record) for row, record in zip(originals, records)]
+            if originals
+            else [kind.convert(row, *record) for row, record in zip(copied, records)]
+        )
         with written_whole(path) as file:
             if form in span_forms.LISTS and not (originals and suffix_of(path) == ".jsonl"):  # which was read as lines
                 file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
@@ -141,13 +158,15 @@ def _write_table(path: str, form: str, rows: Rows) -> None:
     if form == "parquet":
         import pyarrow
         import pyarrow.parquet
+
         with written_beside(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(map(dict, rows))), temporary)
         return
     with written_whole(path) as file:
         if form == "csv":
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)),
-                                    lineterminator="\n")
+            writer = csv.DictWriter(
+                file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
+            )
             writer.writeheader()
             writer.writerows(rows)
         else:

@@ -44,11 +44,36 @@ from official_bert.typed_values import did_you_mean
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
 # Options of tasks that say how data are read, and change nothing in a trained model.
-READING_OPTIONS = ("file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column",
-                   "choice_columns", "choices_column", "label_column", "label_columns", "label_separator",
-                   "keys_column", "answer_as", "first_choice", "negative_columns", "score_column", "word_column",
-                   "tag_column", "separator", "places", "overlaps", "empty_text", "missing_label", "unknown_ids",
-                   "score_range", "several_answers", "candidates")
+READING_OPTIONS = (
+    "file_format",
+    "delimiter",
+    "header",
+    "encoding",
+    "text_column",
+    "text_pair_column",
+    "begin_column",
+    "choice_columns",
+    "choices_column",
+    "label_column",
+    "label_columns",
+    "label_separator",
+    "keys_column",
+    "answer_as",
+    "first_choice",
+    "negative_columns",
+    "score_column",
+    "word_column",
+    "tag_column",
+    "separator",
+    "places",
+    "overlaps",
+    "empty_text",
+    "missing_label",
+    "unknown_ids",
+    "score_range",
+    "several_answers",
+    "candidates",
+)
 PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank")
 KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
 
@@ -61,8 +86,15 @@ class Predictor:
     not known). `describe(row, answer)` formats an answer for a person, `unpadded(answer)` leaves out what fills it up.
     """
 
-    def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
-                 do_lower_case: bool | None = None, base: str | os.PathLike = "", **choices: Any):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        options: ServingOptions | None = None,
+        vocab_file: str = "",
+        do_lower_case: bool | None = None,
+        base: str | os.PathLike = "",
+        **choices: Any,
+    ):
         """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
         A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`,
@@ -133,8 +165,9 @@ class Predictor:
             return self([texts], batch_size)[0]
         rows, index = self._rows.read_texts(texts)
         arrays = self.answer(rows, batch_size)
-        warn_of_empty([reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))],
-                      len(rows))
+        warn_of_empty(
+            [reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))], len(rows)
+        )
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
@@ -170,14 +203,14 @@ class Predictor:
             raise ValueError(
                 f"expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got "
                 f"one that "
-                f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}")
+                f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}"
+            )
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others.
-        """
+        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others."""
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
         return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
 
@@ -209,7 +242,8 @@ class Predictor:
         if not (dtype := self._model.outputs["embedding"].dtype).is_floating:
             raise ValueError(
                 f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes "
-                "`Predictor(texts)` and run_predict with JSON lines give")
+                "`Predictor(texts)` and run_predict with JSON lines give"
+            )
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
@@ -222,7 +256,8 @@ class Predictor:
         for number, row in enumerate(rows, 1):
             if missing := [name for name in self.inputs if name not in row]:
                 raise ValueError(
-                    f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
+                    f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing"
+                )
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for numbers in self._batches(rows, batch_size):
             outputs = self._outputs(rows, numbers)
@@ -230,36 +265,37 @@ class Predictor:
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
-    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int],
-                 model: ModelFunction | None = None) -> dict[str, Any]:
+    def _outputs(
+        self, rows: Sequence[Row], numbers: Sequence[int], model: ModelFunction | None = None
+    ) -> dict[str, Any]:
         """Returns the outputs for the rows of these numbers, those of another `model` than the default one if it is
         given.
 
         Raises ValueError, naming the row, for an answer that is not finite.
         """
         try:
-            outputs = (model
-                       or self._model)(**{name: [rows[number][name] for number in numbers]
-                                          for name in self.inputs})
+            outputs = (model or self._model)(
+                **{name: [rows[number][name] for number in numbers] for name in self.inputs}
+            )
         except tf.errors.InvalidArgumentError as error:
             if (claim := broken_claim(error)) is None:
                 raise
             raise ValueError(f"{self._model.place}: {claim}") from None
         if found := not_finite(outputs):
             place, name = found
-            raise ValueError(f"row {numbers[place] + 1}: the answer of {self._model.place} is not finite: "
-                             f"{name} has NaN or infinity")
+            raise ValueError(
+                f"row {numbers[place] + 1}: the answer of {self._model.place} is not finite: {name} has NaN or infinity"
+            )
         return outputs
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
-        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them.
-        """
+        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
         choices = [len(row["choices"]) if "choices" in self.inputs else 0 for row in rows]
         lengths = [sum(len(str(row[name])) for name in self.inputs) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: (choices[index], lengths[index]))
         for _, group in itertools.groupby(order, key=lambda index: choices[index]):
             alike = list(group)
-            yield from (alike[start:start + batch_size] for start in range(0, len(alike), batch_size))
+            yield from (alike[start : start + batch_size] for start in range(0, len(alike), batch_size))
 
 
 @keyword_errors(eval_file="data")
@@ -273,7 +309,8 @@ def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | 
     files = data if isinstance(data, DataFiles) else DataFiles(eval_file=as_source(data, "data"))
     if exported_folder(path) or portable_folder(path):
         raise ValueError(
-            f"{path}: an exported model has no task to evaluate; evaluate the run that it was exported from")
+            f"{path}: an exported model has no task to evaluate; evaluate the run that it was exported from"
+        )
     folder = RunFolder(path)
     run = folder.best_of_search or folder
     task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
@@ -305,7 +342,8 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     fields = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in fields]:
         raise ValueError(
-            f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
+            f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; ")
+        )
     return build(ServingOptions, {**vars(options), **choices}, "options")
 
 
@@ -350,8 +388,9 @@ def _load_portable(folder: str) -> ModelFunction:
     return model
 
 
-def served_classes(task: str, where: str = "config.task",
-                   other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
+def served_classes(
+    task: str, where: str = "config.task", other_names: Sequence[str] = ()
+) -> tuple[type[ServedModel], ...]:
     """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
 
     Raises ValueError for an unknown name; the message names `other_names` beside the tasks.
@@ -387,9 +426,14 @@ def _unknown_class(assets: RunFolder) -> type[ServedModel]:
     """Returns a class of served models that knows what the files of an exported model say of its answers."""
     padded = read_json(assets.file(PADDED_FILE), missing={}).get("serving_default", {})
     labels = read_text(assets.file(LABELS_FILE)).splitlines() if exists(assets.file(LABELS_FILE)) else ()
-    return type("ExportedModel", (ServedModel,), {
-        "labels": tuple(labels),
-        "padded_text": {name: how["counted_by"] for name, how in padded.items() if "counted_by" in how}})
+    return type(
+        "ExportedModel",
+        (ServedModel,),
+        {
+            "labels": tuple(labels),
+            "padded_text": {name: how["counted_by"] for name, how in padded.items() if "counted_by" in how},
+        },
+    )
 
 
 def plain(value: Any) -> Any:
@@ -410,12 +454,14 @@ def named_probabilities(answer: dict[str, Any], labels: Sequence[str]) -> dict[s
 
 
 def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
-    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label.
-    """
+    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label."""
     import pandas
+
     rows = []
     for answer in answers:
         by_label = shares if isinstance(shares := answer.get("probabilities"), Mapping) else {}
-        rows.append({name: value for name, value in answer.items() if value is not by_label}
-                    | {f"probability:{label}": share for label, share in by_label.items()})
+        rows.append(
+            {name: value for name, value in answer.items() if value is not by_label}
+            | {f"probability:{label}": share for label, share in by_label.items()}
+        )
     return pandas.DataFrame(rows, index)

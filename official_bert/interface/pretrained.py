@@ -54,8 +54,11 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
         # of several tasks, the first one says how text is lower-cased
         described = RunFolder(assets_of(folder, next(iter(task_names(folder)), ""))) if folder else home
         return home.vocab_file, described.recorded_config().tokenizer.do_lower_case
-    if is_file(path) and path.endswith(
-        (".txt", *tokenizer_files.ENDINGS)) and os.path.basename(path) not in NO_TOKENIZERS:
+    if (
+        is_file(path)
+        and path.endswith((".txt", *tokenizer_files.ENDINGS))
+        and os.path.basename(path) not in NO_TOKENIZERS
+    ):
         return path, None
     path = local_checkpoint(path)
     alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)

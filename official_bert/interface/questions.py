@@ -34,8 +34,7 @@ def check_task(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionRun:
-    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages.
-    """
+    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
 
     run: RunFolder
     sources: ConfigSources
@@ -79,12 +78,12 @@ class QuestionRun:
         return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
-        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them.
-        """
+        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
-        questions: Any = task.resolve(DataFiles(predict_file=self.files.predict_file),
-                                      Steps(train=False, evaluate=False, predict=True), model).tests
+        questions: Any = task.resolve(
+            DataFiles(predict_file=self.files.predict_file), Steps(train=False, evaluate=False, predict=True), model
+        ).tests
         if questions.have_gold_answers:
             questions.check_answers()
         logits: list[list[dict[str, Any]]] = []
@@ -129,8 +128,7 @@ class QuestionRun:
         format.
         """
         if RunFolder(folder).has_begun or self.ensemble or self.trains or not self.init_checkpoint:
-            return load_task(RunFolder.require(folder).require_config(),
-                             folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
+            return load_task(RunFolder.require(folder).require_config(), folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
         task = load_task(self._config())
         model = task.build_model()
         evaluation.take_all(task, model, self.init_checkpoint)

@@ -27,14 +27,14 @@ class LowRankAdapter(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Makes A and B for rows of the width `input_shape[-1]`."""
         width, rank = input_shape[-1], self.settings["rank"]
-        self.lora_A_initializer = keras.initializers.RandomUniform(-width ** -0.5, width ** -0.5)
+        self.lora_A_initializer = keras.initializers.RandomUniform(-(width**-0.5), width**-0.5)
         self.lora_A = self.add_weight(shape=(width, rank), initializer=self.lora_A_initializer, name="lora_A")
         self.lora_B = self.add_weight(shape=(rank, self.settings["units"]), initializer="zeros", name="lora_B")
         self.built = True
 
     def call(self, rows: Float[Any, "*M K"], training: bool | None = None) -> Float[Any, "*M N"]:
         """[...,K] -> [...,N]."""
-        narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.settings["scale"]   # [...,R]
+        narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.settings["scale"]  # [...,R]
         return ops.matmul(narrow, self.lora_B)
 
     def compute_output_shape(self, input_shape: Any) -> tuple:

@@ -18,7 +18,7 @@ from official_bert.layers.speed.recomputation import recomputed
 from official_bert.layers.token_layout import TokenLayout, swap_heads
 from official_bert.model_config import BERT_BASE, ModelConfig
 
-BLOCK = 2 ** 22  # attention weights held at a time if they are recomputed: 16 MB
+BLOCK = 2**22  # attention weights held at a time if they are recomputed: 16 MB
 
 
 def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "#B N S H"]) -> Float[Any, "B N Q S"]:
@@ -27,24 +27,42 @@ def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "#B N S H"]) -> F
 
 
 @fused.compiled_in_training(fused.attention_weights)
-def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: fused.Dropout, dtype: Any,
-                      training: bool | None = None) -> Float[Any, "B N Q S"]:
+def attention_weights(
+    scores: Float[Any, "B N Q S"],
+    mask: Bool[Any, "#B 1 #Q S"],
+    dropout: fused.Dropout,
+    dtype: Any,
+    training: bool | None = None,
+) -> Float[Any, "B N Q S"]:
     """Returns the softmax over visible tokens, with dropout (paper A.2: on all layers)."""
     return ops.cast(dropout(masked_softmax(scores, mask), training=training), dtype)
 
 
-def attend(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask: Bool[Any, "#B 1 #Q S"],
-           bias: Any, dropout: fused.Dropout, training: bool | None = None) -> Float[Any, "B N Q H"]:
+def attend(
+    q: Float[Any, "B N Q H"],
+    k: Float[Any, "B N S H"],
+    v: Float[Any, "B N S H"],
+    mask: Bool[Any, "#B 1 #Q S"],
+    bias: Any,
+    dropout: fused.Dropout,
+    training: bool | None = None,
+) -> Float[Any, "B N Q H"]:
     """Returns softmax(q k^T + bias) v over the visible tokens (Vaswani et al. 2017, equation 1)."""
-    scores = scaled_dot_product(q, k)                                                 # [B,N,Q,S]
+    scores = scaled_dot_product(q, k)  # [B,N,Q,S]
     scores = scores if bias is None else scores + bias
-    weights = attention_weights(scores, mask, dropout, v.dtype, training=training)    # [B,N,Q,S]
+    weights = attention_weights(scores, mask, dropout, v.dtype, training=training)  # [B,N,Q,S]
     return ops.matmul(weights, v)
 
 
-def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
-                      mask: Bool[Any, "#B 1 #Q S"], bias: Any, dropout: fused.Dropout,
-                      training: bool | None = None) -> Float[Any, "B N Q H"]:
+def attend_recomputed(
+    q: Float[Any, "B N Q H"],
+    k: Float[Any, "B N S H"],
+    v: Float[Any, "B N S H"],
+    mask: Bool[Any, "#B 1 #Q S"],
+    bias: Any,
+    dropout: fused.Dropout,
+    training: bool | None = None,
+) -> Float[Any, "B N Q H"]:
     """Computes `attend` without keeping a [Q,S] tensor: the backward pass computes the weights again, a few rows of the
     batch at a time.
     """
@@ -57,12 +75,16 @@ def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Flo
     def recompute(mask: Any, *tensors: Any) -> Any:  # tensors are arguments, because gradients flow to arguments alone
         def run(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
             return attend(q, k, v, mask, bias, dropout, training)
+
         return recomputed(run, (), sites, *tensors)
+
     tensors = (mask, q, k, v) if bias is None else (mask, q, k, v, bias)
     if rows is None or rows >= batch:
         return recompute(*tensors)
-    blocks = [[tensor if tensor.shape[0] == 1 else tensor[first:first + rows] for tensor in tensors]
-              for first in range(0, batch, rows)]
+    blocks = [
+        [tensor if tensor.shape[0] == 1 else tensor[first : first + rows] for tensor in tensors]
+        for first in range(0, batch, rows)
+    ]
     return ops.concatenate([recompute(*block) for block in blocks])
 
 
@@ -76,8 +98,11 @@ class SelfAttention(Configured):
     """
 
     FIELDS: ClassVar = {
-        "num_heads": "num_attention_heads", "hidden_size": "hidden_size", "dropout": "attention_probs_dropout_prob",
-        "initializer_range": "initializer_range", "biases": "biases"
+        "num_heads": "num_attention_heads",
+        "hidden_size": "hidden_size",
+        "dropout": "attention_probs_dropout_prob",
+        "initializer_range": "initializer_range",
+        "biases": "biases",
     }
     score_terms = 1  # number of products that are summed to the scores
 
@@ -89,8 +114,9 @@ class SelfAttention(Configured):
         self.settings["recompute"] = recompute
         head_size = hidden_size // num_heads
         self.scale = (self.score_terms * head_size) ** -0.5
-        self.query, self.key, self.value = (self.dense((num_heads, head_size), name)
-                                            for name in ("query", "key", "value"))
+        self.query, self.key, self.value = (
+            self.dense((num_heads, head_size), name) for name in ("query", "key", "value")
+        )
         self.make_more_products()
         self.merge_heads = self.dense(hidden_size, "output", contracted_axes=2)
         # The softmax and its dropout stay in float32 under every precision policy.
@@ -99,8 +125,14 @@ class SelfAttention(Configured):
 
     def dense(self, output_shape: Any, name: str, **options: Any) -> Dense:
         """Makes one of the products."""
-        return Dense(output_shape, use_bias=self.settings["biases"], kernel_initializer=self.initializer(), name=name,
-                     dtype=self.dtype_policy, **options)
+        return Dense(
+            output_shape,
+            use_bias=self.settings["biases"],
+            kernel_initializer=self.initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+            **options,
+        )
 
     def make_more_products(self) -> None:
         """Makes a subclass's further products, between value and output: the order of creation decides initial values
@@ -115,16 +147,17 @@ class SelfAttention(Configured):
         self.built = True
 
     @extension_point
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
-             training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def call(
+        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] -> [B,Q,D]."""
         layout = TokenLayout.of(attention_mask, queries)
-        q = self.query(layout.query_rows(x, queries)) * self.scale                    # [B,Q,N,H]
-        q, k, v = layout.split_heads(q, self.key(x), self.value(x))                   # [B,N,Q,H], [B,N,S,H] twice
-        bias = layout.positions.bias(self, q, k)                                      # [B or 1,N,Q,S], None in BERT
-        kernel = self.kernel if queries is None else attend                           # few rows need no recomputation
-        context = layout.attend(kernel, q, k, v, bias, self.dropout, training)        # [B,N,Q,H]
-        return self.merge_heads(layout.merge_rows(context))                           # [B,Q,D]
+        q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
+        q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
+        bias = layout.positions.bias(self, q, k)  # [B or 1,N,Q,S], None in BERT
+        kernel = self.kernel if queries is None else attend  # few rows need no recomputation
+        context = layout.attend(kernel, q, k, v, bias, self.dropout, training)  # [B,N,Q,H]
+        return self.merge_heads(layout.merge_rows(context))  # [B,Q,D]
 
     def scores(self, x: Float[Any, "B S D"]) -> Float[Any, "B N S S"]:
         """Returns the scaled scores of every pair of tokens, before mask and softmax."""

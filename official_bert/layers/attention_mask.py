@@ -21,7 +21,7 @@ def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right
     padding rows see does not matter.
     """
     # Not [:, None, None, :]: those are strided slices, which LiteRT lacks.
-    mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)       # [B,1,1,S]
+    mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)  # [B,1,1,S]
     if left_to_right:
         places = ops.arange(ops.shape(input_mask)[1])
         mask = ops.logical_and(mask, ops.expand_dims(places, 1) >= ops.expand_dims(places, 0))  # [B,1,S,S]
@@ -41,22 +41,23 @@ def masked_softmax(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "#B 
 class TokenInputs:
     """What the inputs say of the tokens, for layers that make masks of their own: long rows, windows, a convolution."""
 
-    input_mask: Any                  # [B,S] bool, true = a real token
-    instance_ids: Any = None         # [B,S]: tokens see their instance alone
+    input_mask: Any  # [B,S] bool, true = a real token
+    instance_ids: Any = None  # [B,S]: tokens see their instance alone
     left_to_right: bool = False
-    embedded: Any = None             # [B,S,D], the output of the embeddings
+    embedded: Any = None  # [B,S,D], the output of the embeddings
 
-    def mask(self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None,
-             last: Any = None) -> Bool[Any, "_ 1 _ S"]:
+    def mask(
+        self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None
+    ) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask of the queries at `query_positions`, or of all; with `first` and `last`, of some of them."""
-        mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)                    # [B,1,1,S]
+        mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)  # [B,1,1,S]
         if self.instance_ids is None and not self.left_to_right:
             return mask
         keys = ops.arange(ops.shape(self.input_mask)[1], dtype="int32")
         places = ops.expand_dims(keys, 0) if query_positions is None else ops.cast(query_positions, "int32")
-        places = places if first is None else places[:, first:last]                       # [B or 1,Q]
+        places = places if first is None else places[:, first:last]  # [B or 1,Q]
         if self.left_to_right:
-            distances = ops.expand_dims(keys, 0) - ops.expand_dims(places, 2)             # [B or 1,Q,S]
+            distances = ops.expand_dims(keys, 0) - ops.expand_dims(places, 2)  # [B or 1,Q,S]
             mask = ops.logical_and(mask, ops.expand_dims(distances, 1) <= 0)
         if self.instance_ids is None:
             return mask

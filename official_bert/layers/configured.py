@@ -25,8 +25,10 @@ class Configured(keras.layers.Layer):
     FIELDS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
-        settings = {name: fields.pop(name) if name in fields else operator.attrgetter(key)(config)
-                    for name, key in self.FIELDS.items()}
+        settings = {
+            name: fields.pop(name) if name in fields else operator.attrgetter(key)(config)
+            for name, key in self.FIELDS.items()
+        }
         super().__init__(**fields)
         self.settings = settings
 

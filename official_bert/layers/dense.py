@@ -20,8 +20,15 @@ class Dense(keras.layers.Layer):
     Other products, such as int8, replace `multiply`. The output of an `adapter` is added (`layers/adapters.py`).
     """
 
-    def __init__(self, output_shape: int | Sequence[int], contracted_axes: int = 1, use_bias: bool = True,
-                 kernel_initializer: Any = "glorot_uniform", activation: Callable | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        output_shape: int | Sequence[int],
+        contracted_axes: int = 1,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        activation: Callable | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.row_shape = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
         self.contracted_axes, self.use_bias, self.activation = contracted_axes, use_bias, activation
@@ -31,8 +38,11 @@ class Dense(keras.layers.Layer):
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         """Makes kernel and bias for rows of the shape `input_shape[-contracted_axes:]`."""
-        self.kernel = self.add_weight(shape=(*input_shape[-self.contracted_axes:], *self.row_shape),
-                                      initializer=self.kernel_initializer, name="kernel")
+        self.kernel = self.add_weight(
+            shape=(*input_shape[-self.contracted_axes :], *self.row_shape),
+            initializer=self.kernel_initializer,
+            name="kernel",
+        )
         self.bias = self.add_weight(shape=self.row_shape, initializer="zeros", name="bias") if self.use_bias else None
         self.built = True
 
@@ -46,8 +56,8 @@ class Dense(keras.layers.Layer):
         if len(self.kernel.shape) == 2:
             product = self.multiply(x)
         else:
-            batch_shape = ops.shape(x)[:-self.contracted_axes]
-            width = math.prod(self.kernel.shape[:self.contracted_axes])
+            batch_shape = ops.shape(x)[: -self.contracted_axes]
+            width = math.prod(self.kernel.shape[: self.contracted_axes])
             product = ops.reshape(self.multiply(ops.reshape(x, (-1, width))), (*batch_shape, *self.row_shape))
         return product if self.activation is None else self.activation(product)
 
@@ -64,4 +74,4 @@ class Dense(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         """[...,N]."""
-        return (*input_shape[:-self.contracted_axes], *self.row_shape)
+        return (*input_shape[: -self.contracted_axes], *self.row_shape)

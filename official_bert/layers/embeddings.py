@@ -28,27 +28,49 @@ class Embeddings(Configured):
     """
 
     FIELDS: ClassVar = {
-        "vocab_size": "vocab_size", "hidden_size": "hidden_size", "max_position_embeddings": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size", "dropout": "hidden_dropout_prob",
-        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
-        "embedding_size": "embedding_size", "first_position": "first_position",
-        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "max_position_embeddings": "max_position_embeddings",
+        "type_vocab_size": "type_vocab_size",
+        "dropout": "hidden_dropout_prob",
+        "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+        "embedding_size": "embedding_size",
+        "first_position": "first_position",
+        "task_type_vocab_size": "task_type_vocab_size",
+        "has_positions": "positions.have_table",
+        "biases": "biases",
     }
     suffix = ""  # of the tables' names
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
-        self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], center=settings["biases"],
-                                             name="LayerNorm", dtype=policy)
+        self.layer_norm = LayerNormalization(
+            epsilon=settings["layer_norm_epsilon"], center=settings["biases"], name="LayerNorm", dtype=policy
+        )
         self.dropout = Dropout(settings["dropout"], dtype=policy)
-        self.projection = Dense(settings["hidden_size"], use_bias=settings["biases"],
-                                kernel_initializer=self.initializer(), name="projection",
-                                dtype=policy) if settings["embedding_size"] else None
-        self.tables = {name: rows for name, rows in (
-            ("word_embeddings", settings["vocab_size"]), ("token_type_embeddings", settings["type_vocab_size"]),
-            ("position_embeddings", settings["max_position_embeddings"] * settings["has_positions"]),
-            ("task_type_embeddings", settings["task_type_vocab_size"])) if rows}
+        self.projection = (
+            Dense(
+                settings["hidden_size"],
+                use_bias=settings["biases"],
+                kernel_initializer=self.initializer(),
+                name="projection",
+                dtype=policy,
+            )
+            if settings["embedding_size"]
+            else None
+        )
+        self.tables = {
+            name: rows
+            for name, rows in (
+                ("word_embeddings", settings["vocab_size"]),
+                ("token_type_embeddings", settings["type_vocab_size"]),
+                ("position_embeddings", settings["max_position_embeddings"] * settings["has_positions"]),
+                ("task_type_embeddings", settings["task_type_vocab_size"]),
+            )
+            if rows
+        }
         for name in self.tables:  # an initializer each: tables that share one begin with the same rows
             setattr(self, f"{name}_initializer", self.initializer())
 
@@ -56,17 +78,31 @@ class Embeddings(Configured):
         """Makes the tables."""
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():
-            setattr(self, name, self.add_weight(shape=(rows, width), initializer=getattr(self, f"{name}_initializer"),
-                                                # rows are cast, not tables
-                                                name=f"{name}{self.suffix}", autocast=False))
+            setattr(
+                self,
+                name,
+                self.add_weight(
+                    shape=(rows, width),
+                    initializer=getattr(self, f"{name}_initializer"),
+                    # rows are cast, not tables
+                    name=f"{name}{self.suffix}",
+                    autocast=False,
+                ),
+            )
         self.layer_norm.build((None, None, width))
         if self.projection is not None:
             self.projection.build((None, None, width))
         self.built = True
 
     @extension_point
-    def call(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None,
-             task_type_ids: Any = None, training: bool | None = None) -> Float[Any, "B S D"]:
+    def call(
+        self,
+        input_ids: Int[Any, "B S"],
+        segment_ids: Int[Any, "B S"],
+        position_ids: Any = None,
+        task_type_ids: Any = None,
+        training: bool | None = None,
+    ) -> Float[Any, "B S D"]:
         """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) ->
         [B,S,D].
 
@@ -75,13 +111,19 @@ class Embeddings(Configured):
         rows = self.dropout(self.normalized(input_ids, segment_ids, position_ids, task_type_ids), training=training)
         return rows if self.projection is None else self.projection(rows)
 
-    def normalized(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None,
-                   task_type_ids: Any = None) -> Float[Any, "B S E"]:
+    def normalized(
+        self,
+        input_ids: Int[Any, "B S"],
+        segment_ids: Int[Any, "B S"],
+        position_ids: Any = None,
+        task_type_ids: Any = None,
+    ) -> Float[Any, "B S E"]:
         """Returns LayerNorm(word + segment + position embedding), before dropout and product: [B,S,E]."""
         self._check_length(input_ids.shape[1], position_ids)
         # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
-        summed, *others = (ops.cast(rows, "float32")
-                           for rows in self._summands(input_ids, segment_ids, position_ids, task_type_ids))
+        summed, *others = (
+            ops.cast(rows, "float32") for rows in self._summands(input_ids, segment_ids, position_ids, task_type_ids)
+        )
         for rows in others:
             summed = summed + rows
         return self.layer_norm(ops.cast(summed, self.compute_dtype))
@@ -92,8 +134,11 @@ class Embeddings(Configured):
         if "token_type_embeddings" in self.tables:
             yield self.read("token_type_embeddings", segment_ids)
         if "task_type_embeddings" in self.tables:
-            yield self.read("task_type_embeddings", slice(1))[None] if task_type_ids is None else self.read(
-                "task_type_embeddings", task_type_ids)
+            yield (
+                self.read("task_type_embeddings", slice(1))[None]
+                if task_type_ids is None
+                else self.read("task_type_embeddings", task_type_ids)
+            )
         if "position_embeddings" in self.tables:
             yield self._positions(input_ids, position_ids)
 
@@ -109,7 +154,8 @@ class Embeddings(Configured):
         if position_ids is None and length is not None and length > longest:
             raise ValueError(
                 f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
-                f"{' - first_position' if first else ''})")
+                f"{' - first_position' if first else ''})"
+            )
 
     def _positions(self, input_ids: Any, position_ids: Any) -> Any:
         """Returns the rows [1 or B,S,E] of positions."""
@@ -118,8 +164,8 @@ class Embeddings(Configured):
             return self.read("position_embeddings", slice(ops.shape(input_ids)[1]))[None]  # [1,S,E]
         if position_ids is None:
             real = ops.cast(input_ids != first - 1, "int32")
-            position_ids = ops.cumsum(real, axis=1) * real - 1                        # [B,S]; padding: -1
-        return self.read("position_embeddings", position_ids + first)                 # [B,S,E]
+            position_ids = ops.cumsum(real, axis=1) * real - 1  # [B,S]; padding: -1
+        return self.read("position_embeddings", position_ids + first)  # [B,S,E]
 
     def compute_output_shape(self, input_ids_shape: Any, *_: Any) -> tuple:
         """[B,S,D]."""

@@ -35,35 +35,48 @@ class MaskedLMHead(Configured):
     0: D), `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
     """
 
-    FIELDS: ClassVar = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "hidden_act": "masked_lm.act",
-                        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
-                        "embedding_size": "embedding_size", "transforms": "masked_lm.transforms"}
+    FIELDS: ClassVar = {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "hidden_act": "masked_lm.act",
+        "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+        "embedding_size": "embedding_size",
+        "transforms": "masked_lm.transforms",
+    }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings = self.settings
         self.activation = get_activation(settings["hidden_act"])
         if settings["transforms"]:
-            self.transform = Dense(settings["embedding_size"] or settings["hidden_size"],
-                                   kernel_initializer=self.initializer(), name="transform", dtype=self.dtype_policy)
-            self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], name="LayerNorm",
-                                                 dtype=self.dtype_policy)
+            self.transform = Dense(
+                settings["embedding_size"] or settings["hidden_size"],
+                kernel_initializer=self.initializer(),
+                name="transform",
+                dtype=self.dtype_policy,
+            )
+            self.layer_norm = LayerNormalization(
+                epsilon=settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy
+            )
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the transform and the output bias."""
         if self.settings["transforms"]:
             self.transform.build(input_shape)
             self.layer_norm.build((None, None, self.transform.units))
-        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros",
-                                           name="output_bias")
+        self.output_bias = self.add_weight(
+            shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias"
+        )
         self.built = True
 
-    def call(self, rows: Float[Any, "B P D"], word_embeddings: Float[Any, "V E"],
-             training: bool | None = None) -> Float[Any, "B P V"]:
+    def call(
+        self, rows: Float[Any, "B P D"], word_embeddings: Float[Any, "V E"], training: bool | None = None
+    ) -> Float[Any, "B P V"]:
         """rows [B,P,D], word_embeddings [V,E], tied to the input's -> logits [B,P,V] in float32."""
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
-        rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
+        rows = ops.reshape(rows, (-1, width))  # [B*P,D]
         if self.settings["transforms"]:
             rows = self.layer_norm(self.activation(self.transform(rows), training=training))
         logits = fused.product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
@@ -93,33 +106,44 @@ class SpanBoundaryHead(Configured):
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
         self.place_embeddings_initializer = self.initializer()
-        self.first, self.second = (Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy)
-                                   for name, width in (("first", settings["hidden_size"]),
-                                                       ("second",
-                                                        settings["embedding_size"] or settings["hidden_size"])))
+        self.first, self.second = (
+            Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy)
+            for name, width in (
+                ("first", settings["hidden_size"]),
+                ("second", settings["embedding_size"] or settings["hidden_size"]),
+            )
+        )
         self.first_norm, self.second_norm = (
             LayerNormalization(epsilon=settings["layer_norm_epsilon"], name=f"{name}_LayerNorm", dtype=policy)
-            for name in ("first", "second"))
+            for name in ("first", "second")
+        )
 
     def build(self, *_: Any) -> None:
         """Makes the table of places, the two products, and the output bias."""
-        self.place_embeddings = self.add_weight(shape=(LONGEST_SPAN, PLACE_SIZE),
-                                                initializer=self.place_embeddings_initializer, name="place_embeddings")
+        self.place_embeddings = self.add_weight(
+            shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer, name="place_embeddings"
+        )
         self.first.build((None, None, 2 * self.settings["hidden_size"] + PLACE_SIZE))
         self.second.build((None, None, self.first.units))
         self.first_norm.build((None, None, self.first.units))
         self.second_norm.build((None, None, self.second.units))
-        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros",
-                                           name="output_bias")
+        self.output_bias = self.add_weight(
+            shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias"
+        )
         self.built = True
 
-    def call(self, left: Float[Any, "B P D"], right: Float[Any, "B P D"], places: Int[Any, "B P"],
-             word_embeddings: Float[Any, "V E"]) -> Float[Any, "B P V"]:
+    def call(
+        self,
+        left: Float[Any, "B P D"],
+        right: Float[Any, "B P D"],
+        places: Int[Any, "B P"],
+        word_embeddings: Float[Any, "V E"],
+    ) -> Float[Any, "B P V"]:
         """left, right [B,P,D], places in their spans [B,P] (from 0, below 20), word_embeddings [V,E] -> logits [B,P,V]
         in float32.
         """
         table = ops.cast(self.place_embeddings, self.compute_dtype)
-        rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)   # [B,P,2D+200]
+        rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)  # [B,P,2D+200]
         act = get_activation(self.settings["hidden_act"])
         rows = self.second_norm(act(self.second(self.first_norm(act(self.first(rows))))))  # [B,P,E]
         logits = ops.matmul(rows, ops.transpose(ops.cast(word_embeddings, self.compute_dtype)))
@@ -138,8 +162,13 @@ def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any,
     """
     positions, used = ops.cast(positions, "int32"), weights > 0
     number = ops.arange(ops.shape(positions)[1], dtype="int32")
-    follows = ops.concatenate([ops.zeros_like(used[:, :1]), ops.logical_and(
-        ops.logical_and(used[:, 1:], used[:, :-1]), positions[:, 1:] == positions[:, :-1] + 1)], axis=1)
+    follows = ops.concatenate(
+        [
+            ops.zeros_like(used[:, :1]),
+            ops.logical_and(ops.logical_and(used[:, 1:], used[:, :-1]), positions[:, 1:] == positions[:, :-1] + 1),
+        ],
+        axis=1,
+    )
     # Numbers of spans, one more at each beginning; a token has one span with those of its number.
     span = ops.cumsum(ops.cast(ops.logical_and(used, ops.logical_not(follows)), "int32"), axis=1)
     same = ops.logical_and(ops.expand_dims(span, 2) == ops.expand_dims(span, 1), ops.expand_dims(used, 1))  # [B,P,P]
@@ -155,8 +184,9 @@ class OutputLayer(keras.layers.Layer):
     `output_bias`.
     """
 
-    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range,
-                 **kwargs: Any) -> None:
+    def __init__(
+        self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
         self.output_weights_initializer = truncated_normal(initializer_range)
@@ -164,8 +194,9 @@ class OutputLayer(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Makes weights and bias."""
         classes = self.settings["num_classes"]
-        self.output_weights = self.add_weight(shape=(classes, input_shape[-1]), name="output_weights",
-                                              initializer=self.output_weights_initializer)
+        self.output_weights = self.add_weight(
+            shape=(classes, input_shape[-1]), name="output_weights", initializer=self.output_weights_initializer
+        )
         self.output_bias = self.add_weight(shape=(classes,), initializer="zeros", name="output_bias")
         self.built = True
 

@@ -20,7 +20,8 @@ def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
         return [layer]
     if not 0 <= count <= num_layers:
         raise ValueError(
-            f"config.options.feature_layers: expected 0 (all) to {num_layers}, the encoder's layers, got {count}")
+            f"config.options.feature_layers: expected 0 (all) to {num_layers}, the encoder's layers, got {count}"
+        )
     return list(range(num_layers - (count or num_layers) + 1, num_layers + 1))
 
 

@@ -21,7 +21,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         # A built layer of Keras has its axis as a list, in its configuration too.
         if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:
             raise ValueError(
-                "expected axis=-1, scale=True and rms_scaling=False; keras.layers.LayerNormalization has the others")
+                "expected axis=-1, scale=True and rms_scaling=False; keras.layers.LayerNormalization has the others"
+            )
 
     def call(self, inputs: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
         """[...,D] -> [...,D] of the layer's compute dtype; computed in float32 or better."""

@@ -13,8 +13,9 @@ class Positions:
 
     learned: tuple = ()  # tensors with gradients: a function that is recomputed takes them as arguments
 
-    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"],
-               query_positions: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
+    def rotate(
+        self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None
+    ) -> tuple[Any, Any]:
         """Returns queries and keys, turned by their positions; `query_positions` None: queries stand at all S
         positions.
         """

@@ -24,13 +24,13 @@ class TokenLayout:
     All tensors are made before the first layer: one that is made inside a recomputed function cannot leave it.
     """
 
-    mask: Bool[Any, "#B 1 #Q S"] | None      # true = visible; None: made for some queries at a time (`LongLayout`)
+    mask: Bool[Any, "#B 1 #Q S"] | None  # true = visible; None: made for some queries at a time (`LongLayout`)
     # a `TokenInputs`, for masks that are made for some queries; None: a plain mask
     inputs: Any = None
-    tokens: AllTokens = ALL                  # rows with their padding, or real tokens alone
+    tokens: AllTokens = ALL  # rows with their padding, or real tokens alone
     positions: Positions = EMBEDDED
-    query_positions: Any = None                       # [B,Q] of the queries; None: every token is a query
-    windowed: "TokenLayout | None" = None    # for the layers in which a token sees a window only
+    query_positions: Any = None  # [B,Q] of the queries; None: every token is a query
+    windowed: "TokenLayout | None" = None  # for the layers in which a token sees a window only
 
     @classmethod
     def of(cls, attention_mask: Any, queries: Any = None) -> "TokenLayout":
@@ -43,10 +43,14 @@ class TokenLayout:
         """Returns the layout for queries at these query_positions only; keys and values come from all tokens."""
         mask = self.mask
         if mask is not None and mask.shape[2] != 1:
-            mask = ops.take_along_axis(mask, ops.expand_dims(query_positions, (1, 3)), axis=2)         # [B,1,Q,S]
-        return dataclasses.replace(self, mask=mask, query_positions=query_positions,
-                                   positions=self.positions.at(query_positions), windowed=self.windowed
-                                   and self.windowed.at(query_positions))
+            mask = ops.take_along_axis(mask, ops.expand_dims(query_positions, (1, 3)), axis=2)  # [B,1,Q,S]
+        return dataclasses.replace(
+            self,
+            mask=mask,
+            query_positions=query_positions,
+            positions=self.positions.at(query_positions),
+            windowed=self.windowed and self.windowed.at(query_positions),
+        )
 
     def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """Returns rows with their padding: [1,T,...] -> [B,S,...], or x as it is if it has them."""
@@ -68,8 +72,9 @@ class TokenLayout:
         q, k = self.positions.rotate(q, self.pad(k), self.query_positions)
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))
 
-    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout,
-               training: bool | None = None) -> Float[Any, "B N Q H"]:
+    def attend(
+        self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
+    ) -> Float[Any, "B N Q H"]:
         """Computes attention by a `kernel` (`attention.attend`, or one of its kind) with the mask of this layout."""
         return kernel(q, k, v, self.mask, bias, dropout, training=training)
 

@@ -19,8 +19,13 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 @fused.compiled_in_training(fused.normalized_sum)
-def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: fused.Dropout,
-                   layer_norm: LayerNormalization, training: bool | None = None) -> Float[Any, "*M D"]:
+def normalized_sum(
+    x: Float[Any, "*M D"],
+    residual: Float[Any, "*M D"],
+    dropout: fused.Dropout,
+    layer_norm: LayerNormalization,
+    training: bool | None = None,
+) -> Float[Any, "*M D"]:
     """Returns LayerNorm(residual + Dropout(x)): the residual connection around a sublayer x, and its norm."""
     return layer_norm(residual + dropout(x, training=training))
 
@@ -37,21 +42,33 @@ class TransformerLayer(Configured):
     """
 
     FIELDS: ClassVar = {
-        "num_heads": "num_attention_heads", "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act", "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob", "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases", "feed_forward": "feed_forward"
+        "num_heads": "num_attention_heads",
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_act",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+        "biases": "biases",
+        "feed_forward": "feed_forward",
     }
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None,
-                 **fields: Any) -> None:
+    def __init__(
+        self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, **fields: Any
+    ) -> None:
         super().__init__(config, **fields)
         settings = self.settings
         self.activation = (Gated if settings["feed_forward"] == "gated" else Activated)(settings["hidden_act"])
         self.attention = attention or SelfAttention(
-            num_heads=settings["num_heads"], hidden_size=settings["hidden_size"], dropout=settings["attention_dropout"],
-            initializer_range=settings["initializer_range"], biases=settings["biases"], name="attention",
-            dtype=self.dtype_policy)
+            num_heads=settings["num_heads"],
+            hidden_size=settings["hidden_size"],
+            dropout=settings["attention_dropout"],
+            initializer_range=settings["initializer_range"],
+            biases=settings["biases"],
+            name="attention",
+            dtype=self.dtype_policy,
+        )
         self.attention_dropout = fused.Dropout(settings["dropout"], dtype=self.dtype_policy)
         self.attention_layer_norm = self.layer_norm("attention_LayerNorm")
         self.intermediate = self.dense(settings["intermediate_size"] * self.activation.factor, "intermediate")
@@ -61,13 +78,22 @@ class TransformerLayer(Configured):
 
     def dense(self, units: int, name: str) -> Dense:
         """Makes one of the two products of the feed-forward network."""
-        return Dense(units, use_bias=self.settings["biases"], kernel_initializer=self.initializer(), name=name,
-                     dtype=self.dtype_policy)
+        return Dense(
+            units,
+            use_bias=self.settings["biases"],
+            kernel_initializer=self.initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
 
     def layer_norm(self, name: str) -> LayerNormalization:
         """Makes one of the two layer norms."""
-        return LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], center=self.settings["biases"],
-                                  name=name, dtype=self.dtype_policy)
+        return LayerNormalization(
+            epsilon=self.settings["layer_norm_epsilon"],
+            center=self.settings["biases"],
+            name=name,
+            dtype=self.dtype_policy,
+        )
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
@@ -79,14 +105,20 @@ class TransformerLayer(Configured):
         self.output_dense.build((None, None, self.settings["intermediate_size"]))
         self.built = True
 
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
-             training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def call(
+        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (some rows of x) or None for x
         -> [B,Q,D].
         """
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
-        x = normalized_sum(attended, x if queries is None else queries, self.attention_dropout,
-                           self.attention_layer_norm, training=training)  # [B,Q,D]
+        x = normalized_sum(
+            attended,
+            x if queries is None else queries,
+            self.attention_dropout,
+            self.attention_layer_norm,
+            training=training,
+        )  # [B,Q,D]
         transformed = self.feed_forward_of(x, training)
         return normalized_sum(transformed, x, self.output_dropout, self.output_layer_norm, training=training)
 

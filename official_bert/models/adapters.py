@@ -29,8 +29,10 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
     recorded = run.base
     path = init_checkpoint or recorded.get("path", "")
     if original_paths(path) != path:
-        raise ValueError(f"{WHERE}: expected no --base, which names the base of adapters in --init_checkpoint; "
-                         "convert_checkpoint --merge_adapters writes the merged model, which can be a base")
+        raise ValueError(
+            f"{WHERE}: expected no --base, which names the base of adapters in --init_checkpoint; "
+            "convert_checkpoint --merge_adapters writes the merged model, which can be a base"
+        )
     if not path:
         raise ValueError(f"{WHERE}: expected --init_checkpoint with it, the base that is fixed")
     try:
@@ -61,12 +63,18 @@ def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, rea
     beside = tuple(f"{name}/bias" for name in names)
     biases = {"none": (), "all": ("/bias", "/beta"), "lora_only": beside}[settings.bias]
     for name, weight in weights_by_name(model).items():
-        weight.trainable = (part_of(name) == "head" or (name.startswith("pooler/") and trains_pooler)
-                            or adapted.ADAPTER in name or name.endswith(biases))
+        weight.trainable = (
+            part_of(name) == "head"
+            or (name.startswith("pooler/") and trains_pooler)
+            or adapted.ADAPTER in name
+            or name.endswith(biases)
+        )
     if not model.trainable_variables:
         raise ValueError(f"{WHERE}.rank: expected at least 1 for a model without a head, got 0")
-    return (f"adapters of rank {settings.rank} beside {len(names)} products; the base is fixed; "
-            f"{_count(model.trainable_variables):,} of {before:,} parameters are trained")
+    return (
+        f"adapters of rank {settings.rank} beside {len(names)} products; the base is fixed; "
+        f"{_count(model.trainable_variables):,} of {before:,} parameters are trained"
+    )
 
 
 def products_of(model: keras.Model) -> Mapping[str, Dense]:

@@ -50,12 +50,25 @@ class BiEncoder(EncoderWithHeads):
     large as one likes. With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
     """
 
-    def __init__(self, encoder: BertEncoder, pooling: Poolings = "mean", texts_at_once: int = 0, cuts: bool = False,
-                 layers: Sequence[VectorLayer | Mapping[str, Any]] = (), dimensions: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        pooling: Poolings = "mean",
+        texts_at_once: int = 0,
+        cuts: bool = False,
+        layers: Sequence[VectorLayer | Mapping[str, Any]] = (),
+        dimensions: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(encoder, **kwargs)
         kinds = [layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in layers]
-        self.settings = {"pooling": pooling, "texts_at_once": texts_at_once, "cuts": cuts, "dimensions": dimensions,
-                         "layers": [dataclasses.asdict(layer) for layer in kinds]}
+        self.settings = {
+            "pooling": pooling,
+            "texts_at_once": texts_at_once,
+            "cuts": cuts,
+            "dimensions": dimensions,
+            "layers": [dataclasses.asdict(layer) for layer in kinds],
+        }
         hidden_size = encoder.settings["hidden_size"]
         self.width = vector_width(hidden_size, pooling, kinds)
         self.vector_layers = make_vector_layers(kinds, hidden_size * len(poolings_of(pooling)))
@@ -77,15 +90,16 @@ class BiEncoder(EncoderWithHeads):
         width, size = self.settings["dimensions"] or self.width, self.settings["texts_at_once"]
         if size and training:
             sites = [variable for variable in self.encoder.variables if variable.name == "seed_generator_state"]
-            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.weights, sites, rows,
-                                           size, width)
+            vectors = recomputed_in_chunks(
+                lambda part: self._vectors(part, training=True), self.weights, sites, rows, size, width
+            )
         else:
             vectors = self._vectors(rows, training)
         return ops.reshape(vectors, (-1, last - first, width))
 
     def _vectors(self, rows: Any, training: bool | None) -> Any:
         vectors = text_vectors(self.encoder, rows, self.settings["pooling"], self.vector_layers, training)
-        return vectors[:, :self.settings["dimensions"] or self.width]                              # [R,W]
+        return vectors[:, : self.settings["dimensions"] or self.width]  # [R,W]
 
     @staticmethod
     def _names(inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -110,7 +124,7 @@ class SparseEncoder(EncoderWithHeads):
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         _, texts, length = ops.shape(inputs["input_ids"])
-        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}           # [R,S]
+        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}  # [R,S]
         weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
         return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
 
@@ -122,10 +136,16 @@ class SparseEncoder(EncoderWithHeads):
         table = self.encoder.embeddings.word_embeddings
 
         def largest(part: Any) -> Any:
-            logits = self.masked_lm(part["hidden"], table, training=training)               # [TEXTS_AT_ONCE,S,V]
+            logits = self.masked_lm(part["hidden"], table, training=training)  # [TEXTS_AT_ONCE,S,V]
             return ops.max(ops.where(ops.expand_dims(part["mask"], 2) > 0, logits, -1e9), axis=1)
+
         parts = {"hidden": hidden, "mask": rows["input_mask"]}
-        largest_scores = recomputed_in_chunks(largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE,
-                                     self.encoder.settings["vocab_size"]) if in_parts else largest(parts)
+        largest_scores = (
+            recomputed_in_chunks(
+                largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE, self.encoder.settings["vocab_size"]
+            )
+            if in_parts
+            else largest(parts)
+        )
         # ONNX has no log1p; of what it loses, nothing is left beyond float32's last place at 1.
         return ops.log1p(ops.relu(largest_scores)) if in_parts else ops.log(1.0 + ops.relu(largest_scores))

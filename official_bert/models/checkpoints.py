@@ -24,7 +24,12 @@ from official_bert.models.interchange.stored_models import StoredModel, require_
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 
 __all__ = [
-    "Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"
+    "Initialization",
+    "checkpoint_at",
+    "initialize_from",
+    "named_weights",
+    "trained_weights",
+    "weights_checkpoint",
 ]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
@@ -44,8 +49,11 @@ class Initialization:
     def describe(self) -> str:
         """Says all of it in one sentence, with at most six names of a kind."""
         facts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
-        facts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
-                  for what, names in (("new", self.new), ("not used", self.unused)) if names]
+        facts += [
+            f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
+            for what, names in (("new", self.new), ("not used", self.unused))
+            if names
+        ]
         changed = [f"{setting.key} is {setting.before} there and {setting.after} here" for setting in self.differences]
         return "; ".join([*facts, *self.notes, *changed])
 
@@ -66,8 +74,9 @@ def weights_checkpoint(model: keras.Model) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(weights=named_weights(model))
 
 
-def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
-                    layers: Sequence[int] = ()) -> Initialization:
+def initialize_from(
+    model: keras.Model, path: str, task: Classes | None = None, layers: Sequence[int] = ()
+) -> Initialization:
     """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the
     `task`'s.
 
@@ -88,15 +97,23 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
         stored = formats.as_head(stored, "tagger")
     stored, remarks = classes.in_order_of(generators.put_together(stored, variables), task or Classes())
     wrong = formats.misfits(stored, variables)
-    other_heads = {name for name, weight in stored.weights.items() if name in variables and name.startswith(TASK_HEADS)
-                   and weight.shape != tuple(variables[name].shape)}
+    other_heads = {
+        name
+        for name, weight in stored.weights.items()
+        if name in variables and name.startswith(TASK_HEADS) and weight.shape != tuple(variables[name].shape)
+    }
     weights = {name: weight for name, weight in stored.weights.items() if name in variables and name not in other_heads}
     _check_size(model, stored, weights, [misfit for misfit in wrong if misfit.name not in other_heads])
     for name, weight in weights.items():
         variables[name].assign(weight.reshape(variables[name].shape))
-    return Initialization(origin=stored.origin, taken=len(weights), new=tuple(sorted(set(variables) - set(weights))),
-                          unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown),
-                          notes=(*stored.notes, *stored.warnings, *remarks), differences=_differences(model, stored))
+    return Initialization(
+        origin=stored.origin,
+        taken=len(weights),
+        new=tuple(sorted(set(variables) - set(weights))),
+        unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown),
+        notes=(*stored.notes, *stored.warnings, *remarks),
+        differences=_differences(model, stored),
+    )
 
 
 def merged_copy(path: str, base: str) -> str:
@@ -129,30 +146,37 @@ def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
         raise ValueError(
             f"--init_checkpoint={stored.origin}: expected a model whose layers have weights of their own, got shared "
             f"ones "
-            f"(model.layer_groups {model.layer_groups})")
+            f"(model.layer_groups {model.layer_groups})"
+        )
     weights = {name: weight for name, weight in stored.weights.items() if not name.startswith("layer_")}
     for number, layer in enumerate(layers):
         weights |= {
             name.replace(f"layer_{layer}/", f"layer_{number}/", 1): weight
-            for name, weight in stored.weights.items() if name.startswith(f"layer_{layer}/")
+            for name, weight in stored.weights.items()
+            if name.startswith(f"layer_{layer}/")
         }
-    return dataclasses.replace(stored, weights=weights, config=dataclasses.replace(model,
-                                                                                   num_hidden_layers=len(layers)),
-                               notes=[*stored.notes, f"of its layers {', '.join(map(str, layers))}"])
+    return dataclasses.replace(
+        stored,
+        weights=weights,
+        config=dataclasses.replace(model, num_hidden_layers=len(layers)),
+        notes=[*stored.notes, f"of its layers {', '.join(map(str, layers))}"],
+    )
 
 
 def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong: Sequence[formats.Misfit]) -> None:
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={stored.origin}"
     encoder = encoder_within(model)
-    inside = [name for name in weights_by_name(encoder)
-              if not name.startswith(("pooler/", "bilstm_")) and ADAPTER not in name]
+    inside = [
+        name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_")) and ADAPTER not in name
+    ]
     if not weights:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(stored.weights)[:5]}")
     if wrong and stored.config is None:
         raise ValueError(
             f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
-            f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
+            f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}"
+        )
     missing = [stored.table.theirs(name) or name for name in inside if name not in weights]
     layers = [name for name in stored.weights if name.startswith("layer_") and name not in weights]
     heads, expected_heads = stored.config and stored.config.num_attention_heads, encoder.settings["num_attention_heads"]
@@ -160,7 +184,8 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
         "; ".join(misfit.describe() for misfit in wrong[:3]),
         f"{', '.join(missing[:3])} missing in it" if missing else "",
         f"the model has no {', '.join(layers[:3])}" if layers else "",
-        f"num_attention_heads: expected {expected_heads}, got {heads}" if heads not in (None, expected_heads) else ""]
+        f"num_attention_heads: expected {expected_heads}, got {heads}" if heads not in (None, expected_heads) else "",
+    ]
     if difference := next(filter(None, differences), ""):
         raise ValueError(f"{where}: a model of another size: {difference}")
 
@@ -170,6 +195,8 @@ def _differences(model: keras.Model, stored: StoredModel) -> tuple[config.Differ
     settings = encoder_within(model).settings
     if stored.config is None:
         return ()
-    return tuple(config.Difference(key, getattr(stored.config, key), settings[key])
-                 for key in ("hidden_act", "layer_norm_epsilon", *OF_RELATIVES)
-                 if getattr(stored.config, key) != settings[key])
+    return tuple(
+        config.Difference(key, getattr(stored.config, key), settings[key])
+        for key in ("hidden_act", "layer_norm_epsilon", *OF_RELATIVES)
+        if getattr(stored.config, key) != settings[key]
+    )

@@ -29,8 +29,9 @@ class Classifier(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_classes": num_classes, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier",
-                                      dtype=self.dtype_policy)
+        self.classifier = OutputLayer(
+            num_classes, encoder.settings["initializer_range"], name="classifier", dtype=self.dtype_policy
+        )
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs
@@ -72,8 +73,9 @@ class Tagger(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_tags": num_tags, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger",
-                                  dtype=self.dtype_policy)
+        self.tagger = OutputLayer(
+            num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy
+        )
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]
@@ -95,5 +97,5 @@ class SpanPredictor(EncoderWithHeads):
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,D]
-        logits = self.span(rows)                                                      # [B,S,2]
+        logits = self.span(rows)  # [B,S,2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

@@ -13,8 +13,15 @@ from official_bert.model_config import ModelConfig
 from official_bert.models import encoder_parts
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/",
-                    "convolution/")
+ENCODER_PREFIXES = (
+    "embeddings/",
+    "layer_",
+    "bilstm_",
+    "pooler/",
+    "relative_positions/",
+    "final_LayerNorm/",
+    "convolution/",
+)
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -42,8 +49,13 @@ class BertEncoder(keras.Model):
 
     attention: ClassVar[type[SelfAttention] | None] = None  # a subclass may choose the attention of every layer
 
-    def __init__(self, return_layers: bool = False, recompute: bool | str = False,
-                 embeddings: keras.layers.Layer | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        return_layers: bool = False,
+        recompute: bool | str = False,
+        embeddings: keras.layers.Layer | None = None,
+        **settings: Any,
+    ) -> None:
         fields = ModelConfig.__dataclass_fields__
         super().__init__(**{key: value for key, value in settings.items() if key not in fields})
         self.config = config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
@@ -76,19 +88,24 @@ class BertEncoder(keras.Model):
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         """The inputs and outputs of the class."""
         self.check(inputs)
-        embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
-                                   inputs.get("task_type_ids"), training=training)    # [B,S,D]
+        embedded = self.embeddings(
+            inputs["input_ids"],
+            inputs["segment_ids"],
+            inputs.get("position_ids"),
+            inputs.get("task_type_ids"),
+            training=training,
+        )  # [B,S,D]
         layout = encoder_parts.make_layout(self, inputs, embedded, training)
         x, layer_outputs, positions = layout.unpad(embedded), [], self.reader.computed_positions(inputs)
-        for layer in self.stack.steps[:-1]:                                           # paper 3: L layers
+        for layer in self.stack.steps[:-1]:  # paper 3: L layers
             x = layer(x, attention_mask=layout, training=training)
             layer_outputs.append(x)
         if positions is None:
-            x = layout.pad(self.stack.steps[-1](x, attention_mask=layout, training=training))   # [B,S,D]
-        else:                                                                         # only the rows that are read
+            x = layout.pad(self.stack.steps[-1](x, attention_mask=layout, training=training))  # [B,S,D]
+        else:  # only the rows that are read
             rows = self.reader.gather_rows(layout.pad(x), positions)
             x = self.stack.steps[-1](x, attention_mask=layout.at(positions), queries=rows, training=training)
-        sequence, pooled = self.reader.read(x, inputs, training)                      # [B,S or P,D], [B,D]
+        sequence, pooled = self.reader.read(x, inputs, training)  # [B,S or P,D], [B,D]
         outputs = {"sequence_output": sequence, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
             outputs["layer_outputs"] = [*map(layout.pad, layer_outputs), x if self.bilstms else sequence]
@@ -112,8 +129,7 @@ class BertEncoder(keras.Model):
 
 
 class EncoderWithHeads(keras.Model):
-    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`.
-    """
+    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
 
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds

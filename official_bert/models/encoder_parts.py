@@ -42,8 +42,9 @@ def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePosition
     return None
 
 
-def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any,
-                attention: type[SelfAttention] | None = None) -> list[TransformerLayer]:
+def make_layers(
+    config: ModelConfig, recompute: bool | str, dtype: Any, attention: type[SelfAttention] | None = None
+) -> list[TransformerLayer]:
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
@@ -51,8 +52,9 @@ def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any,
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {
-            "name": f"layer_{index}", "dtype": dtype, "attention": attention(config, recompute == "attention",
-                                                                             name="attention", dtype=dtype)
+            "name": f"layer_{index}",
+            "dtype": dtype,
+            "attention": attention(config, recompute == "attention", name="attention", dtype=dtype),
         }
         if config.norm == "pre":
             layers.append(PreNormLayer(config, first=index == 0 and not config.sharing.groups, **options))
@@ -65,8 +67,9 @@ def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | Non
     """Makes the layer norm after all layers, if norms stand before their sublayers."""
     if config.norm != "pre":
         return None
-    return LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm",
-                              dtype=dtype)
+    return LayerNormalization(
+        epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm", dtype=dtype
+    )
 
 
 def make_convolution(config: ModelConfig, dtype: Any) -> Convolution | None:
@@ -81,8 +84,13 @@ def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirecti
 
 def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
     """Makes the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
-    options = {"use_bias": config.biases, "kernel_initializer": truncated_normal(config.initializer_range),
-               "activation": get_activation(config.pooler_act), "name": "pooler", "dtype": dtype}
+    options = {
+        "use_bias": config.biases,
+        "kernel_initializer": truncated_normal(config.initializer_range),
+        "activation": get_activation(config.pooler_act),
+        "name": "pooler",
+        "dtype": dtype,
+    }
     if config.pooler_norm:
         return NormalizedPooler(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
     return Dense(config.hidden_size, **options)
@@ -115,8 +123,12 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
 def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
     """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
     config: ModelConfig = encoder.config
-    tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"),
-                         config.attention == "left_to_right", embedded)
+    tokens = TokenInputs(
+        ops.cast(inputs["input_mask"], "bool"),
+        inputs.get("instance_ids"),
+        config.attention == "left_to_right",
+        embedded,
+    )
     length = inputs["input_mask"].shape[1]
     padding = tokens_of(inputs["input_mask"], training)
     positions = make_positions(config, encoder.relative_positions, inputs)
@@ -125,8 +137,9 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     else:
         mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
         layout = TokenLayout(mask, tokens, padding, positions)
-    return dataclasses.replace(layout, windowed=in_windows(layout,
-                                                           config.windows.size)) if config.windows.size else layout
+    return (
+        dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size)) if config.windows.size else layout
+    )
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
@@ -143,5 +156,6 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
         config.positions.rotary,
         config.positions.window_rotary,
     )
-    return Rotary(position_ids, base, size,
-                  windows=None if window_base == base else Rotary(position_ids, window_base, size))
+    return Rotary(
+        position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size)
+    )

@@ -63,20 +63,21 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
     """
     config, settings = encoder.config, encoder.settings
     if differing := [
-            key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)
+        key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)
     ]:
         raise ValueError(
             f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
-            f"{getattr(config, differing[0])!r}")
+            f"{getattr(config, differing[0])!r}"
+        )
     attention, embeddings = encoder.transformer_layers[0].attention, encoder.embeddings
     positions, width = settings["max_position_embeddings"], config.table_width
-    query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))   # [D,N,H]
+    query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))  # [D,N,H]
     heads, head_size = query.shape[1:]
-    rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))          # [P,E]
+    rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))  # [P,E]
     # [P,H]: what stands for a position in a head
     marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))
     if type(embeddings) is Embeddings:  # a table of its own: others are lent, or add differences that begin at 0
-        embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width ** 0.5)
+        embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width**0.5)
     # Normalized, a row of the embeddings has length sqrt(E); words, segments and positions have a third of its square
     # each.
     length = (width / 3) ** 0.5
@@ -84,14 +85,14 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
         kernel = _projection(rows, settings["hidden_size"], _own_seed(seed, "neighbours/projection"))
         kernel *= np.linalg.norm(embeddings.projection.kernel) / np.linalg.norm(kernel)
         embeddings.projection.kernel.assign(kernel)
-        rows = rows @ kernel                                                              # [P,D]
+        rows = rows @ kernel  # [P,D]
         kept = np.linalg.norm(rows, axis=1).mean()
         rows, length = rows / kept, length * kept
-    scale = (MATCH * head_size ** 0.5) ** 0.5 / length
+    scale = (MATCH * head_size**0.5) ** 0.5 / length
     shifts = [shift for shift in NEIGHBOURS if shift < 0 or settings["attention"] == "bidirectional"]
     for head, shift in zip(range(heads), shifts):
         sought = np.zeros_like(marks)
-        sought[max(shift, 0):positions + min(shift, 0)] = marks[max(-shift, 0):positions - max(shift, 0)]
+        sought[max(shift, 0) : positions + min(shift, 0)] = marks[max(-shift, 0) : positions - max(shift, 0)]
         query[:, head] = scale * rows.T @ marks
         key[:, head] = scale * rows.T @ sought  # position p + shift has the mark of p
     attention.query.kernel.assign(query)
@@ -105,7 +106,7 @@ def _projection(rows: np.ndarray, width: int, seed: int) -> np.ndarray:
     positions, table_width = rows.shape
     # [E,E]: the directions of the rows first
     basis, _ = np.linalg.qr(np.concatenate([rows.T, np.eye(table_width)], axis=1))
-    kept = basis[:, :max(positions, width)]
+    kept = basis[:, : max(positions, width)]
     turn = np.array(keras.initializers.Orthogonal(seed=seed)((kept.shape[1], width), "float32"))
     return kept @ turn
 

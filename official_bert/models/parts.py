@@ -29,12 +29,12 @@ def part_of(name: str) -> str:
 
 
 def layers_of(model: keras.Model) -> int:
-    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one.
-    """
+    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one."""
     config = getattr(encoder_within(model), "config", None)
     if config is None:
         raise ValueError(
-            f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
+            f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}"
+        )
     return config.sharing.own_layers
 
 
@@ -46,8 +46,9 @@ def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
     """
     frozen: set[str] = set()
     every = [f"layer_{number}" for number in range(layers)]
-    for name in filter(None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze)
-                              for part in text.split(","))):
+    for name in filter(
+        None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze) for part in text.split(","))
+    ):
         if name == "encoder":
             frozen |= {"embeddings", *every, "pooler"}
         elif name in PARTS:
@@ -56,11 +57,13 @@ def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
             first, last = int(match[1]), int(match[2] or match[1])
             if not first <= last < layers:
                 raise ValueError(
-                    f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first")
-            frozen |= set(every[first:last + 1])
+                    f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first"
+                )
+            frozen |= set(every[first : last + 1])
         else:
             raise ValueError(
-                f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}")
+                f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}"
+            )
     return frozen
 
 
@@ -95,8 +98,10 @@ def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, lay
     if both := sorted(_parts_anew(count, layers) & frozen):
         raise ValueError(f"{ANEW}: {both[0]} would be reinitialized and frozen ({FROZEN_BY}), and never be trained")
     if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= frozen:
-        raise ValueError("config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen "
-                         f"({FROZEN_BY}), got {layer_decay}")
+        raise ValueError(
+            "config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen "
+            f"({FROZEN_BY}), got {layer_decay}"
+        )
 
 
 def _parts_anew(count: int, layers: int) -> set[str]:
@@ -127,7 +132,7 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
         return [1.0] * len(model.trainable_variables)
     layers = layers_of(model)
     parts = {id(weight): part_of(name) for name, weight in weights_by_name(model).items()}
-    factors = {"embeddings": layer_decay ** layers, "pooler": 1.0, "head": head_rate}
+    factors = {"embeddings": layer_decay**layers, "pooler": 1.0, "head": head_rate}
     factors |= {f"layer_{number}": layer_decay ** (layers - 1 - number) for number in range(layers)}
     if head_rate != 1.0 and "head" not in parts.values():
         raise ValueError(f"config.optimizer.head_rate: expected 1.0 for a model without a head, got {head_rate}")

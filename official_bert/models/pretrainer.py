@@ -32,8 +32,9 @@ class Pretrainer(EncoderWithHeads):
         self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
         config, policy = encoder.config, self.dtype_policy
         self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=policy)
-        self.next_sentence = OutputLayer(2, config.initializer_range, name="next_sentence",
-                                         dtype=policy) if next_sentence else None
+        self.next_sentence = (
+            OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
+        )
         self.boundary: Any = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
@@ -44,11 +45,12 @@ class Pretrainer(EncoderWithHeads):
             last = ops.shape(inputs["input_ids"])[1] - 1
             read_positions = ops.concatenate([positions, ops.maximum(begin - 1, 0), ops.minimum(end + 1, last)], axis=1)
         encoded = self.encoder({**inputs, "output_positions": read_positions}, training=training)
-        rows = encoded["sequence_output"]                                            # [B,P or 3P,D]
+        rows = encoded["sequence_output"]  # [B,P or 3P,D]
         outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows[:, :count]), table)}
         if of_spans:
-            outputs["boundary_logits"] = self.boundary(rows[:, count:2 * count], rows[:, 2 * count:],
-                                                       ops.minimum(place, LONGEST_SPAN - 1), table)
+            outputs["boundary_logits"] = self.boundary(
+                rows[:, count : 2 * count], rows[:, 2 * count :], ops.minimum(place, LONGEST_SPAN - 1), table
+            )
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
@@ -73,7 +75,8 @@ class ObservedPretrainer(Pretrainer):
         encoded = encoder(inputs, training=training)
         rows = encoder.read_rows(encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"]))
         outputs = {
-            "mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings), "states": encoded["sequence_output"]
+            "mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings),
+            "states": encoded["sequence_output"],
         }
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])

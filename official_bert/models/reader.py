@@ -37,7 +37,7 @@ class Reader:
         packed = "cls_positions" in inputs
         if "output_positions" in inputs:
             count = ops.shape(inputs["cls_positions"])[1] if packed else 1
-            pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
+            pooled, x = x[:, :count], x[:, count:]  # [B,1 or K,D], [B,P,D]
         else:
             pooled = self.gather_rows(x, self._pooled(inputs)) if packed else self.text_rows(x, inputs)
         return x, pooled if packed else pooled[:, 0]
@@ -83,13 +83,13 @@ class MeanReader(Reader):
         return None
 
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
-        pooled = self._means(x, inputs)                                               # [B,1 or K,D]
+        pooled = self._means(x, inputs)  # [B,1 or K,D]
         rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
         return rows, pooled if "cls_positions" in inputs else pooled[:, 0]
 
     def _means(self, x: Any, inputs: Inputs) -> Any:
         """Returns the means [B,K,D] of the rows of the texts that the pooled rows belong to."""
-        counted = ops.cast(ops.expand_dims(inputs["input_mask"], 1), x.dtype)         # [B,1,S]
+        counted = ops.cast(ops.expand_dims(inputs["input_mask"], 1), x.dtype)  # [B,1,S]
         if "instance_ids" in inputs:
             own = ops.take_along_axis(inputs["instance_ids"], self._pooled(inputs), axis=1)
             counted = counted * ops.cast(ops.expand_dims(own, 2) == ops.expand_dims(inputs["instance_ids"], 1), x.dtype)
@@ -119,7 +119,8 @@ class BiLSTMReader(Reader):
     def check(self, inputs: Inputs) -> None:
         if "instance_ids" in inputs or "cls_positions" in inputs:
             raise ValueError(
-                "instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
+                "instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances"
+            )
 
 
 def last_positions(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:

@@ -40,18 +40,23 @@ class ReplacedTokenDetector(EncoderWithHeads):
         self.settings = {"adds_first": adds_first}
         if adds_first:
             self.heads = ("replaced_layer_norm", *self.heads)
-            self.replaced_layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, name="replaced_LayerNorm",
-                                                          dtype=self.dtype_policy)
-        self.replaced_transform = Dense(config.hidden_size, activation=get_activation(config.hidden_act),
-                                        kernel_initializer=truncated_normal(config.initializer_range),
-                                        name="replaced_transform", dtype=self.dtype_policy)
+            self.replaced_layer_norm = LayerNormalization(
+                epsilon=config.layer_norm_epsilon, name="replaced_LayerNorm", dtype=self.dtype_policy
+            )
+        self.replaced_transform = Dense(
+            config.hidden_size,
+            activation=get_activation(config.hidden_act),
+            kernel_initializer=truncated_normal(config.initializer_range),
+            name="replaced_transform",
+            dtype=self.dtype_policy,
+        )
         self.replaced = OutputLayer(1, config.initializer_range, name="replaced", dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         if self.settings["adds_first"] and (places := inputs.get("output_positions")) is not None:
             first = ops.zeros_like(places[:, :1])
             inputs = {**inputs, "output_positions": ops.concatenate([first, places], axis=1)}
-        rows = self.encoder(inputs, training=training)["sequence_output"]             # [B,S or P,D]
+        rows = self.encoder(inputs, training=training)["sequence_output"]  # [B,S or P,D]
         if self.settings["adds_first"]:
             sums = self.replaced_layer_norm(rows[:, :1] + rows)
             rows = sums if places is None else sums[:, 1:]
@@ -76,31 +81,42 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
 
     next_sentence = None  # no head reads the pooler
 
-    def __init__(self, discriminator: Mapping[str, Any], generator: Mapping[str, Any],
-                 embedding_sharing: EmbeddingSharing = "shared", adds_first: bool = False, recompute: Any = False,
-                 **kwargs: Any) -> None:
+    def __init__(
+        self,
+        discriminator: Mapping[str, Any],
+        generator: Mapping[str, Any],
+        embedding_sharing: EmbeddingSharing = "shared",
+        adds_first: bool = False,
+        recompute: Any = False,
+        **kwargs: Any,
+    ) -> None:
         options = {"recompute": recompute}
         make_generator = functools.partial(BertEncoder, name="encoder", **generator, **options)
         if embedding_sharing == "shared":
             encoder = BertEncoder(name="bert", **discriminator, **options)
             guesser = make_generator(
-                embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings"))
+                embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings")
+            )
         else:
             guesser = make_generator()
-            embeddings = None if embedding_sharing == "separate" else DisentangledEmbeddings(
-                guesser.embeddings, ModelConfig(**discriminator), name="embeddings")
+            embeddings = (
+                None
+                if embedding_sharing == "separate"
+                else DisentangledEmbeddings(guesser.embeddings, ModelConfig(**discriminator), name="embeddings")
+            )
             encoder = BertEncoder(name="bert", embeddings=embeddings, **discriminator, **options)
         super().__init__(encoder, adds_first, **kwargs)
         self.settings |= {
-            "discriminator": dict(discriminator), "generator": dict(generator), "embedding_sharing": embedding_sharing,
-            "recompute": recompute
+            "discriminator": dict(discriminator),
+            "generator": dict(generator),
+            "embedding_sharing": embedding_sharing,
+            "recompute": recompute,
         }
         self.generator = Pretrainer(guesser, next_sentence=False, name=GENERATOR)
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments.
-        """
+        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments."""
         model = cls(encoder_settings(config), **(settings or {}), **options)
         model.build_parts()  # here, so that no weight has the whole model's name in its path
         model.build()
@@ -119,7 +135,7 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
         super().build()
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
-        masked = self.generator(inputs, training=training)["mlm_logits"]              # [B,P,V]
+        masked = self.generator(inputs, training=training)["mlm_logits"]  # [B,P,V]
         ids, replaced = replace_tokens(inputs, draw_words(masked, inputs["sample_keys"]))
         told = super().call({**inputs, "input_ids": ids}, training=training)["logits"]  # [B,S]
         return {"mlm_logits": masked, "replaced_logits": told, "replaced": replaced}
@@ -140,14 +156,16 @@ def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
     (`scatter_update`). A guess that is right is a token of the text like any other (paper 2).
     """
     rows, length = ops.shape(batch["input_ids"])
-    used = ops.cast(batch["masked_lm_weights"] > 0, "int32")                          # [B,P]
-    places = ops.cast(batch["masked_lm_positions"],
-                      "int32") + length * ops.expand_dims(ops.arange(rows, dtype="int32"), 1)
+    used = ops.cast(batch["masked_lm_weights"] > 0, "int32")  # [B,P]
+    places = ops.cast(batch["masked_lm_positions"], "int32") + length * ops.expand_dims(
+        ops.arange(rows, dtype="int32"), 1
+    )
     places = ops.reshape(places, (-1, 1))
 
     def by_place(values: Any) -> Any:
         summed = ops.scatter(places, ops.reshape(ops.cast(values, "int32") * used, (-1,)), (rows * length,))
         return ops.reshape(summed, (rows, length))
+
     counts = by_place(used)
     drawn, once = counts > 0, ops.maximum(counts, 1)
     mean, original_ids = by_place(guesses) // once, by_place(batch["masked_lm_ids"]) // once
@@ -165,7 +183,11 @@ def generator_config(config: ModelConfig, width: float, layers: float) -> ModelC
     hidden = max(1, round(config.hidden_size * width))
     most = max(1, hidden // (config.hidden_size // config.num_attention_heads))
     heads = next(count for count in range(most, 0, -1) if hidden % count == 0)
-    return dataclasses.replace(config, hidden_size=hidden, num_attention_heads=heads,
-                               intermediate_size=max(1, round(config.intermediate_size * width)),
-                               num_hidden_layers=max(1, round(config.num_hidden_layers * layers)),
-                               embedding_size=0 if config.table_width == hidden else config.table_width)
+    return dataclasses.replace(
+        config,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=max(1, round(config.intermediate_size * width)),
+        num_hidden_layers=max(1, round(config.num_hidden_layers * layers)),
+        embedding_size=0 if config.table_width == hidden else config.table_width,
+    )

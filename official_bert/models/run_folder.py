@@ -80,7 +80,8 @@ def prefixes_in(folder: str) -> list[str]:
         return [newest] if newest else []
     named = STEP.sub("", os.path.basename(newest))
     chosen = next(
-        (known for known in (named, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
+        (known for known in (named, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None
+    )
     return sorted(prefixes[chosen], key=step_of, reverse=True) if chosen else []
 
 
@@ -126,9 +127,9 @@ def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
         return
     run, name = RunFolder(folder_of(prefix) or "."), os.path.basename(prefix).rpartition("-")[0]
     names, stored = set(list_names(run.path)), run._read(TUNED_FILE).get("steps", {})
-    steps = {step: value
-             for step, value in stored.items()
-             if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
+    steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {
+        str(step_of(prefix)): dict(tuned)
+    }
     run._write(TUNED_FILE, {"steps": steps})
 
 
@@ -317,11 +318,11 @@ class RunFolder:
                 remove(self.file(name))
 
     def forget_tuned(self, report: Callable[[str], None]) -> None:
-        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation.
-        """
+        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
         if exists(path := self.file(TUNED_FILE)):
-            report(f"trained further without an evaluation: values tuned for earlier weights are removed "
-                   f"({TUNED_FILE})")
+            report(
+                f"trained further without an evaluation: values tuned for earlier weights are removed ({TUNED_FILE})"
+            )
             remove(path)
 
     # Its log, results and origin.
@@ -346,8 +347,11 @@ class RunFolder:
         try:
             row = json.loads(read_text(path).splitlines()[-1])
             # JSON has no NaN: a number that was not finite is null there.
-            return {name.removeprefix("eval/"): math.nan if value is None else float(value)
-                    for name, value in row.items() if name != "time"}
+            return {
+                name.removeprefix("eval/"): math.nan if value is None else float(value)
+                for name, value in row.items()
+                if name != "time"
+            }
         except (
             LookupError,
             ValueError,
@@ -374,8 +378,10 @@ class RunFolder:
         stem = os.path.splitext(unpacked)[0] if ending.lower() in PACKED else unpacked
         if evaluated.get(stem, digest) != digest:
             other_results = self.file(_named(RESULTS_FILE, stem))
-            raise ValueError(f"--eval_file={data_file}: {other_results} has the results of another file of this name; "
-                             "rename the file")
+            raise ValueError(
+                f"--eval_file={data_file}: {other_results} has the results of another file of this name; "
+                "rename the file"
+            )
         return stem
 
     @property
@@ -400,8 +406,9 @@ class RunFolder:
         if digest:
             self._write(EVALUATIONS_FILE, self._read(EVALUATIONS_FILE) | {evaluation: digest})
         with written_whole(self.file(_named(RESULTS_FILE, evaluation))) as file:
-            file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n"
-                            for name, value in sorted(metrics.items()))
+            file.writelines(
+                f"{name} = {'undefined' if math.isnan(value) else value}\n" for name, value in sorted(metrics.items())
+            )
 
     @property
     def origin(self) -> dict[str, Any]:

@@ -35,8 +35,9 @@ class InWindows:
 
     step: Step
 
-    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None,
-                 training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def __call__(
+        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         return self.step(x, attention_mask=attention_mask.windowed, queries=queries, training=training)
 
 
@@ -46,8 +47,9 @@ class Recomputed:
 
     layer: keras.layers.Layer
 
-    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None,
-                 training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def __call__(
+        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         if queries is not None or not training:
             return self.layer(x, attention_mask=attention_mask, queries=queries, training=training)
         positions = attention_mask.positions
@@ -56,6 +58,7 @@ class Recomputed:
         def run(x: Any, *learned: Any) -> Any:
             layout = dataclasses.replace(attention_mask, positions=positions.with_learned(*learned))
             return self.layer(x, attention_mask=layout, training=True)
+
         return recomputed(run, self.layer.weights, seeds, x, *positions.learned)
 
 
@@ -66,12 +69,14 @@ class WithConvolution:
     step: Step
     convolution: Convolution
 
-    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None,
-                 training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def __call__(
+        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         layout, inputs = attention_mask, attention_mask.inputs
         x = layout.pad(self.step(x, attention_mask=layout, queries=queries, training=training))
         return layout.unpad(
-            self.convolution(x, inputs.embedded, inputs.input_mask, inputs.instance_ids, training=training))
+            self.convolution(x, inputs.embedded, inputs.input_mask, inputs.instance_ids, training=training)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Normalized:
     step: Step
     layer_norm: keras.layers.Layer
 
-    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None,
-                 training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def __call__(
+        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         return self.layer_norm(self.step(x, attention_mask=attention_mask, queries=queries, training=training))

@@ -34,7 +34,8 @@ class VectorLayer:
     def __post_init__(self) -> None:
         if (self.kind == "dense") != (self.units > 0):
             raise ValueError(
-                f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}")
+                f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}"
+            )
 
 
 def poolings_of(pooling: Poolings) -> tuple[Pooling, ...]:
@@ -48,15 +49,16 @@ def vector_width(hidden_size: int, pooling: Poolings, layers: Sequence[VectorLay
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:
-    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32.
-    """
+    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
     made: list[keras.layers.Layer] = []
     for number, layer in enumerate(layers):
         name = f"{LAYER_PREFIX}{number}"
         if layer.kind == "dense":
             made.append(
-                keras.layers.Dense(layer.units, activation=layer.activation, use_bias=layer.use_bias, name=name,
-                                   dtype="float32"))
+                keras.layers.Dense(
+                    layer.units, activation=layer.activation, use_bias=layer.use_bias, name=name, dtype="float32"
+                )
+            )
         elif layer.kind == "layer_norm":
             made.append(keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype="float32"))
         else:
@@ -66,8 +68,13 @@ def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.
     return made
 
 
-def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Poolings = "mean",
-                 layers: Sequence[keras.layers.Layer] = (), training: bool | None = None) -> Any:
+def text_vectors(
+    encoder: BertEncoder,
+    inputs: Mapping[str, Any],
+    pooling: Poolings = "mean",
+    layers: Sequence[keras.layers.Layer] = (),
+    training: bool | None = None,
+) -> Any:
     """Returns a vector for each text, float32 [B,W]: the results of the poolings one after the other, then the layers.
 
     Inputs are the encoder's, and perhaps `prompt_tokens`. `cls` is the row of [CLS] (left to right, of the last token),
@@ -78,7 +85,8 @@ def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooli
     if poolings_of(pooling) == ("cls",) and PROMPT_TOKENS not in inputs:
         place = encoder.reader.pooled_positions(inputs["input_mask"])
         vectors = ops.cast(
-            encoder({**rows_of, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
+            encoder({**rows_of, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32"
+        )
     else:
         rows = ops.cast(encoder(rows_of, training=training)["sequence_output"], "float32")  # [B,S,D]
         vectors = [_pooled(rows, mode, inputs, encoder) for mode in poolings_of(pooling)]
@@ -90,18 +98,20 @@ def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooli
 
 def _pooled(rows: Any, mode: Pooling, inputs: Mapping[str, Any], encoder: BertEncoder) -> Any:
     """Returns the pooled rows [B,S,D] -> [B,D]."""
-    seen = ops.cast(inputs["input_mask"], "float32")                                      # [B,S]
+    seen = ops.cast(inputs["input_mask"], "float32")  # [B,S]
     if PROMPT_TOKENS not in inputs and mode == "cls":
         return encoder.reader.gather_rows(rows, encoder.reader.pooled_positions(inputs["input_mask"]))[:, 0]
-    places = ops.arange(ops.shape(rows)[1], dtype="float32")[None]                       # [1,S]
+    places = ops.arange(ops.shape(rows)[1], dtype="float32")[None]  # [1,S]
     if PROMPT_TOKENS in inputs:
         seen = seen * ops.cast(places >= ops.cast(inputs[PROMPT_TOKENS], "float32"), "float32")
-    weights = ops.expand_dims(seen, 2)                                                     # [B,S,1]
+    weights = ops.expand_dims(seen, 2)  # [B,S,1]
     if mode == "max":
         return ops.max(ops.where(weights > 0.0, rows, LOWEST), axis=1)
     if mode in ("cls", "lasttoken"):  # by a product, which every runtime has
-        first, last = ops.min(ops.where(seen > 0.0, places, -LOWEST), axis=1,
-                              keepdims=True), ops.max(places * seen, axis=1, keepdims=True)
+        first, last = (
+            ops.min(ops.where(seen > 0.0, places, -LOWEST), axis=1, keepdims=True),
+            ops.max(places * seen, axis=1, keepdims=True),
+        )
         chosen = seen * ops.cast(places == (first if mode == "cls" else last), "float32")
         return ops.sum(rows * ops.expand_dims(chosen, 2), axis=1)
     if mode == "weightedmean":

@@ -44,16 +44,20 @@ def check_same_rows(first: ComparableAnswers, second: ComparableAnswers) -> None
     """Raises ValueError unless both answer the same rows, in one order, with the same right answers."""
     if len(first.questions) != len(second.questions):
         raise ValueError(f"expected the same rows, got {len(first.questions)} and {len(second.questions)}")
-    for field, firsts, seconds in (("text", first.questions, second.questions), ("right answer", first.gold,
-                                                                                 second.gold)):
+    for field, firsts, seconds in (
+        ("text", first.questions, second.questions),
+        ("right answer", first.gold, second.gold),
+    ):
         for row, (one, other) in enumerate(zip(firsts, seconds)):
             if one != other:
                 raise ValueError(
-                    f"expected the same rows, got another {field} in row {row}: {one!r:.60} and {other!r:.60}")
+                    f"expected the same rows, got another {field} in row {row}: {one!r:.60} and {other!r:.60}"
+                )
 
 
-def measure_differences(first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES,
-                        seed: int = 0) -> Iterator[Difference]:
+def measure_differences(
+    first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES, seed: int = 0
+) -> Iterator[Difference]:
     """Yields each metric that both have, with the interval that a paired bootstrap gives its difference (Efron &
     Tibshirani 1993, 13).
 
@@ -89,12 +93,16 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> tuple[int, int, float]:
 
 def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[dict]:
     """Returns the rows with different answers: `row` (from 0), `text`, `gold`, `first`, `second`."""
-    return [{"row": row, "text": first.questions[row], "gold": first.gold[row], "first": one, "second": other}
-            for row, (one, other) in enumerate(zip(first.answers, second.answers)) if one != other]
+    return [
+        {"row": row, "text": first.questions[row], "gold": first.gold[row], "first": one, "second": other}
+        for row, (one, other) in enumerate(zip(first.answers, second.answers))
+        if one != other
+    ]
 
 
-def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES,
-                     seed: int = 0) -> dict[str, tuple[float, float]]:
+def measure_interval(
+    answers: ComparableAnswers, resamples: int = CARD_RESAMPLES, seed: int = 0
+) -> dict[str, tuple[float, float]]:
     """Returns the interval of each metric: of the share of rows with a right answer the exact one (Clopper & Pearson
     1934), of others the percentile interval of a bootstrap over the rows.
 
@@ -106,13 +114,13 @@ def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES
     measured = answers.measure(np.arange(len(right)))
     exact = tuple(scipy.stats.binomtest(int(right.sum()), len(right)).proportion_ci(CONFIDENCE))
     return intervals | {
-        name: exact
-        for name in SHARES_OF_ROWS if name in measured and math.isclose(measured[name], float(right.mean()))
+        name: exact for name in SHARES_OF_ROWS if name in measured and math.isclose(measured[name], float(right.mean()))
     }
 
 
-def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int,
-                         seed: int) -> dict[str, tuple[float, float]]:
+def _bootstrap_intervals(
+    measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int, seed: int
+) -> dict[str, tuple[float, float]]:
     """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {}
     for one row.
 

@@ -24,19 +24,35 @@ from official_bert.reports.sections import Section
 MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is not overwritten. -->"
 SHOWN = ("seed", "model", "optimizer", "training", "options")  # parts of the configuration; the rest are paths
 # Keys that are shown whatever their values: readers look for them, and the commands have different defaults.
-ALWAYS = ("seed", "optimizer.learning_rate", "optimizer.warmup_proportion", "training.batch_size", "training.epochs",
-          "training.eval_epochs", "training.answer_with")
+ALWAYS = (
+    "seed",
+    "optimizer.learning_rate",
+    "optimizer.warmup_proportion",
+    "training.batch_size",
+    "training.epochs",
+    "training.eval_epochs",
+    "training.answer_with",
+)
 PACKAGES = ("official-bert", "tensorflow", "keras", "numpy")
 MOST_CHARACTERS = 300  # of a setting
-INTERVALS = ("Intervals of accuracy and exact match are those of a share of rows (Clopper-Pearson), others come from a "
-             "bootstrap over the rows")
+INTERVALS = (
+    "Intervals of accuracy and exact match are those of a share of rows (Clopper-Pearson), others come from a "
+    "bootstrap over the rows"
+)
 SETTINGS = "The most important settings, and those that are not the defaults; `config.yaml` has all"
 Data = Sequence[tuple[str, str, int | None]]  # use, file, rows (None: not counted)
 
 
-def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: Mapping[str, float],
-              answers: Mapping[str, ComparableAnswers], options: Mapping[str, Any] = types.MappingProxyType({}),
-              command: str = "") -> str:
+def make_card(
+    title: str,
+    config: Config,
+    checkpoint: str,
+    data: Data,
+    metrics: Mapping[str, float],
+    answers: Mapping[str, ComparableAnswers],
+    options: Mapping[str, Any] = types.MappingProxyType({}),
+    command: str = "",
+) -> str:
     """Returns the card of a run.
 
     `checkpoint` is that which it began with ("": random weights), `data` are use, file and rows (None: not counted),
@@ -48,16 +64,42 @@ def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: 
         for name, evaluated in answers.items()
         for metric, bounds in measure_interval(evaluated).items()
     }
-    return "\n".join([
-        MARK, "", f"# {_cell(title)}", "", *_table(("", ""), describe_model(config, checkpoint, data)), "",
-        "## Metrics", "", *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval"), [
-            (name, shown(name, value), _interval(name, intervals.get(name)))
-            for name, value in metrics.items() if name != "step"
-        ]) if metrics else ["Not measured: there were no evaluation data."]),
-        *(["", f"{INTERVALS}."] if intervals else []), "", "## Settings", "", f"{SETTINGS}:", "", *_table(
-            ("key", "value"), list_settings(config, options)), "", "## Made with", "", *_table(
-                ("", ""), describe_programs(command)), ""
-    ])
+    return "\n".join(
+        [
+            MARK,
+            "",
+            f"# {_cell(title)}",
+            "",
+            *_table(("", ""), describe_model(config, checkpoint, data)),
+            "",
+            "## Metrics",
+            "",
+            *(
+                _table(
+                    ("metric", "value", f"{CONFIDENCE:.0%} interval"),
+                    [
+                        (name, shown(name, value), _interval(name, intervals.get(name)))
+                        for name, value in metrics.items()
+                        if name != "step"
+                    ],
+                )
+                if metrics
+                else ["Not measured: there were no evaluation data."]
+            ),
+            *(["", f"{INTERVALS}."] if intervals else []),
+            "",
+            "## Settings",
+            "",
+            f"{SETTINGS}:",
+            "",
+            *_table(("key", "value"), list_settings(config, options)),
+            "",
+            "## Made with",
+            "",
+            *_table(("", ""), describe_programs(command)),
+            "",
+        ]
+    )
 
 
 def write_card(path: str, card: str) -> bool:
@@ -77,8 +119,9 @@ def _interval(name: str, bounds: tuple[float, float] | None) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
     return [
-        f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}",
-        *(f"| {' | '.join(map(_cell, row))} |" for row in rows)
+        f"| {' | '.join(header)} |",
+        f"|{' --- |' * len(header)}",
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
     ]
 
 
@@ -93,9 +136,12 @@ def describe_model(config: Config, checkpoint: str | None, data: Data, weights: 
     known), and the data.
     """
     begun_with = [] if checkpoint is None else [("begun with", checkpoint or f"random weights (seed {config.seed})")]
-    return [("task", config.task), *([("weights", weights)] if weights else []), *begun_with,
-            *((f"{use} data", f"{_names(files)}{'' if rows is None else f', {rows:,} rows'}")
-              for use, files, rows in data)]
+    return [
+        ("task", config.task),
+        *([("weights", weights)] if weights else []),
+        *begun_with,
+        *((f"{use} data", f"{_names(files)}{'' if rows is None else f', {rows:,} rows'}") for use, files, rows in data),
+    ]
 
 
 def list_settings(config: Config, options: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -107,7 +153,8 @@ def list_settings(config: Config, options: Mapping[str, Any]) -> list[tuple[str,
     default = to_dict(build(Config, {"task": config.task, "options": named}))
     values = {key: operator.attrgetter(key)(config) for key in ALWAYS} | {
         change.key: change.after
-        for change in differences(default, to_dict(config)) if change.key.partition(".")[0] in SHOWN
+        for change in differences(default, to_dict(config))
+        if change.key.partition(".")[0] in SHOWN
     }
     return [(key, str(value)[:MOST_CHARACTERS]) for key, value in values.items()]
 
@@ -118,9 +165,11 @@ def describe_programs(command: str = "") -> list[tuple[str, str]]:
     """
     versions = [f"{name} {version}" for name in PACKAGES if (version := _version(name))]
     # The name of the program is not quoted: `official-bert finetune` has a space.
-    return [("command", command or f"{os.path.basename(sys.argv[0])} {shlex.join(sys.argv[1:])}".rstrip()),
-            ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
-            ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))]
+    return [
+        ("command", command or f"{os.path.basename(sys.argv[0])} {shlex.join(sys.argv[1:])}".rstrip()),
+        ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
+        ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")),
+    ]
 
 
 def about_section(config: Config, checkpoint: str | None, data: Data, weights: str, command: str = "") -> Section:
@@ -132,8 +181,14 @@ def about_section(config: Config, checkpoint: str | None, data: Data, weights: s
 def settings_section(config: Config, options: Mapping[str, Any]) -> Section:
     """The settings of `list_settings`."""
     settings = list_settings(config, options)
-    return Section(name="settings", title="Settings", values=dict(settings), header=("key", "value"), rows=settings,
-                   note=f"{SETTINGS}.".replace("`", ""))
+    return Section(
+        name="settings",
+        title="Settings",
+        values=dict(settings),
+        header=("key", "value"),
+        rows=settings,
+        note=f"{SETTINGS}.".replace("`", ""),
+    )
 
 
 def _names(files: str) -> str:

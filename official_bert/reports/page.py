@@ -31,15 +31,17 @@ img { background: white; height: auto; max-width: 100%; }
 """
 
 
-def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False,
-                 evaluation: str = "") -> list[str]:
+def write_report(
+    title: str, sections: Sequence[Section], folder: str, markdown: bool = False, evaluation: str = ""
+) -> list[str]:
     """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures
     beside it.
 
     Those of an `evaluation` with a name of its own are `report.NAME.html` and `report.NAME.json`.
     """
-    files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)
-             } | (as_markdown(title, sections) if markdown else {})
+    files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)} | (
+        as_markdown(title, sections) if markdown else {}
+    )
     written = []
     for name, text in files.items():
         stem, ending = os.path.splitext(name)
@@ -72,17 +74,21 @@ def _clean(text: str) -> str:
 
 def as_page(title: str, sections: Sequence[Section]) -> str:
     """Returns the page: no script, no network; every text of the data is escaped, every picture is an image."""
+
     def embedded(_: str, picture: Picture) -> str:
         return f"data:image/svg+xml;base64,{base64.b64encode(_clean(picture.svg).encode()).decode()}"
 
-    return "\n".join([
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">",
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src "
-        "'unsafe-inline'\">",
-        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>", *_body(title, sections, embedded),
-        "</body>\n</html>\n"
-    ])
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src '
+            "'unsafe-inline'\">",
+            f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            *_body(title, sections, embedded),
+            "</body>\n</html>\n",
+        ]
+    )
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> dict[str, str]:
@@ -113,7 +119,7 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
             yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
         for number, picture in enumerate(section.pictures, 1):
             address = source(f"{section.name}_{number}.svg", picture)
-            yield f"<p><img alt=\"{_escaped(picture.description)}\" src=\"{address}\"></p>"
+            yield f'<p><img alt="{_escaped(picture.description)}" src="{address}"></p>'
         yield "</section>"
 
 
@@ -121,9 +127,8 @@ def _as_cell(text: str) -> str:
     """A cell of a table. Words are broken only if no telephone has room for them, such as addresses, and texts get some
     width.
     """
-    long = " class=\"long\"" if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD
-                                                                for word in text.split()) else ""
-    return f"<td{long} dir=\"auto\">{_escaped(text)}</td>"
+    long = ' class="long"' if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD for word in text.split()) else ""
+    return f'<td{long} dir="auto">{_escaped(text)}</td>'
 
 
 def _escaped(text: str) -> str:
@@ -135,8 +140,10 @@ def shown_row(section: Section, row: Sequence[Cell]) -> list[str]:
     tell.
     """
     heads = itertools.chain(section.header, itertools.repeat(""))
-    return ["–" if cell is None else metric_text.shown(head, cell) if isinstance(cell, float) else str(cell)
-            for head, cell in zip(heads, row)]
+    return [
+        "–" if cell is None else metric_text.shown(head, cell) if isinstance(cell, float) else str(cell)
+        for head, cell in zip(heads, row)
+    ]
 
 
 def as_lines(sections: Sequence[Section]) -> list[str]:
@@ -145,8 +152,10 @@ def as_lines(sections: Sequence[Section]) -> list[str]:
     for section in sections:
         if not section.on_screen:
             continue
-        rows = [[" ".join(_clean(text).split()) for text in shown_row(section, row)]
-                for row in section.rows[:MOST_ON_SCREEN]]
+        rows = [
+            [" ".join(_clean(text).split()) for text in shown_row(section, row)]
+            for row in section.rows[:MOST_ON_SCREEN]
+        ]
         table = [list(section.header), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
         lines.append(f"{section.title}:" + (f" {section.note}" if section.note else ""))

@@ -50,16 +50,14 @@ def _drawn(description: str, width: float = 6.0, height: float = 4.0, is_titled:
 def _thinned(values: Sequence | np.ndarray) -> list:
     """At most `MOST_POINTS` of a line's points, evenly, with both ends: more cannot be seen."""
     return [
-        values[index]
-        for index in np.unique(np.linspace(0,
-                                           len(values) - 1, min(len(values), MOST_POINTS)).astype(int))
+        values[index] for index in np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_POINTS)).astype(int))
     ]
 
 
 def label_of(text: str) -> str:
     """A label that fits on an axis, without characters that XML refuses."""
     text = NOT_XML.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
-    return text if len(text) <= LONGEST_LABEL else text[:LONGEST_LABEL - 1] + "…"
+    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
 
 
 def axis_label(metric: str, unit: bool = True) -> str:
@@ -82,21 +80,38 @@ def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
         axes.set_ylabel("right class")
         for row, column in np.ndindex(count, count):
             if matrix[row, column]:
-                axes.text(column, row, str(matrix[row, column]), ha="center", va="center",
-                          color="white" if shares[row, column] > 0.5 else "black")
+                axes.text(
+                    column,
+                    row,
+                    str(matrix[row, column]),
+                    ha="center",
+                    va="center",
+                    color="white" if shares[row, column] > 0.5 else "black",
+                )
     return done[0]
 
 
 def reliability_picture(bins: Sequence[Bin]) -> Picture:
     """Accuracy against confidence; bars are the share of rows in each bin."""
-    with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0,
-                4.5) as (axes, done):
+    with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (
+        axes,
+        done,
+    ):
         total = sum(entry.rows for entry in bins)
-        axes.bar([(entry.low + entry.high) / 2 for entry in bins], [entry.rows / total for entry in bins], width=0.09,
-                 color="lightgray", label="share of rows")
+        axes.bar(
+            [(entry.low + entry.high) / 2 for entry in bins],
+            [entry.rows / total for entry in bins],
+            width=0.09,
+            color="lightgray",
+            label="share of rows",
+        )
         axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
-        axes.plot([entry.confidence for entry in bins], [entry.accuracy for entry in bins], marker="o",
-                  label="share of right answers")
+        axes.plot(
+            [entry.confidence for entry in bins],
+            [entry.accuracy for entry in bins],
+            marker="o",
+            label="share of right answers",
+        )
         axes.set_xlabel("probability of the answer")
         axes.set_ylim(0, 1.02)
         axes.legend()
@@ -146,8 +161,14 @@ def draw_curve(axes: Any, points: Mapping[int, float], label: str, chosen: int |
     """
     step = max(points) if chosen is None else chosen
     value = f": {points[step]:.4g} at step {step}" if step in points else ""
-    (line,) = axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=f"{label}{value}",
-                        marker="o" if len(points) < MOST_MARKERS else "", markersize=4, **style)
+    (line,) = axes.plot(
+        _thinned(list(points)),
+        _thinned(list(points.values())),
+        label=f"{label}{value}",
+        marker="o" if len(points) < MOST_MARKERS else "",
+        markersize=4,
+        **style,
+    )
     if value:
         axes.plot([step], [points[step]], marker="o", markersize=9, color=line.get_color())
 
@@ -173,8 +194,11 @@ def maps_picture(maps: Mapping[str, np.ndarray], tokens: Sequence[str], descript
     side = min(1.0 + 0.2 * size, 8.0)
     with _drawn(description, side * len(maps) + 1.0, side + 1.0, is_titled=False) as (axes, done):
         axes.imshow(whole, cmap="Blues", vmin=0.0, vmax=1.0)
-        axes.set_xticks([number * step + place for number in range(len(maps)) for place in range(size)],
-                        names * len(maps), rotation=90)
+        axes.set_xticks(
+            [number * step + place for number in range(len(maps)) for place in range(size)],
+            names * len(maps),
+            rotation=90,
+        )
         axes.set_yticks(range(size), names)
         for number, name in enumerate(maps):
             axes.text(number * step + (size - 1) / 2, -0.8, name, ha="center", va="bottom")
@@ -196,10 +220,15 @@ def bars_picture(groups: Mapping[str, Mapping[str, float]], up: str, description
     with _drawn(description, max(5.0, 1.0 + 0.8 * len(groups))) as (axes, done):
         width = 0.8 / max(len(names), 1)
         for number, name in enumerate(names):
-            axes.bar(np.arange(len(groups)) + number * width, [bars.get(name, 0.0) for bars in groups.values()], width,
-                     label=label_of(name))
+            axes.bar(
+                np.arange(len(groups)) + number * width,
+                [bars.get(name, 0.0) for bars in groups.values()],
+                width,
+                label=label_of(name),
+            )
         axes.set_xticks(
-            np.arange(len(groups)) + 0.4 - width / 2, [label_of(group) for group in groups], rotation=45, ha="right")
+            np.arange(len(groups)) + 0.4 - width / 2, [label_of(group) for group in groups], rotation=45, ha="right"
+        )
         axes.set_ylabel(up)
         axes.legend()
     return done[0]

@@ -10,8 +10,14 @@ from official_bert.reports.sections import Section
 
 def metrics_section(metrics: Mapping[str, float], note: str = "") -> Section:
     """The metrics of an evaluation."""
-    return Section(name="metrics", title="Metrics", values=dict(metrics), header=("metric", "value"), note=note,
-                   rows=[[name, metric_text.shown(name, value)] for name, value in metrics.items()])
+    return Section(
+        name="metrics",
+        title="Metrics",
+        values=dict(metrics),
+        header=("metric", "value"),
+        note=note,
+        rows=[[name, metric_text.shown(name, value)] for name, value in metrics.items()],
+    )
 
 
 def read_curves(log_file: str) -> dict[str, dict[int, float]]:
@@ -37,16 +43,19 @@ def curves_section(log_file: str, chosen: int | None = None) -> Section | None:
     """
     curves = {
         name: points
-        for name, points in read_curves(log_file).items() if name == "train/loss" or name.startswith("eval/")
+        for name, points in read_curves(log_file).items()
+        if name == "train/loss" or name.startswith("eval/")
     }
     if not curves:
         return None
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
     metrics = {name: points for name, points in curves.items() if name not in losses}
     pictures = [
-        curves_picture({_in_words(name): points
-                        for name, points in group.items()}, up, f"{title} by training step", chosen)
-        for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics)) if group
+        curves_picture(
+            {_in_words(name): points for name, points in group.items()}, up, f"{title} by training step", chosen
+        )
+        for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics))
+        if group
     ]
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
 
@@ -69,8 +78,16 @@ def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = 
         note = "The logits of a row's windows are averaged (options.truncate)."
     else:
         name, key, heading = "cut_rows", "cut", "cut"
-        note = "The model did not see the rest of their texts (options.max_seq_length)." if any(
-            long for long, _ in cut.values()) else ""
-    return Section(name=name, title=f"Rows longer than {limit} tokens", header=("data", heading, "rows"), note=note,
-                   values={kind: {key: long, "rows": rows} for kind, (long, rows) in cut.items()},
-                   rows=[[kind, long, rows] for kind, (long, rows) in cut.items()])
+        note = (
+            "The model did not see the rest of their texts (options.max_seq_length)."
+            if any(long for long, _ in cut.values())
+            else ""
+        )
+    return Section(
+        name=name,
+        title=f"Rows longer than {limit} tokens",
+        header=("data", heading, "rows"),
+        note=note,
+        values={kind: {key: long, "rows": rows} for kind, (long, rows) in cut.items()},
+        rows=[[kind, long, rows] for kind, (long, rows) in cut.items()],
+    )

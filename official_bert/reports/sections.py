@@ -44,17 +44,26 @@ class Mistake:
 MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown
 
 
-def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes",
-                     title: str = "The most confident mistakes") -> Section:
+def mistakes_section(
+    mistakes: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes"
+) -> Section:
     """The worst mistakes, in this order; `by` names the number that orders them."""
     worst = sorted(mistakes, key=lambda mistake: -mistake.by)[:MOST_MISTAKES]
-    values = [{
-        "texts": list(map(shortened, mistake.texts)), "wanted": mistake.right, "got": mistake.got, "by": mistake.by
-    } for mistake in worst]
-    rows: list[list[Cell]] = [["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by]
-                              for mistake in worst]
-    return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
-                   note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""))
+    values = [
+        {"texts": list(map(shortened, mistake.texts)), "wanted": mistake.right, "got": mistake.got, "by": mistake.by}
+        for mistake in worst
+    ]
+    rows: list[list[Cell]] = [
+        ["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by] for mistake in worst
+    ]
+    return Section(
+        name=name,
+        title=title,
+        values=values,
+        header=("text", "wanted", "got", by),
+        rows=rows,
+        note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""),
+    )
 
 
 def shortened(text: str) -> str:

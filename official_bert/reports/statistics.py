@@ -20,8 +20,10 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str])
     # scikit-learn takes a single column for two classes, 0 and 1
     numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))
     scores = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
-    return {label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-            for label, precision, recall, f1, support in zip(labels, *scores)}
+    return {
+        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for label, precision, recall, f1, support in zip(labels, *scores)
+    }
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
@@ -34,8 +36,11 @@ def most_confused(matrix: np.ndarray, labels: Sequence[str], most: int = 10) -> 
     wrong = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     pairs = (np.unravel_index(place, wrong.shape) for place in order)
-    return [{"wanted": labels[row], "got": labels[column], "rows": int(wrong[row, column])} for row, column in pairs
-            if wrong[row, column]]
+    return [
+        {"wanted": labels[row], "got": labels[column], "rows": int(wrong[row, column])}
+        for row, column in pairs
+        if wrong[row, column]
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +64,15 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
     bars = []
     for number in range(bins):
         if (inside := numbers == number).any():
-            bars.append(Bin(number / bins, (number + 1) / bins, int(inside.sum()), float(np.mean(confidence[inside])),
-                             float(np.mean(right[inside]))))
+            bars.append(
+                Bin(
+                    number / bins,
+                    (number + 1) / bins,
+                    int(inside.sum()),
+                    float(np.mean(confidence[inside])),
+                    float(np.mean(right[inside])),
+                )
+            )
     return bars
 
 

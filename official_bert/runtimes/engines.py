@@ -48,8 +48,9 @@ class PortableModel:
         if all(value.size for value in inputs.values()):
             return self.run(inputs)
         filled = {
-            name: value if value.size else np.full([max(1, size)
-                                                    for size in value.shape], int(name == "input_mask"), np.int32)
+            name: value
+            if value.size
+            else np.full([max(1, size) for size in value.shape], int(name == "input_mask"), np.int32)
             for name, value in inputs.items()
         }
         outputs = self.run(filled)
@@ -72,6 +73,7 @@ class OnnxModel(PortableModel):
     def __init__(self, path: str, threads: int = 0, precision: str = ""):
         import onnx
         import onnxruntime
+
         for name in _external_files(onnx.load(path, load_external_data=False)):
             if not os.path.isfile(path_inside(os.path.dirname(path), name, "external data")):
                 raise ValueError(f"external data: {name[:80]!r} is not there")
@@ -95,6 +97,7 @@ class LiteRTModel(PortableModel):
 
     def __init__(self, path: str, threads: int = 0, precision: str = ""):
         from ai_edge_litert.interpreter import Interpreter
+
         with hidden_output():  # it tells which kernels it has
             self._interpreter = Interpreter(model_path=path, num_threads=threads or os.cpu_count())
             self._interpreter.allocate_tensors()
@@ -121,15 +124,21 @@ class OpenVINOModel(PortableModel):
 
     def __init__(self, path: str, threads: int = 0, precision: str = ""):
         import openvino
+
         core = openvino.Core()
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision and self.INSTRUCTIONS[precision] not in capabilities:
-            raise ValueError(f"expected a processor with instructions for {precision}, got "
-                             f"{core.get_property('CPU', 'FULL_DEVICE_NAME')}")
+            raise ValueError(
+                f"expected a processor with instructions for {precision}, got "
+                f"{core.get_property('CPU', 'FULL_DEVICE_NAME')}"
+            )
         # what is no product of integers is fastest in bfloat16 too
         has_bfloat16 = precision and "BF16" in capabilities
-        settings = {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16 else "f32", "INFERENCE_NUM_THREADS": threads,
-                    "PERFORMANCE_HINT": "LATENCY"}
+        settings = {
+            "INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16 else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
         self._request = core.compile_model(path, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
 
@@ -153,8 +162,9 @@ def _external_files(message: Message) -> Iterator[str]:
 
 ENGINES: Mapping[str, type[PortableModel]] = {"onnx": OnnxModel, "litert": LiteRTModel, "openvino": OpenVINOModel}
 # the formats that they run
-FORMS = tuple(f"{name}_{precision}".rstrip("_")
-              for name, engine in ENGINES.items() for precision in ("", *engine.precisions))
+FORMS = tuple(
+    f"{name}_{precision}".rstrip("_") for name, engine in ENGINES.items() for precision in ("", *engine.precisions)
+)
 
 
 def engine_of(form: str) -> type[PortableModel]:
@@ -204,8 +214,13 @@ def _fault_of(description: Mapping[str, Any]) -> str:
 
 def _is_tensor(spec: Any) -> bool:
     """Whether a value is the description of a tensor: [type, sizes], null for any size."""
-    return (isinstance(spec, list) and len(spec) == 2 and spec[0] in TYPES and isinstance(spec[1], list)
-            and all(size is None or (type(size) is int and 0 <= size < 1 << 31) for size in spec[1]))
+    return (
+        isinstance(spec, list)
+        and len(spec) == 2
+        and spec[0] in TYPES
+        and isinstance(spec[1], list)
+        and all(size is None or (type(size) is int and 0 <= size < 1 << 31) for size in spec[1])
+    )
 
 
 def start(form: str, path: str, threads: int = 0) -> PortableModel:
@@ -216,7 +231,9 @@ def start(form: str, path: str, threads: int = 0) -> PortableModel:
     try:
         return engine(path, threads, precision_of(form))
     except ImportError as error:
-        raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{engine.extra}] "
-                         f"(requirements-{engine.extra}.txt)") from None
+        raise ValueError(
+            f"{path}: {error.name} is not installed: install official-bert[{engine.extra}] "
+            f"(requirements-{engine.extra}.txt)"
+        ) from None
     except Exception as error:  # each runtime has exceptions of its own
         raise ValueError(f"{path}: {engine.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None

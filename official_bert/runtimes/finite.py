@@ -50,5 +50,7 @@ def not_finite(outputs: Mapping[str, np.ndarray], has_rows: bool = True) -> tupl
 def _require_finite(values: np.ndarray, name: str, origin: str) -> None:
     bad = values.size - np.count_nonzero(np.isfinite(values)) if is_floating(values.dtype) else 0
     if bad:
-        raise ValueError(f"{origin}: {name}: expected finite numbers, got {bad:,} of {values.size:,} NaN or infinite: "
-                         "the training of this model has diverged, or the file is damaged")
+        raise ValueError(
+            f"{origin}: {name}: expected finite numbers, got {bad:,} of {values.size:,} NaN or infinite: "
+            "the training of this model has diverged, or the file is damaged"
+        )

@@ -1,5 +1,4 @@
-"""Checks the weights of exported models of every format when they are loaded: one with NaN would answer with nothing.
-"""
+"""Checks the weights of exported models of every format when they are loaded: one with NaN would answer with nothing."""
 
 import itertools
 import os
@@ -15,8 +14,14 @@ from official_bert.runtimes.finite import require_finite, require_finite_constan
 
 VARIABLES = os.path.join("variables", "variables")  # in a SavedModel
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind the name of a variable in a checkpoint
-LITERT_TYPES = {"FLOAT32": np.float32, "FLOAT16": np.float16, "FLOAT64": np.float64, "BFLOAT16": ml_dtypes.bfloat16,
-                "COMPLEX64": np.complex64, "COMPLEX128": np.complex128}
+LITERT_TYPES = {
+    "FLOAT32": np.float32,
+    "FLOAT16": np.float16,
+    "FLOAT64": np.float64,
+    "BFLOAT16": ml_dtypes.bfloat16,
+    "COMPLEX64": np.complex64,
+    "COMPLEX128": np.complex128,
+}
 
 
 def check_saved_model(folder: str, graph: Any, origin: str) -> None:
@@ -25,6 +30,7 @@ def check_saved_model(folder: str, graph: Any, origin: str) -> None:
     `graph` is its GraphDef. Raises what TensorFlow raises for damaged files.
     """
     import tensorflow as tf
+
     if os.path.exists(f"{(prefix := os.path.join(folder, VARIABLES))}.index"):
         reader = tf.train.load_checkpoint(prefix)
         for key, dtype in sorted(reader.get_variable_to_dtype_map().items()):
@@ -34,6 +40,7 @@ def check_saved_model(folder: str, graph: Any, origin: str) -> None:
     def array_of(tensor: Any) -> np.ndarray | None:
         dtype = tf.dtypes.as_dtype(tensor.dtype)
         return tf.make_ndarray(tensor) if dtype.is_floating or dtype.is_complex else None
+
     # Functions of gradients, which nobody asks of a served model, hold NaN where there is none.
     gradients = {registered.gradient_func for registered in graph.library.registered_gradients}
     functions = [function for function in graph.library.function if function.signature.name not in gradients]
@@ -48,13 +55,14 @@ def check_onnx(path: str, origin: str) -> None:
     def array_of(tensor: Any) -> np.ndarray | None:
         is_text = tensor.data_type == onnx.TensorProto.STRING
         return None if is_text else onnx.numpy_helper.to_array(tensor, os.path.dirname(path))
+
     require_finite_constants(_constants(onnx.load(path, load_external_data=False), array_of), origin)
 
 
 def check_litert(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of integers, with NaN or infinity.
-    """
+    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of integers, with NaN or infinity."""
     from tensorflow.lite.python.schema_py_generated import Model, TensorType
+
     types = {getattr(TensorType, name): kind for name, kind in LITERT_TYPES.items()}
     data = np.memmap(path, np.uint8, "r")
     try:
@@ -66,9 +74,16 @@ def check_litert(path: str, origin: str) -> None:
 def check_openvino(path: str, origin: str) -> None:
     """Raises ValueError, naming the first, for weights of an OpenVINO file with NaN or infinity."""
     import openvino
+
     nodes = openvino.Core().read_model(path).get_ordered_ops()
-    require_finite_constants(((node.get_friendly_name(), np.asarray(node.get_data())) for node in nodes
-                              if node.get_type_name() == "Constant"), origin)
+    require_finite_constants(
+        (
+            (node.get_friendly_name(), np.asarray(node.get_data()))
+            for node in nodes
+            if node.get_type_name() == "Constant"
+        ),
+        origin,
+    )
 
 
 def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
@@ -102,7 +117,7 @@ def _litert_constants(model: Any, data: np.ndarray, types: dict[int, Any]) -> It
                 continue
             content = buffer.DataAsNumpy()  # 0 for no data: the tensor is computed, or its data stand behind the model
             if buffer.Offset() > 1:
-                content = data[buffer.Offset():buffer.Offset() + buffer.Size()]
+                content = data[buffer.Offset() : buffer.Offset() + buffer.Size()]
             if isinstance(content, np.ndarray) and content.size:
                 values = np.frombuffer(content.tobytes(), types[tensor.Type()])
                 yield name, values if tensor.ShapeLength() else values.reshape(())

@@ -42,25 +42,31 @@ class AccessRules:
                 raise ValueError(f"--allowed_hosts: expected names without ports, such as example.org, got {host!r}")
 
     @classmethod
-    def for_server(cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (),
-                   tokens: Sequence[str] = ()) -> "AccessRules":
-        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given.
-        """
-        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins),
-                   tokens=tuple(tokens))
+    def for_server(
+        cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (), tokens: Sequence[str] = ()
+    ) -> "AccessRules":
+        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given."""
+        return cls(
+            any_host=not hosts and not is_local(bound_to),
+            hosts=tuple(hosts),
+            origins=tuple(origins),
+            tokens=tuple(tokens),
+        )
 
     def check_host(self, host: str | None) -> None:
         """Checks a `Host` header. None, from HTTP/1.0, passes: no browser leaves it out."""
         name = _host_name(host or "")
         if host is not None and not (self.any_host or is_local(name) or name in map(str.lower, self.hosts)):
-            raise RequestError("PERMISSION_DENIED",
-                               f"Host {host[:80]!r}: expected a name of this machine or one of --allowed_hosts")
+            raise RequestError(
+                "PERMISSION_DENIED", f"Host {host[:80]!r}: expected a name of this machine or one of --allowed_hosts"
+            )
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Checks an `Origin` header: none, the server itself as `Host` names it, or an allowed site."""
         if origin is not None and not self.is_allowed(origin) and not _same_site(origin, host or ""):
-            raise RequestError("PERMISSION_DENIED",
-                               f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins")
+            raise RequestError(
+                "PERMISSION_DENIED", f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins"
+            )
 
     def is_allowed(self, origin: str) -> bool:
         """Whether a site is one of the allowed ones."""
@@ -73,8 +79,9 @@ class AccessRules:
             data = sent_token.strip().encode("utf-8", "surrogateescape")
             matches = [hmac.compare_digest(data, token.encode()) for token in self.tokens]
             if scheme.lower() != "bearer" or not any(matches):
-                raise RequestError("UNAUTHENTICATED",
-                                   "expected the header Authorization: Bearer with one of the server's tokens")
+                raise RequestError(
+                    "UNAUTHENTICATED", "expected the header Authorization: Bearer with one of the server's tokens"
+                )
 
 
 def accepts(content_type: str, from_browser: bool) -> bool:
@@ -84,8 +91,11 @@ def accepts(content_type: str, from_browser: bool) -> bool:
     (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
     """
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or media_type.endswith("+json") or (not from_browser
-                                                                                and media_type in UNDECLARED)
+    return (
+        media_type == "application/json"
+        or media_type.endswith("+json")
+        or (not from_browser and media_type in UNDECLARED)
+    )
 
 
 def is_local(host: str) -> bool:

@@ -28,8 +28,7 @@ LONG = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchingParameters:
-    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself.
-    """
+    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself."""
 
     max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
     batch_timeout_micros: int = 0
@@ -48,7 +47,8 @@ class BatchingParameters:
         if self.batch_timeout_micros < 0 or not 0 <= self.max_execution_batch_size <= self.max_batch_size:
             raise ValueError(
                 f"expected batch_timeout_micros from 0 and max_execution_batch_size up to max_batch_size, got "
-                f"{self.batch_timeout_micros} and {self.max_execution_batch_size}")
+                f"{self.batch_timeout_micros} and {self.max_execution_batch_size}"
+            )
         sizes = self.allowed_batch_sizes
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size):
             raise ValueError(
@@ -168,7 +168,8 @@ class BatchQueue:
 def row_extents(inputs: Arrays) -> np.ndarray:
     """Returns [2, inputs]: the elements and the squares of a row of each input (`request_checks.row_extent`)."""
     return np.array(
-        [row_extent(type_name(array), array.shape, max(1, longest_string(array))) for array in inputs.values()]).T
+        [row_extent(type_name(array), array.shape, max(1, longest_string(array))) for array in inputs.values()]
+    ).T
 
 
 def most_rows(extents: np.ndarray, parameters: BatchingParameters, limits: Limits) -> int:

@@ -44,17 +44,30 @@ class Batcher:
     given; the threads are shared. `run_cost` says how batches are chosen (`BatchQueue`).
     """
 
-    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None,
-                 run_cost: int = DEFAULT_RUN_COST):
+    def __init__(
+        self,
+        parameters: BatchingParameters,
+        metrics: Metrics,
+        limits: Limits | None = None,
+        run_cost: int = DEFAULT_RUN_COST,
+    ):
         self.parameters, self.metrics, self.limits, self.run_cost = parameters, metrics, limits or Limits(), run_cost
         self._queues: dict[Hashable, BatchQueue] = {}
-        self._executor = concurrent.futures.ThreadPoolExecutor(parameters.num_batch_threads,
-                                                               parameters.thread_pool_name)
+        self._executor = concurrent.futures.ThreadPoolExecutor(
+            parameters.num_batch_threads, parameters.thread_pool_name
+        )
         self._free_threads = asyncio.Semaphore(parameters.num_batch_threads)
         self._running: set[asyncio.Task] = set()
 
-    async def answer(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None = None,
-                     parameters: BatchingParameters | None = None, trim: Trim | None = None) -> dict[str, np.ndarray]:
+    async def answer(
+        self,
+        key: Hashable,
+        inputs: Arrays,
+        run: Run,
+        deadline: float | None = None,
+        parameters: BatchingParameters | None = None,
+        trim: Trim | None = None,
+    ) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that share their first axis; `trim` takes from them what only other requests'
         rows need.
 
@@ -84,8 +97,9 @@ class Batcher:
                 task.cancel()
         return join_outputs([task.result()[0] for task in waiting])
 
-    async def alone(self, inputs: Arrays, run: Run, has_rows: bool,
-                    deadline: float | None = None) -> dict[str, np.ndarray]:
+    async def alone(
+        self, inputs: Arrays, run: Run, has_rows: bool, deadline: float | None = None
+    ) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer`
         does.
         """
@@ -101,19 +115,31 @@ class Batcher:
         """Ends the threads; one that runs a model ends when that is done."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _enqueue(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None,
-                       parameters: BatchingParameters, trim: Trim | None) -> tuple[dict[str, np.ndarray], int]:
+    async def _enqueue(
+        self,
+        key: Hashable,
+        inputs: Arrays,
+        run: Run,
+        deadline: float | None,
+        parameters: BatchingParameters,
+        trim: Trim | None,
+    ) -> tuple[dict[str, np.ndarray], int]:
         size = len(next(iter(inputs.values())))
-        inner = tuple((name, _unpadded_shape(array) if parameters.pad_variable_length_inputs else array.shape[1:])
-                      for name, array in sorted(inputs.items()))
+        inner = tuple(
+            (name, _unpadded_shape(array) if parameters.pad_variable_length_inputs else array.shape[1:])
+            for name, array in sorted(inputs.items())
+        )
         queue = self._queues.get((key, inner))
         if queue is None:
             queue = self._queues[key, inner] = BatchQueue(parameters, self.limits, self.run_cost)
             self._spawn(self._serve((key, inner), queue, run))
         limit = parameters.max_enqueued_batches * parameters.largest
         if queue.rows + size > limit:
-            raise RequestError("UNAVAILABLE", "The batch scheduling queue to which this task was submitted is full; "
-                                              f"currently {queue.rows} rows of at most {limit}")
+            raise RequestError(
+                "UNAVAILABLE",
+                "The batch scheduling queue to which this task was submitted is full; "
+                f"currently {queue.rows} rows of at most {limit}",
+            )
         loop = asyncio.get_running_loop()
         task = BatchTask(inputs, size, row_work(inputs, self.limits), loop.create_future(), loop.time(), deadline, trim)
         queue.add(task)
@@ -156,7 +182,8 @@ class Batcher:
         try:
             answers = await self._in_thread(run_batch, run, queue.parameters, self.limits.max_answer_bytes, tasks)
             queue.row_bytes = max(
-                [1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
+                [1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))]
+            )
         except Exception as error:
             answers = [_internal(error)] * len(tasks)
         finally:
@@ -197,18 +224,23 @@ def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: 
             return [failure]
     middle = len(tasks) // 2
     return [
-        *run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])
+        *run_batch(run, parameters, most_bytes, tasks[:middle]),
+        *run_batch(run, parameters, most_bytes, tasks[middle:]),
     ]
 
 
-def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None,
-              limits: Limits) -> dict[str, np.ndarray]:
+def run_alone(
+    run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, limits: Limits
+) -> dict[str, np.ndarray]:
     """Returns the outputs for one request's inputs; rows run in parts that are within the bounds of a batch.
 
     Raises RequestError if the outputs are too large.
     """
-    most = most_rows(row_extents(inputs), BatchingParameters(
-        max_batch_size=limits.max_request_rows), limits) if has_rows else 0
+    most = (
+        most_rows(row_extents(inputs), BatchingParameters(max_batch_size=limits.max_request_rows), limits)
+        if has_rows
+        else 0
+    )
     answers, total = [], 0
     for rows in split_rows(inputs, most) if has_rows else [inputs]:
         answers.append(run(rows, deadline))
@@ -220,9 +252,10 @@ def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None,
 
 def answer_bytes(outputs: Arrays) -> int:
     """Returns the size of outputs in memory; a string takes its bytes and a pointer."""
-    return sum(array.nbytes + (sum(map(len,
-                                       array.ravel().tolist())) if array.dtype == object else 0)
-               for array in outputs.values())
+    return sum(
+        array.nbytes + (sum(map(len, array.ravel().tolist())) if array.dtype == object else 0)
+        for array in outputs.values()
+    )
 
 
 def _internal(error: BaseException) -> RequestError:
@@ -252,10 +285,12 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
             if len(tasks) == 1:
                 return [run(tasks[0].inputs, deadline) if padded > total else outputs]
             raise RequestError(
-                "FAILED_PRECONDITION", f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
-                f"dimension sizes of the input tensors: {name} has the shape {array.shape}")
+                "FAILED_PRECONDITION",
+                f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
+                f"dimension sizes of the input tensors: {name} has the shape {array.shape}",
+            )
     ends = np.cumsum(sizes)
-    answers = [{name: array[end - size:end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
+    answers = [{name: array[end - size : end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
     return [task.trim(task.inputs, answer) if task.trim else answer for task, answer in zip(tasks, answers)]
 
 
@@ -271,7 +306,7 @@ def _unpadded_shape(array: np.ndarray) -> tuple[int, ...]:
 def split_rows(inputs: Arrays, most: int) -> Iterator[dict[str, np.ndarray]]:
     """Yields the rows of inputs in parts of `most` rows."""
     for start in range(0, len(next(iter(inputs.values()))), most):
-        yield {name: array[start:start + most] for name, array in inputs.items()}
+        yield {name: array[start : start + most] for name, array in inputs.items()}
 
 
 def join_outputs(answers: Sequence[Arrays]) -> dict[str, np.ndarray]:

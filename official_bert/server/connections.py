@@ -29,9 +29,15 @@ class Connections(web.Server):
     """Answers HTTP by `answer`, whose task is cancelled if the client goes."""
 
     def __init__(self, answer: Handler, limits: Limits):
-        super().__init__(answer, handler_cancellation=True, access_log=None,
-                         auto_decompress=False,  # type: ignore[arg-type]
-                         logger=SILENT, keepalive_timeout=limits.keepalive_seconds, lingering_time=LINGERING_SECONDS)
+        super().__init__(
+            answer,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,  # type: ignore[arg-type]
+            logger=SILENT,
+            keepalive_timeout=limits.keepalive_seconds,
+            lingering_time=LINGERING_SECONDS,
+        )
         self.limits = limits
         self.tls_context: ssl.SSLContext | None = None  # set before listening: connections begin with a TLS handshake
         self._handshakes: set[_Handshake] = set()
@@ -88,8 +94,9 @@ class Connections(web.Server):
                         raise web.HTTPRequestEntityTooLarge(limit, len(body))
                     self._count(request.protocol, len(body))
         except TimeoutError:
-            raise RequestError("DEADLINE_EXCEEDED",
-                               f"the body did not arrive within {self.limits.body_seconds:g} s") from None
+            raise RequestError(
+                "DEADLINE_EXCEEDED", f"the body did not arrive within {self.limits.body_seconds:g} s"
+            ) from None
         return bytes(body)
 
     @contextlib.contextmanager
@@ -164,8 +171,13 @@ class _Handshake(asyncio.Protocol):
         loop, encrypted = asyncio.get_running_loop(), None
         try:
             if not self.transport.is_closing():
-                encrypted = await loop.start_tls(self.transport, self, self._context, server_side=True,
-                                                 ssl_handshake_timeout=self._connections.limits.keepalive_seconds)
+                encrypted = await loop.start_tls(
+                    self.transport,
+                    self,
+                    self._context,
+                    server_side=True,
+                    ssl_handshake_timeout=self._connections.limits.keepalive_seconds,
+                )
         except OSError:  # no TLS, an end, or nothing for too long
             self.transport.abort()
         finally:
@@ -202,7 +214,7 @@ def unpack(body: bytes, limit: int) -> bytes:
     """
     unpacked, unpacker, members = bytearray(), zlib.decompressobj(GZIP), 1
     for start in range(0, len(body), PIECE_BYTES):  # of which each member that ends copies the rest
-        piece = body[start:start + PIECE_BYTES]
+        piece = body[start : start + PIECE_BYTES]
         while piece:
             if unpacker.eof:
                 unpacker, members = zlib.decompressobj(GZIP), members + 1

@@ -34,8 +34,11 @@ from official_bert.server.statuses import RequestError
 
 # between the SavedModel's numbers and those of an engine in float32; of an output's largest number if that is above 1
 BOUND = 1e-5
-TEXTS = ("a", "The quick brown fox, it is said, jumps over the lazy dog.",
-         "Zürich lies 3 km from here; in [MASK] it rains. " * 12)
+TEXTS = (
+    "a",
+    "The quick brown fox, it is said, jumps over the lazy dog.",
+    "Zürich lies 3 km from here; in [MASK] it rains. " * 12,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +55,13 @@ class EngineRun:
         """
         prepared = self.prepare.run(inputs, deadline)
         outputs = self._compute(prepared, deadline)
-        return self.finish.run({name: outputs[name.removeprefix(OUTPUT)] if name.startswith(OUTPUT) else prepared[name]
-                                for name in self.finish.inputs}, deadline)
+        return self.finish.run(
+            {
+                name: outputs[name.removeprefix(OUTPUT)] if name.startswith(OUTPUT) else prepared[name]
+                for name in self.finish.inputs
+            },
+            deadline,
+        )
 
     def _compute(self, prepared: Arrays, deadline: float | None) -> Arrays:
         """Returns the engine's outputs for all rows, group by group."""
@@ -66,14 +74,16 @@ class EngineRun:
         for size in sizes:
             if deadline is not None and time.monotonic() > deadline:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded: no answer in time")
-            chosen = order[first:first + size]
+            chosen = order[first : first + size]
             first, longest = first + size, int(prepared[LENGTHS][chosen].max())
             computed.append(
-                self.engine({
-                    **{name: np.ascontiguousarray(value[chosen][..., :longest])
-                       for name, value in rows.items()}, **{name: value[chosen]
-                                                            for name, value in whole.items()}
-                }))
+                self.engine(
+                    {
+                        **{name: np.ascontiguousarray(value[chosen][..., :longest]) for name, value in rows.items()},
+                        **{name: value[chosen] for name, value in whole.items()},
+                    }
+                )
+            )
         back = np.argsort(order)
         return {name: join([group[name] for group in computed])[back] for name in computed[0]}
 
@@ -95,10 +105,13 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "
             f"{folder}, got "
-            "no such folder; models that have no such form are refused there by name")
+            "no such folder; models that have no such form are refused there by name"
+        )
     if not servable.split_signatures:
-        raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
-                         f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
+        raise ValueError(
+            f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
+            f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}"
+        )
     model, description = load_engine(folder_here, threads, engine_folder)
     largest, computed = 0.0, []
     for name, signature in servable.signatures.items():
@@ -130,7 +143,8 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
                 raise ValueError(
                     f"{where}: expected the answers of the SavedModel within {bound:g}, got {name} with a difference "
                     f"of "
-                    f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers")
+                    f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
+                )
     return largest
 
 
@@ -158,7 +172,9 @@ def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Ite
     draw = np.random.default_rng(0)
     longest = min(limits["max_seq_length"], 64)
     below = {
-        "input_ids": limits["vocab_size"], "segment_ids": max(1, limits["type_vocab_size"]), "masked_lm_positions": 3
+        "input_ids": limits["vocab_size"],
+        "segment_ids": max(1, limits["type_vocab_size"]),
+        "masked_lm_positions": 3,
     }
     for rows, length in ((1, 3), (3, longest)):
         sample: dict[str, Any] = {}
@@ -166,8 +182,9 @@ def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Ite
             rank = len(spec.shape or ())
             shape = (rows, 2, length)[:rank] if rank == 3 or spec.dtype == "string" else (rows, length)
             if spec.dtype == "string":
-                sample[name] = np.array([text.encode() for text in TEXTS * 2][:int(np.prod(shape))],
-                                        object).reshape(shape)
+                sample[name] = np.array([text.encode() for text in TEXTS * 2][: int(np.prod(shape))], object).reshape(
+                    shape
+                )
             else:
                 sample[name] = draw.integers(*((0, below[name]) if name in below else (1, 2)), shape).astype(np.int32)
         yield sample

@@ -61,7 +61,8 @@ class Tls:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise ValueError(
                 f"--tls_certificate_file={certificate_file}, --tls_key_file={key_file}: expected a certificate and "
-                f"its unencrypted key (PEM): {reason}") from None
+                f"its unencrypted key (PEM): {reason}"
+            ) from None
 
 
 class AccessLog:
@@ -98,12 +99,17 @@ def request_id(header: Any) -> str:
 def error_response(status: int, message: str, path: str = "") -> web.Response:
     """Returns an error in the form of the protocol to which a path belongs; TF Serving's is `{"error": ...}`."""
     headers = {"Retry-After": "1"} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return web.Response(body=json.dumps(error_body(path, status, message)).encode("utf-8"), status=status,
-                        headers=headers, content_type="application/json")
+    return web.Response(
+        body=json.dumps(error_body(path, status, message)).encode("utf-8"),
+        status=status,
+        headers=headers,
+        content_type="application/json",
+    )
 
 
 def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
     """Returns what stands between a REST request and its handler."""
+
     async def pass_through(request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         started, name, status, sent = time.perf_counter(), request_id(request.headers.get(ID_HEADER)), 499, 0
         try:
@@ -118,8 +124,17 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
             status, sent = response.status, getattr(response, "content_length", None) or 0
             return response
         finally:
-            log.write(started, request_id=name, protocol="REST", peer=request.remote, method=request.method,
-                      path=request.rel_url.raw_path[:200], status=status, bytes=sent)
+            log.write(
+                started,
+                request_id=name,
+                protocol="REST",
+                peer=request.remote,
+                method=request.method,
+                path=request.rel_url.raw_path[:200],
+                status=status,
+                bytes=sent,
+            )
+
     return pass_through
 
 
@@ -139,8 +154,9 @@ def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | Non
     rules.check_origin(headers.get("Origin"), headers.get("Host"))
     from_browser = "Origin" in headers or "Sec-Fetch-Site" in headers
     if request.method == "POST" and not accepts(headers.get("Content-Type", ""), from_browser):
-        return error_response(415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json",
-                              request.path)
+        return error_response(
+            415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json", request.path
+        )
     if request.method not in ("GET", "HEAD") or request.path not in OPEN_PATHS:
         rules.check_token(headers.get("Authorization", ""))
     return None
@@ -154,9 +170,14 @@ def _preflight(request: web.BaseRequest, rules: AccessRules) -> web.Response | N
     if "Origin" not in request.headers:
         return error_response(400, "Origin header is missing in CORS preflight")
     rules.check_origin(request.headers["Origin"], request.headers.get("Host"))
-    return web.Response(status=204, headers={
-        "Access-Control-Allow-Methods": "GET, POST", "Access-Control-Max-Age": str(CORS_SECONDS),
-        "Access-Control-Allow-Headers": f"Content-Type, Content-Encoding, Authorization, {ID_HEADER}"})
+    return web.Response(
+        status=204,
+        headers={
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Max-Age": str(CORS_SECONDS),
+            "Access-Control-Allow-Headers": f"Content-Type, Content-Encoding, Authorization, {ID_HEADER}",
+        },
+    )
 
 
 def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: AccessRules, name: str) -> None:
@@ -208,8 +229,16 @@ class GrpcGate(grpc.aio.ServerInterceptor):
                 ):  # the client has gone meanwhile: nobody's fault, so no traceback in the log
                     raise asyncio.CancelledError from None
             finally:
-                self.log.write(started, request_id=name, protocol="GRPC", peer=context.peer(), method="POST",
-                               path=details.method[:200], status=status, bytes=sent)
+                self.log.write(
+                    started,
+                    request_id=name,
+                    protocol="GRPC",
+                    peer=context.peer(),
+                    method="POST",
+                    path=details.method[:200],
+                    status=status,
+                    bytes=sent,
+                )
 
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 

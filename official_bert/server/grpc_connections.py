@@ -70,7 +70,7 @@ class GrpcConnections:
             _shut_down(descriptors[peer], peer, port)
 
     def _longest_idle(self, peers: Sequence[Peer], count: int) -> list[Peer]:
-        return [peer for peer in peers if not self._running[peer]][:max(0, count)]
+        return [peer for peer in peers if not self._running[peer]][: max(0, count)]
 
 
 def peer_of(name: str) -> Peer:

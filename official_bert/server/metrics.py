@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import prometheus_client
 
-MICROSECONDS = tuple(10 * 1.8 ** power for power in range(33))  # 10 us to 25 min, as TF Serving's buckets
+MICROSECONDS = tuple(10 * 1.8**power for power in range(33))  # 10 us to 25 min, as TF Serving's buckets
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PREFIX = ":tensorflow:serving:"
 
@@ -21,21 +21,32 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=self.registry)
         # A gauge that only rises: the library would append `_total` to a counter's name.
         self._requests = prometheus_client.Gauge(
-            f"{PREFIX}request_count", "Requests by model and status.", ["model_name", "status"], registry=self.registry)
+            f"{PREFIX}request_count", "Requests by model and status.", ["model_name", "status"], registry=self.registry
+        )
         microseconds = functools.partial(prometheus_client.Histogram, buckets=MICROSECONDS, registry=self.registry)
-        self._latency = microseconds(f"{PREFIX}request_latency", "Microseconds from a request's arrival to its answer.",
-                                     ["model_name", "API", "entrypoint"])
-        self._runtime = microseconds(f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.",
-                                     ["model_name"])
+        self._latency = microseconds(
+            f"{PREFIX}request_latency",
+            "Microseconds from a request's arrival to its answer.",
+            ["model_name", "API", "entrypoint"],
+        )
+        self._runtime = microseconds(
+            f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.", ["model_name"]
+        )
         self._batch_size = prometheus_client.Histogram(
-            f"{PREFIX}batching_session:processed_batch_size", "Rows in a batch.", buckets=ROWS, registry=self.registry)
-        self._queuing = microseconds(f"{PREFIX}batching_session:queuing_latency",
-                                     "Microseconds that a task waited for its batch.")
+            f"{PREFIX}batching_session:processed_batch_size", "Rows in a batch.", buckets=ROWS, registry=self.registry
+        )
+        self._queuing = microseconds(
+            f"{PREFIX}batching_session:queuing_latency", "Microseconds that a task waited for its batch."
+        )
         self._versions = prometheus_client.Gauge(
-            "official_bert_model_version_available", "1 for each version that answers.", ["model_name", "version"],
-            registry=self.registry)
+            "official_bert_model_version_available",
+            "1 for each version that answers.",
+            ["model_name", "version"],
+            registry=self.registry,
+        )
         self._in_flight = prometheus_client.Gauge(
-            "official_bert_requests_in_flight", "Requests that have no answer yet.", registry=self.registry)
+            "official_bert_requests_in_flight", "Requests that have no answer yet.", registry=self.registry
+        )
 
     def request_done(self, model: str, status: str, api: str, entrypoint: str, seconds: float) -> None:
         """Counts an answer. `model` must be one that is configured: labels are never forgotten."""

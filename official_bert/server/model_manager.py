@@ -96,8 +96,7 @@ class ModelManager:
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
         """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
         folders = {
-            number: os.path.join(model.base_path, name)
-            for number, name in model_versions(model.base_path).items()
+            number: os.path.join(model.base_path, name) for number, name in model_versions(model.base_path).items()
         }
         failed: set[int] = set()
         while True:
@@ -202,22 +201,28 @@ class ModelManager:
         """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
         with self._changed:
             entries = [
-                dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
+                dataclasses.replace(entry)
+                for entry in self._versions.get(name, {}).values()
                 if number in (None, entry.number)
             ]
         if not entries:
             self._check_loading(name, number)
-            raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
-                               f"Could not find version {number} of model {name}")
+            raise RequestError(
+                "NOT_FOUND",
+                f"Could not find any versions of model {name}"
+                if number is None
+                else f"Could not find version {number} of model {name}",
+            )
         return sorted(entries, key=lambda entry: -entry.number)
 
     def waiting(self) -> list[str]:
         """Returns the names of models without a version that answers, but not of those that are loaded on demand."""
         with self._changed:
             return [
-                name for name, versions in self._versions.items()
-                if not self.models[name].on_demand and not any(
-                    entry.state == "AVAILABLE" for entry in versions.values())
+                name
+                for name, versions in self._versions.items()
+                if not self.models[name].on_demand
+                and not any(entry.state == "AVAILABLE" for entry in versions.values())
             ]
 
     def errors(self) -> list[str]:
@@ -236,8 +241,10 @@ class ModelManager:
         if self._is_starting:
             return "is loaded after the models before it"
         if (numbers := model_versions(model.base_path)) and not model.chosen(numbers):
-            return (f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got "
-                    f"{sorted(numbers)}")
+            return (
+                f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got "
+                f"{sorted(numbers)}"
+            )
         return why_no_versions(model.base_path)
 
     def close(self, timeout: float | None = None) -> None:

@@ -110,6 +110,7 @@ class Ports:
                     await runner.cleanup()
             except TimeoutError:
                 self.connections.abort()
+
         self._listening.append(stop)
         try:
             await web.TCPSite(runner, self.options.host, port).start()
@@ -125,20 +126,29 @@ class Ports:
             raise self._cannot_listen("port", port, error) from None
         limits = self.options.limits
         connections = GrpcConnections(limits)
-        server = grpc.aio.server(interceptors=[GrpcGate(self._access, self._access_log, connections)], options=[
-            ("grpc.max_receive_message_length", limits.max_request_bytes), ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0), ("grpc.max_allowed_incoming_connections", 2 * limits.max_connections),
-            ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
-            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS), ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
-            ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
-            ("grpc.max_concurrent_streams", min(STREAMS, limits.max_concurrent_requests)),
-            ("grpc.max_metadata_size", HEADER_BYTES), ("grpc.absolute_max_metadata_size", HEADER_BYTES),
-            ("grpc.http2.hpack_table_size.decoder", 0)])
+        server = grpc.aio.server(
+            interceptors=[GrpcGate(self._access, self._access_log, connections)],
+            options=[
+                ("grpc.max_receive_message_length", limits.max_request_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", 2 * limits.max_connections),
+                ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
+                ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+                ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
+                ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
+                ("grpc.max_concurrent_streams", min(STREAMS, limits.max_concurrent_requests)),
+                ("grpc.max_metadata_size", HEADER_BYTES),
+                ("grpc.absolute_max_metadata_size", HEADER_BYTES),
+                ("grpc.http2.hpack_table_size.decoder", 0),
+            ],
+        )
         health_pb2_grpc.add_HealthServicer_to_server(Health(lambda: self.readiness), server)
         server.add_generic_rpc_handlers([_ComeAgain(self)])
         address = f"{self._host}:{port}"
-        self.grpc_port = (server.add_secure_port(address, self._tls.credentials) if self._tls
-                          else server.add_insecure_port(address))
+        self.grpc_port = (
+            server.add_secure_port(address, self._tls.credentials) if self._tls else server.add_insecure_port(address)
+        )
         await server.start()
         self._grpc = server
         self._stack.callback(asyncio.create_task(give_back()).cancel)
@@ -167,4 +177,5 @@ class _ComeAgain(grpc.GenericRpcHandler):
 
         async def refuse(request: bytes, context: Any) -> Any:
             raise RequestError("UNAVAILABLE", starting.why_not_ready())
+
         return grpc.unary_unary_rpc_method_handler(refuse, bytes)

@@ -45,12 +45,14 @@ def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Li
         if total > limits.max_request_elements:
             raise invalid(
                 f"input {name!r}: expected at most {limits.max_request_elements} elements in a request (a string "
-                f"counts as {BYTES_OF_A_STRING}), got {total} up to the shape {list(shape)}")
+                f"counts as {BYTES_OF_A_STRING}), got {total} up to the shape {list(shape)}"
+            )
         width, square = row_extent(dtype, shape)
         if square > limits.max_batch_squares:
             raise invalid(
                 f"input {name!r}: expected rows of a length whose square is at most {limits.max_batch_squares}, "
-                f"got the shape {list(shape)}")
+                f"got the shape {list(shape)}"
+            )
         if dtype != "string" and width > limits.max_batch_elements:
             raise invalid(
                 f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, got the shape "
@@ -90,7 +92,8 @@ def check_strings(name: str, strings: Any, limits: Limits) -> None:
     for index, value in enumerate(strings):
         if len(value) > limits.max_text_bytes:
             raise invalid(
-                f"input {name!r}, string {index}: expected at most {limits.max_text_bytes} bytes, got {len(value)}")
+                f"input {name!r}, string {index}: expected at most {limits.max_text_bytes} bytes, got {len(value)}"
+            )
         if name in limits.text_inputs:
             try:
                 value.decode("utf-8")
@@ -129,8 +132,10 @@ def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
     """Checks type and sizes against the signature."""
     if type_name(array) != spec.dtype:
         raise invalid(f"input {name!r}: expected {spec}, got {type_name(array)}")
-    fits = spec.shape is None or (len(spec.shape) == array.ndim and all(
-        expected in (None, size) for expected, size in zip(spec.shape, array.shape)))
+    fits = spec.shape is None or (
+        len(spec.shape) == array.ndim
+        and all(expected in (None, size) for expected, size in zip(spec.shape, array.shape))
+    )
     if not fits:
         raise invalid(f"input {name!r}: expected {spec}, got the shape {list(array.shape)}")
 

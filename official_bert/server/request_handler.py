@@ -1,5 +1,4 @@
-"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch.
-"""
+"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch."""
 
 import asyncio
 import contextlib
@@ -55,8 +54,15 @@ class Admission:
 class RequestHandler:
     """Answers requests of any protocol; knows how many are under way and refuses them while the server stops."""
 
-    def __init__(self, manager: ModelManager, batcher: Batcher | None, limits: Limits, metrics: Metrics,
-                 reader: RequestReader, max_run_seconds: float = math.inf):
+    def __init__(
+        self,
+        manager: ModelManager,
+        batcher: Batcher | None,
+        limits: Limits,
+        metrics: Metrics,
+        reader: RequestReader,
+        max_run_seconds: float = math.inf,
+    ):
         self.manager, self.batcher, self.limits, self.metrics, self.reader = manager, batcher, limits, metrics, reader
         self.max_run_seconds = max_run_seconds
         self.in_flight = 0
@@ -73,8 +79,12 @@ class RequestHandler:
         started, status, admission = time.perf_counter(), "OK", Admission(name)
         try:
             if self.is_draining or self.in_flight >= self.limits.max_concurrent_requests:
-                raise RequestError("UNAVAILABLE", "the server is stopping" if self.is_draining else
-                                   f"more than {self.limits.max_concurrent_requests} requests at once")
+                raise RequestError(
+                    "UNAVAILABLE",
+                    "the server is stopping"
+                    if self.is_draining
+                    else f"more than {self.limits.max_concurrent_requests} requests at once",
+                )
             self.in_flight += 1
             self._last_request = time.monotonic()
             self.metrics.in_flight(1)
@@ -115,6 +125,7 @@ class RequestHandler:
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""
+
         def run(batch: Arrays, batch_deadline: float | None) -> dict[str, np.ndarray]:
             started = time.perf_counter()
             latest = min(batch_deadline or math.inf, time.monotonic() + self.max_run_seconds)
@@ -127,8 +138,14 @@ class RequestHandler:
             return await asyncio.to_thread(run_alone, run, inputs, has_rows, deadline, self.limits)
         if servable.batching is None or not has_rows:
             return await self.batcher.alone(inputs, run, has_rows, deadline)
-        return await self.batcher.answer((servable.name, servable.version, signature.name), inputs, run, deadline,
-                                         servable.batching, signature.without_padding)
+        return await self.batcher.answer(
+            (servable.name, servable.version, signature.name),
+            inputs,
+            run,
+            deadline,
+            servable.batching,
+            signature.without_padding,
+        )
 
     def idle_seconds(self) -> float:
         """Returns for how long there has been no request."""
@@ -141,8 +158,7 @@ class RequestHandler:
         return self.manager.statuses(address.name, address.version)
 
     def why_not_ready(self) -> str:
-        """Says why requests should go elsewhere; empty if every model answers that does not wait for its first request.
-        """
+        """Says why requests should go elsewhere; empty if every model answers that does not wait for its first request."""
         if self.is_draining:
             return "the server is stopping"
         errors, total = self.manager.errors(), sum(not model.on_demand for model in self.manager.models.values())
@@ -172,7 +188,9 @@ def _check_outputs(signature: Signature, names: Sequence[str]) -> None:
     """Checks the names of an output filter: they exist, none twice."""
     for name in names:
         if name not in signature.outputs:
-            raise invalid(f"output tensor alias not found in signature: {name} Outputs expected to be in the set "
-                          f"{{{','.join(signature.outputs)}}}.")
+            raise invalid(
+                f"output tensor alias not found in signature: {name} Outputs expected to be in the set "
+                f"{{{','.join(signature.outputs)}}}."
+            )
     if len(set(names)) < len(names):
         raise invalid(f"duplicate output tensor alias: {','.join(names)}")

@@ -49,22 +49,28 @@ class Signature:
         # Sparse and composite tensors have no single name to feed.
         self.is_dense = bool(self.outputs) and all(
             info.WhichOneof("encoding") == "name"
-            for info in [*definition.inputs.values(), *definition.outputs.values()])
+            for info in [*definition.inputs.values(), *definition.outputs.values()]
+        )
         self.is_batched = bool(self.inputs) and all(
-            spec.has_rows for spec in [*self.inputs.values(), *self.outputs.values()])
-        self._call = session.make_callable(
-            [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
-            accept_options=True) if self.is_dense else None
+            spec.has_rows for spec in [*self.inputs.values(), *self.outputs.values()]
+        )
+        self._call = (
+            session.make_callable(
+                [spec.tensor for spec in self.outputs.values()],
+                feed_list=[spec.tensor for spec in self.inputs.values()],
+                accept_options=True,
+            )
+            if self.is_dense
+            else None
+        )
         self.computed_by: Run | None = None  # in place of the graph (`engines`)
         # for small operations alone, which take less than to hand them to another thread
         self.in_callers_thread = False
         self._counted = {
-            output: str(how["counted_by"])
-            for output, how in (padded or {}).items() if "counted_by" in how
+            output: str(how["counted_by"]) for output, how in (padded or {}).items() if "counted_by" in how
         }
         self._as_wide = {
-            output: str(how["as_wide_as"])
-            for output, how in (padded or {}).items() if "counted_by" not in how
+            output: str(how["as_wide_as"]) for output, how in (padded or {}).items() if "counted_by" not in how
         }
         outputs = [*self._counted, *self._counted.values(), *self._as_wide]
         for places, names in ((self.outputs, outputs), (self.inputs, [*self._as_wide.values()])):
@@ -75,7 +81,7 @@ class Signature:
         """Returns the outputs of a request's rows, of a batch with other requests, as if the request had been alone."""
         widths = {name: int(np.max(outputs[count], initial=0)) for name, count in self._counted.items()}
         widths |= {name: inputs[key].shape[1] for name, key in self._as_wide.items()}
-        return {name: array[:, :widths[name]] if name in widths else array for name, array in outputs.items()}
+        return {name: array[:, : widths[name]] if name in widths else array for name, array in outputs.items()}
 
     def run(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that fit the signature, as `run_graph` does."""
@@ -94,8 +100,9 @@ class Signature:
             timeout = int(1000 * (deadline - time.monotonic()))
             if timeout <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded before the run")
-            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout,
-                                              inter_op_thread_pool=-1 if self.in_callers_thread else 0)
+            options = tf.compat.v1.RunOptions(
+                timeout_in_ms=timeout, inter_op_thread_pool=-1 if self.in_callers_thread else 0
+            )
         try:
             values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:
@@ -128,8 +135,11 @@ class LoadedGraph:
         except BaseException as error:
             self.session.close()
             raise _as_reported(error, folder) from None
-        self.definitions = {key: definition for key, definition in meta_graph.signature_def.items()
-                            if not key.startswith("__saved_model")}
+        self.definitions = {
+            key: definition
+            for key, definition in meta_graph.signature_def.items()
+            if not key.startswith("__saved_model")
+        }
 
     def release(self) -> None:
         """Ends the use by one of the users; runs of the last one that are under way are cancelled."""
@@ -148,8 +158,16 @@ class Servable:
     `task`, it is one of those in the folder, whose signature is the default here. The `graph` may be loaded already.
     """
 
-    def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
-                 batching: BatchingParameters | None = None, task: str = "", graph: LoadedGraph | None = None):
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        folder: str,
+        session_config: tf.compat.v1.ConfigProto | None = None,
+        batching: BatchingParameters | None = None,
+        task: str = "",
+        graph: LoadedGraph | None = None,
+    ):
         self.copies: list[str] = []  # that are removed at the end
         self.name, self.version, self.batching, self.task = name, version, batching, task
         assets = assets_of(folder, task)
@@ -164,12 +182,13 @@ class Servable:
                 raise ValueError(f"{folder}: expected the task {task}, got one with {', '.join(definitions)}")
             definitions = {DEFAULT_SIGNATURE: definitions[task]} if task else definitions
             padded = read_padded(assets)
-            self.signatures = {key: Signature(key, definition, self.graph.session, padded.get(key))
-                               for key, definition in definitions.items()}
+            self.signatures = {
+                key: Signature(key, definition, self.graph.session, padded.get(key))
+                for key, definition in definitions.items()
+            }
             # No client may ask for split signatures: nothing checks what the second takes.
             self.split_signatures = {
-                key: self.signatures.pop(key)
-                for key in _names_of_split_signatures(self.signatures)
+                key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)
             }
             for signature in self.split_signatures.values():
                 signature.in_callers_thread = True
@@ -194,6 +213,7 @@ class Servable:
         rewrites the graph of each signature for seconds, in which it runs no other.
         """
         from tensorflow_serving.apis import prediction_log_pb2
+
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
             return 0
@@ -205,8 +225,11 @@ class Servable:
                 request.model_spec.signature_name = "" if self.task else request.model_spec.signature_name
                 requests.append((f"{path}: request {len(requests) + 1}", request))
         if others_later:
-            self._warm_up_later = [(place, request) for place, request in requests
-                                   if request.model_spec.signature_name not in ("", DEFAULT_SIGNATURE)]
+            self._warm_up_later = [
+                (place, request)
+                for place, request in requests
+                if request.model_spec.signature_name not in ("", DEFAULT_SIGNATURE)
+            ]
         now = [named for named in requests if named not in self._warm_up_later]
         for place, request in now:
             self._warm_up_by(place, request)
@@ -250,8 +273,11 @@ def _as_reported(error: BaseException, folder: str) -> BaseException:
 
 def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]:
     """Returns the names of the signatures that are the two parts of another."""
-    pairs = [(name, FINISH + name.removeprefix(PREPARE)) for name, signature in signatures.items()
-             if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}]
+    pairs = [
+        (name, FINISH + name.removeprefix(PREPARE))
+        for name, signature in signatures.items()
+        if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}
+    ]
     return [name for pair in pairs if pair[1] in signatures for name in pair]
 
 
@@ -267,8 +293,9 @@ def read_padded(folder: str) -> dict[str, Padded]:
             raise ValueError
         with open(path, encoding="utf-8") as file:
             padded = json.load(file)
-        if not all(how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values()
-                   for how in outputs.values()):
+        if not all(
+            how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values() for how in outputs.values()
+        ):
             raise ValueError
         return padded
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -41,8 +41,9 @@ class Server:
         """
         try:
             await self.ports.open()
-            LOG.info("listening, with %s: %s", ", ".join(model.name for model in self.options.models),
-                     self.ports.addresses())
+            LOG.info(
+                "listening, with %s: %s", ", ".join(model.name for model in self.options.models), self.ports.addresses()
+            )
             module = await asyncio.to_thread(importlib.import_module, "official_bert.server.services")
             gc.freeze()  # a search for garbage, during which no request goes on, leaves out what was imported
             self.services = services = module.Services(self.options, self.ports.connections)
@@ -77,8 +78,11 @@ class Server:
         await starting
         started(self)
         await waiting
-        LOG.info("stopping: %d running requests are answered first, for %g s at most",
-                 self.services.handler.in_flight if self.services else 0, self.options.drain_seconds)
+        LOG.info(
+            "stopping: %d running requests are answered first, for %g s at most",
+            self.services.handler.in_flight if self.services else 0,
+            self.options.drain_seconds,
+        )
         end = threading.Timer(self.options.drain_seconds + LEAVING_SECONDS, _leave)
         end.daemon = True
         end.start()

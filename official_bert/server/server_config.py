@@ -18,15 +18,24 @@ PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, besi
 _NUMBER = ".google.protobuf.Int64Value"
 # TF Serving's messages, which its Python package does not hold. Only names and types matter in text form.
 _MESSAGES = MessagePool(
-    "serving", {
+    "serving",
+    {
         "BatchingParameters": {
-            "max_batch_size": _NUMBER, "batch_timeout_micros": _NUMBER, "max_enqueued_batches": _NUMBER,
-            "num_batch_threads": _NUMBER, "thread_pool_name": ".google.protobuf.StringValue",
-            "max_execution_batch_size": _NUMBER, "enable_large_batch_splitting": ".google.protobuf.BoolValue",
-            "allowed_batch_sizes": "int64*", "pad_variable_length_inputs": "bool"
-        }, "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
-        "PrometheusConfig": {"enable": "bool", "path": "string"}
-    }, one_of={})
+            "max_batch_size": _NUMBER,
+            "batch_timeout_micros": _NUMBER,
+            "max_enqueued_batches": _NUMBER,
+            "num_batch_threads": _NUMBER,
+            "thread_pool_name": ".google.protobuf.StringValue",
+            "max_execution_batch_size": _NUMBER,
+            "enable_large_batch_splitting": ".google.protobuf.BoolValue",
+            "allowed_batch_sizes": "int64*",
+            "pad_variable_length_inputs": "bool",
+        },
+        "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
+        "PrometheusConfig": {"enable": "bool", "path": "string"},
+    },
+    one_of={},
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class ServedModelConfig:
         numbers = sorted(set(versions))
         if self.policy == "specific":
             return [version for version in numbers if version in self.specific]
-        return numbers if self.policy == "all" else numbers[-self.latest:]
+        return numbers if self.policy == "all" else numbers[-self.latest :]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,7 @@ def each_task(model: ServedModelConfig, tasks: Iterable[str]) -> list[ServedMode
 def read_models(path: str) -> list[ServedModelConfig]:
     """Reads a `--model_config_file`. Raises ValueError naming file and line."""
     from tensorflow_serving.config import model_server_config_pb2
+
     parsed = _parse(path, model_server_config_pb2.ModelServerConfig())
     models = []
     for number, entry in enumerate(parsed.model_config_list.config, 1):
@@ -109,9 +119,16 @@ def read_models(path: str) -> list[ServedModelConfig]:
             raise ValueError(f"{place}: expected a name and a base_path")
         if entry.model_platform not in ("", "tensorflow"):
             raise ValueError(
-                f"{place} ({entry.name}): expected model_platform 'tensorflow', got {entry.model_platform!r}")
-        models.append(ServedModelConfig(name=entry.name, base_path=entry.base_path, labels=dict(entry.version_labels),
-                                        **_policy(entry.model_version_policy, place)))
+                f"{place} ({entry.name}): expected model_platform 'tensorflow', got {entry.model_platform!r}"
+            )
+        models.append(
+            ServedModelConfig(
+                name=entry.name,
+                base_path=entry.base_path,
+                labels=dict(entry.version_labels),
+                **_policy(entry.model_version_policy, place),
+            )
+        )
     if not models or len({model.name for model in models}) < len(models):
         raise ValueError(f"{path}: expected models of different names, got {[model.name for model in models]}")
     return models

@@ -50,8 +50,9 @@ class Services:
             batcher = Batcher(options.batching, metrics, options.limits, options.run_cost)
         reader = RequestReader(options.limits, predict_pb2.PredictRequest)
         self.handler = RequestHandler(self.manager, batcher, options.limits, metrics, reader, options.max_run_seconds)
-        self.rest = RestService(self.handler, connections, options.metrics_path, options.timeout_seconds,
-                                options.default_model)
+        self.rest = RestService(
+            self.handler, connections, options.metrics_path, options.timeout_seconds, options.default_model
+        )
         # In the reverse of this order it is taken down again: the models last.
         self._stack.callback(self.manager.close, 0)  # no request is left that would use them
         if batcher is not None:
@@ -62,10 +63,12 @@ class Services:
         """Returns what adds each service to a gRPC server."""
         return [
             lambda server: prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-                PredictionService(self.handler), server),
+                PredictionService(self.handler), server
+            ),
             lambda server: model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-                ModelService(self.handler), server),
-            lambda server: server.add_generic_rpc_handlers([InferenceService(self.handler).handlers()])
+                ModelService(self.handler), server
+            ),
+            lambda server: server.add_generic_rpc_handlers([InferenceService(self.handler).handlers()]),
         ]
 
     async def load(self) -> None:
@@ -94,11 +97,20 @@ class Services:
 
     def _load(self, name: str, version: int, folder: str) -> Servable:
         started = time.monotonic()
-        config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
-                                          inter_op_parallelism_threads=self.options.inter_op_threads)
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=self.options.intra_op_threads,
+            inter_op_parallelism_threads=self.options.inter_op_threads,
+        )
         graph = self._graph(folder, config)
-        servable = Servable(name, version, folder_here := graph.folder, config, self._batching_of(graph.folder),
-                            self.manager.models[name].task, graph)
+        servable = Servable(
+            name,
+            version,
+            folder_here := graph.folder,
+            config,
+            self._batching_of(graph.folder),
+            self.manager.models[name].task,
+            graph,
+        )
         try:
             if self.options.engine:
                 engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
@@ -109,8 +121,14 @@ class Services:
         except BaseException:
             servable.close()
             raise
-        LOG.info("%s version %d: loaded in %.1f s, %d warm-up requests in %.1f s", name, version, loaded - started,
-                 count, time.monotonic() - loaded)
+        LOG.info(
+            "%s version %d: loaded in %.1f s, %d warm-up requests in %.1f s",
+            name,
+            version,
+            loaded - started,
+            count,
+            time.monotonic() - loaded,
+        )
         return servable
 
     def _graph(self, folder: str, config: tf.compat.v1.ConfigProto) -> LoadedGraph:
@@ -123,8 +141,7 @@ class Services:
         return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:
-        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching.
-        """
+        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching."""
         if self.options.batching is None or not self.options.per_model_batching:
             return self.options.batching
         path = os.path.join(folder, PER_MODEL_BATCHING_FILE)

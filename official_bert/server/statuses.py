@@ -4,24 +4,26 @@ import types
 from collections.abc import Mapping
 
 # In the order of gRPC's numbers, from 1.
-HTTP_STATUS: Mapping[str, int] = types.MappingProxyType({
-    "CANCELLED": 499,
-    "UNKNOWN": 500,
-    "INVALID_ARGUMENT": 400,
-    "DEADLINE_EXCEEDED": 504,
-    "NOT_FOUND": 404,
-    "ALREADY_EXISTS": 409,
-    "PERMISSION_DENIED": 403,
-    "RESOURCE_EXHAUSTED": 429,
-    "FAILED_PRECONDITION": 400,
-    "ABORTED": 409,
-    "OUT_OF_RANGE": 400,
-    "UNIMPLEMENTED": 501,
-    "INTERNAL": 500,
-    "UNAVAILABLE": 503,
-    "DATA_LOSS": 500,
-    "UNAUTHENTICATED": 401,
-})
+HTTP_STATUS: Mapping[str, int] = types.MappingProxyType(
+    {
+        "CANCELLED": 499,
+        "UNKNOWN": 500,
+        "INVALID_ARGUMENT": 400,
+        "DEADLINE_EXCEEDED": 504,
+        "NOT_FOUND": 404,
+        "ALREADY_EXISTS": 409,
+        "PERMISSION_DENIED": 403,
+        "RESOURCE_EXHAUSTED": 429,
+        "FAILED_PRECONDITION": 400,
+        "ABORTED": 409,
+        "OUT_OF_RANGE": 400,
+        "UNIMPLEMENTED": 501,
+        "INTERNAL": 500,
+        "UNAVAILABLE": 503,
+        "DATA_LOSS": 500,
+        "UNAUTHENTICATED": 401,
+    }
+)
 
 MOST_CHARACTERS = 1000
 
@@ -34,8 +36,10 @@ class RequestError(Exception):
 
     def __init__(self, code: str, message: str):
         message = message.encode("utf-8", "replace").decode("utf-8")  # JSON may quote half a character
-        self.code, self.message = code, message if len(
-            message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "..."
+        self.code, self.message = (
+            code,
+            message if len(message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "...",
+        )
         super().__init__(self.message)
 
 

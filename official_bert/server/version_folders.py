@@ -24,8 +24,7 @@ def tasks_of(base_path: str) -> list[str]:
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone.
-    """
+    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
     entries = []
     for path in files.files_below(folder):
         try:
@@ -54,8 +53,11 @@ def find_models(folder: str) -> Mapping[str, str]:
     """
     if not files.is_folder(folder):
         raise ValueError(f"--models={folder}: no such folder")
-    bases = {files.folder_of(files.folder_of(path)) for path in files.files_below(folder)
-             if os.path.basename(path) in MODEL_FILES and not re.search(UNFINISHED, path.removeprefix(folder))}
+    bases = {
+        files.folder_of(files.folder_of(path))
+        for path in files.files_below(folder)
+        if os.path.basename(path) in MODEL_FILES and not re.search(UNFINISHED, path.removeprefix(folder))
+    }
     models: dict[str, str] = {}
     for base in sorted(base for base in bases if model_versions(base)):
         name = _name_of(base)
@@ -68,13 +70,15 @@ def find_models(folder: str) -> Mapping[str, str]:
             raise ValueError(
                 f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename "
                 f"a "
-                "folder, or name them in a --model_config_file")
+                "folder, or name them in a --model_config_file"
+            )
         models[name] = base
     if not models:
         raise ValueError(
             f"--models={folder}: expected exported models below it, as run_export writes them "
             f"(NAME/text/1/saved_model.pb), "
-            "got none")
+            "got none"
+        )
     return dict(sorted(models.items()))
 
 

@@ -29,9 +29,14 @@ def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
     """Returns the claims that all inputs have as many rows as the first."""
     first, *other_names = inputs
-    return [(tf.equal(tf.shape(inputs[name])[0],
-                      tf.shape(inputs[first])[0]), f"{name}: expected as many rows as {first} has",
-             [tf.shape(inputs[name])[0]]) for name in other_names]
+    return [
+        (
+            tf.equal(tf.shape(inputs[name])[0], tf.shape(inputs[first])[0]),
+            f"{name}: expected as many rows as {first} has",
+            [tf.shape(inputs[name])[0]],
+        )
+        for name in other_names
+    ]
 
 
 def require(claims: Sequence[Claim], then: Any) -> Any:
@@ -54,9 +59,13 @@ def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
     return match[1].replace("] [", " ") if match else None
 
 
-def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: Int[Any, " R"], tokens_at_once: int,
-              results: Mapping[str, tf.TensorSpec],
-              few: Few | None = None) -> tuple[dict[str, tf.Tensor], Int[Any, " R"]]:
+def in_groups(
+    compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]],
+    lengths: Int[Any, " R"],
+    tokens_at_once: int,
+    results: Mapping[str, tf.TensorSpec],
+    few: Few | None = None,
+) -> tuple[dict[str, tf.Tensor], Int[Any, " R"]]:
     """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in
     the groups.
 
@@ -76,17 +85,21 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
             compute_few = as_function(compute)
         compute = as_function(compute) if few else compute_few
 
-    def run(first: tf.Tensor, index: tf.Tensor,
-            arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
+    def run(
+        first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
         values = compute(order[first:last])
         return last, index + 1, [array.write(index, values[name]) for name, array in zip(results, arrays)]
 
     def in_turn() -> list[tf.Tensor]:
-        arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False)
-                  for spec in results.values()]
-        *_, arrays = tf.while_loop(lambda first, *_: first < total, run,
-                                   [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
+        arrays = [
+            tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False)
+            for spec in results.values()
+        ]
+        *_, arrays = tf.while_loop(
+            lambda first, *_: first < total, run, [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1
+        )
         return [array.concat() for array in arrays]
 
     def at_once() -> list[tf.Tensor]:
@@ -94,6 +107,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
         are_few = (tokens > 0) & (tokens <= MOST_FEW)
         computed = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
         return [computed[name] for name in results]
+
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
     # TensorFlow's cost model forgets the rank of what a `cond` returns, and warns of a softmax of unknown rank.
     return {name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(results.items(), values)}, order
@@ -110,17 +124,22 @@ def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, 
     def cut(first: tf.Tensor, sizes: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
         size = _group_size(ordered[first:], tokens_at_once)
         return first + size, sizes.write(sizes.size(), size)
+
     sizes = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[])
     _, sizes = tf.while_loop(lambda first, _: first < total, cut, [tf.constant(0), sizes], parallel_iterations=1)
     return order, sizes.stack()
 
 
 def as_function(
-        compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it.
-    """
-    return tf.function(compute, autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)],
-                       experimental_attributes={"_noinline": True}).get_concrete_function()
+    compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]],
+) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
+    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it."""
+    return tf.function(
+        compute,
+        autograph=False,
+        input_signature=[tf.TensorSpec([None], tf.int32)],
+        experimental_attributes={"_noinline": True},
+    ).get_concrete_function()
 
 
 def _group_size(lengths: Int[Any, " rows"], tokens_at_once: int) -> Int[Any, ""]:
@@ -135,12 +154,13 @@ def _group_size(lengths: Int[Any, " rows"], tokens_at_once: int) -> Int[Any, ""]
 
     def cut(part: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         first = tf.range(1, part + 1)
-        saved = (part - first) * (lengths[0] - lengths[1:part + 1])
+        saved = (part - first) * (lengths[0] - lengths[1 : part + 1])
         best = tf.argmax(saved, output_type=tf.int32)
         return tf.where(saved[best] > GROUP_COST, best + 1, part), part
 
-    size, _ = tf.while_loop(lambda part, before: (part > 1) & (part < before), cut, [rows, rows + 1],
-                            parallel_iterations=1)
+    size, _ = tf.while_loop(
+        lambda part, before: (part > 1) & (part < before), cut, [rows, rows + 1], parallel_iterations=1
+    )
     at_once = tf.maximum(tokens_at_once // tf.maximum(lengths[0], 1), 1)
     parts = tf.maximum((size + at_once - 1) // at_once, 1)
     return (size + parts - 1) // parts  # parts of equal size, not a small one at the end

@@ -13,9 +13,12 @@ def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
     """Returns what a model was trained for, its language and its size."""
     settings = served.encoder.settings
     return {
-        "task": config.task, "language": language_of(served.tokenizer.tokens), "layers": settings["num_hidden_layers"],
-        "hidden_size": settings["hidden_size"], "weights": int(served.model.count_params()),
-        "max_seq_length": served.max_seq_length
+        "task": config.task,
+        "language": language_of(served.tokenizer.tokens),
+        "layers": settings["num_hidden_layers"],
+        "hidden_size": settings["hidden_size"],
+        "weights": int(served.model.count_params()),
+        "max_seq_length": served.max_seq_length,
     }
 
 
@@ -25,10 +28,11 @@ def language_of(tokens: Iterable[str]) -> str:
     Words are classified a hundred at a time in their order, which is that of their frequency or of the alphabet.
     """
     import py3langid
+
     words = [token.lstrip("▁Ġ") for token in tokens if not token.startswith("##")]
     words = [word for word in words if word.isalpha() and (len(word) > 2 or not word.isascii())]
-    parts = [" ".join(words[first:first + WORDS]) for first in range(0, len(words) - WORDS + 1, WORDS)]
+    parts = [" ".join(words[first : first + WORDS]) for first in range(0, len(words) - WORDS + 1, WORDS)]
     if len(parts) < LEAST_PARTS:
         return ""
-    (language, count), = collections.Counter(py3langid.classify(part)[0] for part in parts).most_common(1)
+    ((language, count),) = collections.Counter(py3langid.classify(part)[0] for part in parts).most_common(1)
     return language if count >= SHARE * len(parts) else ""

@@ -9,8 +9,9 @@ from jaxtyping import Int, Shaped
 from official_bert.serving.bounds import Claim, in_range, require
 
 
-def parse_inputs(serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
-                   num_choices: int = 1) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+def parse_inputs(
+    serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int], num_choices: int = 1
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name;
     and the length [B] of each Example's list for those that are lists.
 
@@ -19,19 +20,27 @@ def parse_inputs(serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSp
     """
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
     claims = [
-        claim for name, spec in inputs.items() if spec.shape.rank > 1 for claim in _claims(
-            name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)
+        claim
+        for name, spec in inputs.items()
+        if spec.shape.rank > 1
+        for claim in _claims(
+            name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1
+        )
     ]
     claims += [
-        in_range(f"{name}: expected numbers from", getattr(parsed[name], "values", parsed[name]), spec.dtype.min,
-                 spec.dtype.max)
+        in_range(
+            f"{name}: expected numbers from",
+            getattr(parsed[name], "values", parsed[name]),
+            spec.dtype.min,
+            spec.dtype.max,
+        )
         # an Example has int64: a cast would make 2^32 + 7 a 7
-        for name, spec in inputs.items() if spec.dtype.is_integer
+        for name, spec in inputs.items()
+        if spec.dtype.is_integer
     ]
     parsed = require(claims, parsed)
     lengths = {
-        name: tf.cast(parsed[name].row_lengths(), tf.int32)
-        for name, spec in inputs.items() if spec.shape.rank > 1
+        name: tf.cast(parsed[name].row_lengths(), tf.int32) for name, spec in inputs.items() if spec.shape.rank > 1
     }
     return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}, lengths
 
@@ -42,7 +51,7 @@ def _claims(name: str, lengths: Int[Any, " B"], most: int, rows: int) -> list[Cl
     """
     return [
         in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
-        (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths])
+        (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths]),
     ]
 
 

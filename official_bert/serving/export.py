@@ -67,13 +67,19 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     hold the model or does not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
-    refuse_unused("--constant_weights", bool(options.constant_weights), False, "saved_model in --format", "saved_model"
-                  in options.formats)
+    refuse_unused(
+        "--constant_weights",
+        bool(options.constant_weights),
+        False,
+        "saved_model in --format",
+        "saved_model" in options.formats,
+    )
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
         raise ValueError(
             f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; "
             f"without it, "
-            "weights are variables")
+            "weights are variables"
+        )
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(
             f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got "
@@ -86,9 +92,20 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         folder = os.path.join(temporary, "assets")
         assets = write_assets(served, config, pathlib.Path(folder), options.precision)
         return [
-            f"{targets[form]}: " + (_write(served, form, os.path.join(temporary, form), assets, weights, options) if
-                                    form in FORMS else write_format(served, config, form, os.path.join(
-                                        temporary, form), folder, version=version, options=options.other_formats))
+            f"{targets[form]}: "
+            + (
+                _write(served, form, os.path.join(temporary, form), assets, weights, options)
+                if form in FORMS
+                else write_format(
+                    served,
+                    config,
+                    form,
+                    os.path.join(temporary, form),
+                    folder,
+                    version=version,
+                    options=options.other_formats,
+                )
+            )
             for form in forms
         ]
 
@@ -98,8 +115,12 @@ def new_version(options: ExportOptions, forms: Sequence[str]) -> tuple[int, dict
     version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in forms}
     # TF Serving reads 01 as 1 too.
-    spelled = [os.path.join(options.output, form, name) for form in forms
-               for number, name in list_versions(os.path.join(options.output, form)).items() if number == version]
+    spelled = [
+        os.path.join(options.output, form, name)
+        for form in forms
+        for number, name in list_versions(os.path.join(options.output, form)).items()
+        if number == version
+    ]
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     return version, targets
@@ -108,9 +129,11 @@ def new_version(options: ExportOptions, forms: Sequence[str]) -> tuple[int, dict
 @contextlib.contextmanager
 def published(output: str, targets: dict[str, str]) -> Iterator[str]:
     """Gives a temporary folder to write each form of a version into, by its name; at the end they get their places."""
-    with (made_folder(output),
-          tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(output) else output) as temporary,
-          full_disk_names(output, temporary)):
+    with (
+        made_folder(output),
+        tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(output) else output) as temporary,
+        full_disk_names(output, temporary),
+    ):
         yield temporary
         # the SavedModels last: a server looks for the others when it loads one
         for form, target in reversed(targets.items()):
@@ -129,8 +152,12 @@ def has_constants(served: ServedModel, options: ExportOptions) -> bool:
 
 def next_version(output: str) -> int:
     """Returns the number above the highest version that `output` holds in any form."""
-    return max((version for form in (*FORMS, *FORMATS)
-                for version in list_versions(os.path.join(output, form))), default=0) + 1
+    return (
+        max(
+            (version for form in (*FORMS, *FORMATS) for version in list_versions(os.path.join(output, form))), default=0
+        )
+        + 1
+    )
 
 
 def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
@@ -138,13 +165,17 @@ def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, prec
     returns their paths. Raises ValueError for labels that are no lines.
     """
     if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
-        raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
-                         "tools/convert_checkpoint.py --labels, gives others")
+        raise ValueError(
+            f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
+            "tools/convert_checkpoint.py --labels, gives others"
+        )
     folder.mkdir(parents=True)
     vocabulary = loading.stored_name(served.tokenizer.vocab_file)
     (folder / vocabulary).write_bytes(loading.content_of(served.tokenizer.vocab_file))
-    save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
-                str(folder / CONFIG_FILE))
+    save_config(
+        dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
+        str(folder / CONFIG_FILE),
+    )
     (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
     (folder / ABOUT_FILE).write_text(json.dumps(describe_model(served, config)), encoding="utf-8")
     if served.labels:
@@ -152,8 +183,9 @@ def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, prec
     return sorted(map(str, folder.iterdir()))
 
 
-def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights,
-           options: ExportOptions) -> str:
+def _write(
+    served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions
+) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
     padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
@@ -168,22 +200,33 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
             signatures |= split_signatures(served, answers, inputs)
     tokenizers = [served.tokenizer] if form == "text" else []
     samples = sample_requests(served, inputs, options)
-    requests = [request for sample in samples for request in (("serving_default", sample), (
-        "examples", {"inputs": warmup.to_examples(sample)}))]
+    requests = [
+        request
+        for sample in samples
+        for request in (("serving_default", sample), ("examples", {"inputs": warmup.to_examples(sample)}))
+    ]
     about = save(folder, signatures, weights.variables, tokenizers, assets, requests, options)
     return f"{', '.join(inputs)} -> {', '.join(signatures['serving_default'].structured_outputs)}; {about}"
 
 
-def sample_requests(served: ServedModel, inputs: Mapping[str, tf.TensorSpec],
-                    options: ExportOptions) -> list[dict[str, Any]]:
+def sample_requests(
+    served: ServedModel, inputs: Mapping[str, tf.TensorSpec], options: ExportOptions
+) -> list[dict[str, Any]]:
     """Returns a plausible request of each of the batch sizes for a signature."""
-    return [warmup.sample_inputs(inputs, size, options.num_choices, served.max_seq_length)
-            for size in options.batch_sizes]
+    return [
+        warmup.sample_inputs(inputs, size, options.num_choices, served.max_seq_length) for size in options.batch_sizes
+    ]
 
 
-def save(folder: str, signatures: Mapping[str, Any], variables: Sequence[tf.Variable],
-         tokenizers: Sequence[AnyGraphTokenizer], assets: Sequence[str],
-         requests: Sequence[tuple[str, Mapping[str, Any]]], options: ExportOptions) -> str:
+def save(
+    folder: str,
+    signatures: Mapping[str, Any],
+    variables: Sequence[tf.Variable],
+    tokenizers: Sequence[AnyGraphTokenizer],
+    assets: Sequence[str],
+    requests: Sequence[tuple[str, Mapping[str, Any]]],
+    options: ExportOptions,
+) -> str:
     """Writes a SavedModel, its warm-up `requests` to signatures, and what a server needs to batch them; returns the
     number of the requests and the ops that are not TensorFlow's own.
     """
@@ -195,8 +238,11 @@ def save(folder: str, signatures: Mapping[str, Any], variables: Sequence[tf.Vari
     tf.saved_model.save(holder, folder, signatures=signatures)
     if requests:
         warmup.write_requests(folder, os.path.basename(normal(options.output)), requests)
-    inputs = {name: spec for signature in signatures.values()
-              for name, spec in signature.structured_input_signature[1].items()}
+    inputs = {
+        name: spec
+        for signature in signatures.values()
+        for name, spec in signature.structured_input_signature[1].items()
+    }
     if batches := batching_parameters(inputs, options.batch_sizes or WARMED_SIZES):
         pathlib.Path(folder, BATCHING_FILE).write_text(batches, encoding="utf-8")
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
@@ -213,11 +259,15 @@ def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequen
     """
     if any(spec.shape.rank != 1 for spec in inputs.values()):
         return ""
-    return "".join([
-        f"max_batch_size {{ value: {max(MOST_REQUEST_ROWS, *batch_sizes)} }}\n",
-        "batch_timeout_micros { value: 2000 }\n", "max_enqueued_batches { value: 100 }\n",
-        "enable_large_batch_splitting { value: true }\n", f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n"
-    ])
+    return "".join(
+        [
+            f"max_batch_size {{ value: {max(MOST_REQUEST_ROWS, *batch_sizes)} }}\n",
+            "batch_timeout_micros { value: 2000 }\n",
+            "max_enqueued_batches { value: 100 }\n",
+            "enable_large_batch_splitting { value: true }\n",
+            f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n",
+        ]
+    )
 
 
 def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
@@ -231,8 +281,7 @@ def write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec],
     what an input has.
     """
     by_name = {
-        output: {"as_wide_as" if counter in inputs else "counted_by": counter}
-        for output, counter in padded.items()
+        output: {"as_wide_as" if counter in inputs else "counted_by": counter} for output, counter in padded.items()
     }
     examples = {output: {"counted_by": _counter(counter, inputs)} for output, counter in padded.items()}
     folder.mkdir(exist_ok=True)
@@ -246,8 +295,13 @@ def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
     return f"num_{counter}" if counter in inputs else counter
 
 
-def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, Callable], longest: Mapping[str, int],
-                    num_choices: int, padded: Mapping[str, str] | None = None) -> dict:
+def make_signatures(
+    inputs: Mapping[str, tf.TensorSpec],
+    answers: Mapping[str, Callable],
+    longest: Mapping[str, int],
+    num_choices: int,
+    padded: Mapping[str, str] | None = None,
+) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
     Each further one of `answers`, to texts behind a prompt, has a signature of its name.
@@ -263,8 +317,11 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, C
         tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
         return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in counted}
 
-    prompted = {name: tf.function(function, autograph=False).get_concrete_function(**inputs)
-                for name, function in answers.items() if name != "serving_default"}
+    prompted = {
+        name: tf.function(function, autograph=False).get_concrete_function(**inputs)
+        for name, function in answers.items()
+        if name != "serving_default"
+    }
     return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
 
 
@@ -273,8 +330,10 @@ def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str,
     to have as many rows, and that to texts behind each of the prompts.
     """
     prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
-    return {name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
-            for name, function in {"serving_default": answer, **prompted}.items()}
+    return {
+        name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
+        for name, function in {"serving_default": answer, **prompted}.items()
+    }
 
 
 def foreign_ops(function: tf.types.experimental.ConcreteFunction) -> set[str]:

@@ -44,20 +44,26 @@ class FewRows:
     """
 
     def __init__(self, encoder: BertEncoder):
-        self._call, self._least = original(encoder,
-                                           "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
+        self._call, self._least = (
+            original(encoder, "call"),
+            LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0,
+        )
 
     def __call__(self, inputs: Mapping[str, Shaped[Any, "B ..."]], training: bool | None = None) -> dict[str, Any]:
         """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
         outputs = self._call(
-            {name: tf.pad(value, padding) if name in INPUTS_OF_TOKENS else value
-             for name, value in inputs.items()}, training=training)
-        of_tokens = {"embedding_output", "layer_outputs"
-                     } | ({"sequence_output"} if "output_positions" not in inputs else set())
-        return {name: tf.nest.map_structure(lambda rows: rows[:, :length], value) if name in of_tokens else value
-                for name, value in outputs.items()}
+            {name: tf.pad(value, padding) if name in INPUTS_OF_TOKENS else value for name, value in inputs.items()},
+            training=training,
+        )
+        of_tokens = {"embedding_output", "layer_outputs"} | (
+            {"sequence_output"} if "output_positions" not in inputs else set()
+        )
+        return {
+            name: tf.nest.map_structure(lambda rows: rows[:, :length], value) if name in of_tokens else value
+            for name, value in outputs.items()
+        }
 
 
 class SmallProducts:
@@ -77,10 +83,16 @@ class SmallProducts:
 class FewAttention(ServedAttention):
     """`ServedAttention` whose own products are in float64."""
 
-    def attend(self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
-               attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q H"]:
+    def attend(
+        self,
+        q: Float[Any, "B N Q H"],
+        k: Float[Any, "B N S H"],
+        v: Float[Any, "B N S H"],
+        attention_mask: Bool[Any, "B 1 #Q S"],
+        bias: Float[Any, "#B N #Q S"] | None,
+    ) -> Float[Any, "B N Q H"]:
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
-        scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32)                # [B,N,Q,S]
+        scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32)  # [B,N,Q,S]
         shares = tf.exp(tf.nn.log_softmax(self.masked(scores, attention_mask, bias)))
         return tf.cast(tf.matmul(tf.cast(shares, tf.float64), v), tf.float32)
 
@@ -97,8 +109,9 @@ class FewFeedForward:
         inner = np.zeros(first.shape[1], np.float32) if first_bias is None else first_bias
         share = np.zeros(second.shape[1], np.float32) if second_bias is None else second_bias / np.float32(pieces)
         parts = zip(np.split(first, pieces, axis=1), np.split(inner, pieces), np.split(second, pieces))
-        self._pairs = [(_product(values, kernel, bias), _product(values, other, share))
-                       for kernel, bias, other in parts]
+        self._pairs = [
+            (_product(values, kernel, bias), _product(values, other, share)) for kernel, bias, other in parts
+        ]
         self._activate: Callable = get_activation(layer.settings["hidden_act"])
 
     def __call__(self, rows: Float[Any, "T D"], training: bool | None = None) -> Float[Any, "T D"]:
@@ -112,6 +125,7 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
     def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:
         return SmallProducts(values, kernel, bias)
+
     for layer in encoder.transformer_layers:
         if encoder.attention is None and has_plain_attention(config):
             overrides[layer.attention, "call"] = FewAttention(layer.attention, make)
@@ -122,8 +136,11 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
 def _pieces(size: int, columns: int) -> int:
     """Returns into how many pieces of equal width `columns` of `size` weights are cut."""
-    return next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1)
-                if columns % pieces == 0) if columns else 1
+    return (
+        next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1) if columns % pieces == 0)
+        if columns
+        else 1
+    )
 
 
 def _product(values: Values, kernel: np.ndarray, bias: np.ndarray) -> Product:

@@ -1,5 +1,4 @@
-"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it.
-"""
+"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it."""
 
 import functools
 import os
@@ -26,8 +25,10 @@ def latest_version(folder: str) -> str:
     """
     if not (versions := list_versions(folder, ["saved_model.pb"])):
         names = list_names(folder)
-        raise ValueError(f"{folder}: expected a model that run_export wrote (VERSION/saved_model.pb), got "
-                         + (f"{names}" if names else "no such folder"))
+        raise ValueError(
+            f"{folder}: expected a model that run_export wrote (VERSION/saved_model.pb), got "
+            + (f"{names}" if names else "no such folder")
+        )
     return os.path.join(folder, versions[max(versions)])
 
 
@@ -54,8 +55,14 @@ class ModelFunction:
     and `assets` the files that describe it.
     """
 
-    def __init__(self, signature: Callable, owner: Any, place: str,
-                 prompted: Mapping[str, Callable[[], Callable]] | None = None, assets: str = ""):
+    def __init__(
+        self,
+        signature: Callable,
+        owner: Any,
+        place: str,
+        prompted: Mapping[str, Callable[[], Callable]] | None = None,
+        assets: str = "",
+    ):
         self.signature, self.owner, self.place, self.prompted = signature, owner, place, prompted or {}
         self.assets = assets
         self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
@@ -96,9 +103,14 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
         definition = saved_model_pb2.SavedModel.FromString(file.read())
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
-    named = {name: lambda signature=signature: signature for name, signature in saved_model.signatures.items()
-             if form == "text" and not task and name in PROMPT_NAMES
-             and list(signature.structured_input_signature[1]) == ["text"]}
+    named = {
+        name: lambda signature=signature: signature
+        for name, signature in saved_model.signatures.items()
+        if form == "text"
+        and not task
+        and name in PROMPT_NAMES
+        and list(signature.structured_input_signature[1]) == ["text"]
+    }
     signature = saved_model.signatures[task or "serving_default"]
     return ModelFunction(signature, saved_model, folder, named, assets_of(folder, task))
 
@@ -109,7 +121,8 @@ def function_of(served: ServedModel) -> ModelFunction:
     named = {
         name: functools.partial(
             tf.function(functools.partial(_prompted, served, prompt), autograph=False).get_concrete_function,
-            **served.text_inputs)
+            **served.text_inputs,
+        )
         for name, prompt in served.prompts.items()
     }
     return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model", named)

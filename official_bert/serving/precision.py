@@ -40,7 +40,8 @@ def policy_of(precision: Precision) -> Iterator[None]:
     if precision == "int8" and platform.machine().lower() not in X86:
         raise ValueError(
             f"--precision=int8: expected an x86 processor, which alone has TensorFlow's kernels for it, got "
-            f"{platform.machine()}; bfloat16 and float32 are computed everywhere")
+            f"{platform.machine()}; bfloat16 and float32 are computed everywhere"
+        )
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
@@ -59,8 +60,9 @@ class Weights(NamedTuple):
     few: Few | None
 
 
-def weights_in(precision: Precision, model: keras.Model, constants: bool = False,
-               values: Values | None = None) -> Weights:
+def weights_in(
+    precision: Precision, model: keras.Model, constants: bool = False, values: Values | None = None
+) -> Weights:
     """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
 
     Several models share the variables of `values` that are equal.
@@ -83,8 +85,9 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     tables, casts = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
-        if id(weight) not in computed and (kind != tf.float32 or values.are_shared
-                                           or (constants and id(weight) not in tables)):
+        if id(weight) not in computed and (
+            kind != tf.float32 or values.are_shared or (constants and id(weight) not in tables)
+        ):
             casts[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
     values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *casts}]
 
@@ -97,6 +100,7 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     def few() -> Iterator[None]:
         with values.few(), overridden(few_overrides), computing(removes_padding=False):
             yield
+
     return Weights(values.variables, scope, few if constants else None)
 
 
@@ -123,9 +127,18 @@ class _OtherValues(keras.StatelessScope):
 
 def _products(encoder: keras.Model) -> list[Dense]:
     """Returns the dense layers that multiply every row with weights."""
-    return [product for layer in encoder.transformer_layers for product in (
-        layer.attention.query, layer.attention.key, layer.attention.value, layer.attention.merge_heads,
-        layer.intermediate, layer.output_dense)]
+    return [
+        product
+        for layer in encoder.transformer_layers
+        for product in (
+            layer.attention.query,
+            layer.attention.key,
+            layer.attention.value,
+            layer.attention.merge_heads,
+            layer.intermediate,
+            layer.output_dense,
+        )
+    ]
 
 
 class Int8Product:
@@ -147,10 +160,18 @@ class Int8Product:
         integers = tf.bitcast(tf.cast(rows / step + 128.5, tf.uint8), tf.quint8)
         # The ranges say that integers mean themselves. They are part of what oneDNN compiles, so a call's own would be
         # compiled anew.
-        product = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(a=integers, min_a=0.0, max_a=255.0,
-                                                                  b=tf.bitcast(tf.constant(self.kernel), tf.qint8),
-                                                                  min_b=-127.0, max_b=127.0, bias=self.zero,
-                                                                  min_freezed_output=0.0, max_freezed_output=0.0,
-                                                                  Toutput=tf.float32, input_quant_mode="SCALED")
-        product = product * step * self.scale                                                      # [M,N]
+        product = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(
+            a=integers,
+            min_a=0.0,
+            max_a=255.0,
+            b=tf.bitcast(tf.constant(self.kernel), tf.qint8),
+            min_b=-127.0,
+            max_b=127.0,
+            bias=self.zero,
+            min_freezed_output=0.0,
+            max_freezed_output=0.0,
+            Toutput=tf.float32,
+            input_quant_mode="SCALED",
+        )
+        product = product * step * self.scale  # [M,N]
         return product if self.bias is None else tf.nn.bias_add(product, self.bias)

@@ -57,8 +57,7 @@ class Values:
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
-        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for.
-        """
+        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for."""
         self._are_constants = self.constants
         try:
             yield
@@ -88,6 +87,7 @@ class Values:
             if graph not in tensors:
                 tensors[graph] = tf.constant(value)
             return tensors[graph]
+
         return read
 
     def product(self, kernel: np.ndarray, bias: np.ndarray | None, dtype: tf.DType = tf.float32) -> Product:
@@ -97,6 +97,7 @@ class Values:
         def multiply(rows: tf.Tensor) -> tf.Tensor:
             result = tf.matmul(rows, weights())
             return result if added is None else tf.nn.bias_add(result, added())
+
         return multiply
 
 
@@ -115,9 +116,14 @@ def with_adapters(product: Product, parts: Sequence[tuple[Dense, float]], shift:
 
     def multiply(rows: tf.Tensor) -> tf.Tensor:
         read = rows if shift is None else rows + tf.cast(shift, rows.dtype)
-        added = [tf.zeros([tf.shape(rows)[0], layer.units], rows.dtype) if layer.adapter is None
-                 else layer.adapter(read) * factor for layer, factor in parts]
+        added = [
+            tf.zeros([tf.shape(rows)[0], layer.units], rows.dtype)
+            if layer.adapter is None
+            else layer.adapter(read) * factor
+            for layer, factor in parts
+        ]
         return product(rows) + tf.concat(added, 1)
+
     return multiply
 
 
@@ -135,17 +141,27 @@ class ServedAttention:
         scale, none = np.float32(layer.scale), np.zeros(self.width, np.float32)
         # A bias of zeros: TensorFlow's product with a bias keeps weights arranged, and the one without does not.
         query_bias = none if query_bias is None else query_bias * scale
-        self._kernels = {"query": (query * scale, query_bias), "keys and values": (
-            np.concatenate([key, value], axis=1), np.concatenate([none, none]))}
+        self._kernels = {
+            "query": (query * scale, query_bias),
+            "keys and values": (np.concatenate([key, value], axis=1), np.concatenate([none, none])),
+        }
         self._kernels["all"] = tuple(np.concatenate(parts, axis=-1) for parts in zip(*self._kernels.values()))
         self._parts = {"query": [(layer.query, layer.scale)], "keys and values": [(layer.key, 1.0), (layer.value, 1.0)]}
         self._parts["all"] = [part for parts in self._parts.values() for part in parts]
         self._make, self._products = make, dict[str, Product]()
-        self.merge = with_adapters(make(merge, None if merge_bias is None else merge_bias + value_bias @ merge),
-                                   [(layer.merge_heads, 1.0)], value_bias)
+        self.merge = with_adapters(
+            make(merge, None if merge_bias is None else merge_bias + value_bias @ merge),
+            [(layer.merge_heads, 1.0)],
+            value_bias,
+        )
 
-    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
-                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def __call__(
+        self,
+        x: Float[Any, "_ _ D"],
+        attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+        queries: Float[Any, "B Q D"] | None = None,
+        training: bool | None = None,
+    ) -> Float[Any, "_ _ D"]:
         """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
         Without padding, x, and without queries the result, is [1,T,D].
@@ -164,19 +180,26 @@ class ServedAttention:
             query_numbers, places = self._all(batch, count)
             q = tf.gather(self._heads_of(self._product("query"), queries), self._places(query_numbers, 0, 1))
             k, v = (tf.gather(rows, self._places(numbers, part, 2)) for part in range(2))
-        context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])   # [B*N*Q,H]
+        context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])  # [B*N*Q,H]
         merged = self.merge(tf.reshape(tf.gather(context, self._back(places, count)), [-1, self.width]))
         return tf.reshape(merged, tf.shape(query_rows))
 
-    def attend(self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
-               attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q H"]:
+    def attend(
+        self,
+        q: Float[Any, "B N Q H"],
+        k: Float[Any, "B N S H"],
+        v: Float[Any, "B N S H"],
+        attention_mask: Bool[Any, "B 1 #Q S"],
+        bias: Float[Any, "#B N #Q S"] | None,
+    ) -> Float[Any, "B N Q H"]:
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
-        scores = tf.matmul(q, k, transpose_b=True)                                    # [B,N,Q,S]
+        scores = tf.matmul(q, k, transpose_b=True)  # [B,N,Q,S]
         return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, attention_mask, bias)), v.dtype), v)
 
     @staticmethod
-    def masked(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "B 1 #Q S"],
-               bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q S"]:
+    def masked(
+        scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None
+    ) -> Float[Any, "B N Q S"]:
         """The scores, and a bias, of what is seen, in float32."""
         scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
         return scores + tf.where(attention_mask, 0.0, UNSEEN)
@@ -185,7 +208,7 @@ class ServedAttention:
         """Returns a product, which is made when a graph first needs it."""
         if self.is_shared and name != "all":
             whole, first = self._product("all"), 0 if name == "query" else self.width
-            return lambda rows: whole(rows)[:, first:first + self.width * len(self._parts[name])]
+            return lambda rows: whole(rows)[:, first : first + self.width * len(self._parts[name])]
         if name not in self._products:
             self._products[name] = with_adapters(self._make(*self._kernels[name]), self._parts[name])
         return self._products[name]
@@ -216,14 +239,20 @@ class ServedTables:
     """`Embeddings.call` with a table of the sums of rows of positions and segments."""
 
     def __init__(self, layer: Embeddings, values: Values, dtype: tf.DType):
-        positions, segments = (layer.read(name, slice(None)).numpy()
-                               for name in ("position_embeddings", "token_type_embeddings"))
+        positions, segments = (
+            layer.read(name, slice(None)).numpy() for name in ("position_embeddings", "token_type_embeddings")
+        )
         self.layer, self.longest = layer, len(positions)
         self.sums = values.keep((segments[:, None] + positions).reshape(-1, positions.shape[1]), dtype, is_table=True)
 
-    def __call__(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"],
-                 position_ids: Int[Any, "#B S"] | None = None, task_type_ids: Int[Any, "B S"] | None = None,
-                 training: bool | None = None) -> Float[Any, "B S D"]:
+    def __call__(
+        self,
+        input_ids: Int[Any, "B S"],
+        segment_ids: Int[Any, "B S"],
+        position_ids: Int[Any, "#B S"] | None = None,
+        task_type_ids: Int[Any, "B S"] | None = None,
+        training: bool | None = None,
+    ) -> Float[Any, "B S D"]:
         """input_ids, segment_ids, position_ids [B,S] (positions None: 0 to S-1) -> [B,S,D]."""
         del task_type_ids, training  # a model without tasks; false
         places = tf.range(tf.shape(input_ids)[1]) if position_ids is None else position_ids
@@ -240,8 +269,13 @@ def has_plain_attention(config: ModelConfig) -> bool:
     return not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG)
 
 
-def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
-                  attention: type[ServedAttention] = ServedAttention) -> tuple[Overrides, set[int]]:
+def served_layers(
+    encoder: BertEncoder,
+    make: MakeProduct,
+    values: Values,
+    dtype: tf.DType,
+    attention: type[ServedAttention] = ServedAttention,
+) -> tuple[Overrides, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do
     not read.
 

@@ -44,13 +44,12 @@ def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
-NO_LIMIT = 2 ** 30
+NO_LIMIT = 2**30
 Vectors = Literal["float32", "int8", "binary"]
 
 
 def _read_by(readers: str, limit: bool = False) -> Any:
-    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text.
-    """
+    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text."""
     return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
@@ -91,8 +90,9 @@ class ServingOptions:
     """Most tokens of windows that go through the model at once."""
     no_answer: bool | None = _read_by("question answering")
     """Whether there may be no answer; as trained."""
-    null_score_diff_threshold: Annotated[float, Constraint(
-        "a number", lambda value: not math.isnan(value))] | None = _read_by("question answering")
+    null_score_diff_threshold: Annotated[float, Constraint("a number", lambda value: not math.isnan(value))] | None = (
+        _read_by("question answering")
+    )
     """No answer is given if its score exceeds that of the best answer by more than this; as trained."""
     signature: str | None = _read_by("exported models of several tasks")
     """Task of an exported model of several."""
@@ -202,9 +202,16 @@ class ServedModel(tf.Module, abc.ABC):
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"] or 2}
         return [
             in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
-            *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
-              for name, shape in shapes.items() if name != "input_ids"),
-            *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items())
+            *(
+                (
+                    tf.reduce_all(tf.equal(shape, shapes["input_ids"])),
+                    f"{name}: expected the shape of input_ids",
+                    [shape],
+                )
+                for name, shape in shapes.items()
+                if name != "input_ids"
+            ),
+            *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items()),
         ]
 
     @staticmethod
@@ -224,7 +231,7 @@ class ServedModel(tf.Module, abc.ABC):
         """The answer without what fills it up to the length of the batch's longest, and without the numbers that count
         it.
         """
-        real = {name: answer[name][:answer[count]] for name, count in cls.padded_text.items()}
+        real = {name: answer[name][: answer[count]] for name, count in cls.padded_text.items()}
         return {name: real.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
 
     def run(
@@ -256,6 +263,7 @@ class ServedModel(tf.Module, abc.ABC):
         def run(group: tf.Tensor) -> Mapping[str, tf.Tensor]:
             longest = tf.reduce_max(tf.concat([tf.gather(lengths, group), [1]], 0))
             return compute({name: tf.gather(value, group)[:, :longest] for name, value in rows.items()}, group)
+
         return self.group(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Rows, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -275,8 +283,9 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns the answer to rows of ids, given the model's outputs for them."""
         return dict(outputs)
 
-    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None,
-             part: Part = "head") -> tuple[dict, tf.Tensor]:
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head"
+    ) -> tuple[dict, tf.Tensor]:
         """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut
         [B].
         """
@@ -297,8 +306,7 @@ def lengthened(results: Rows, length: Int[Any, ""]) -> dict[str, Shaped[Any, "B 
     last column.
     """
     return {
-        name: tf.gather(value, tf.minimum(tf.range(length),
-                                          tf.shape(value)[1] - 1), axis=1)
+        name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1)
         for name, value in results.items()
     }
 
@@ -313,8 +321,16 @@ class ServedWindows(ServedModel):
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
-                 max_windows: int = 256, tokens_at_once: int = 4096):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        *,
+        doc_stride: int = 128,
+        max_windows: int = 256,
+        tokens_at_once: int = 4096,
+    ):
         super().__init__(model, tokenizer, max_seq_length)
         self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
 
@@ -326,8 +342,9 @@ class ServedWindows(ServedModel):
         """
         windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
         count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))
-        claim = in_range(f"{name}: expected", count, 0, self.max_windows,
-                         f"windows of {self.max_seq_length} tokens over a text")
+        claim = in_range(
+            f"{name}: expected", count, 0, self.max_windows, f"windows of {self.max_seq_length} tokens over a text"
+        )
         return require([claim], windows)
 
 
@@ -344,55 +361,75 @@ class ServedEmbeddings(ServedModel):
     outputs = ("embedding", "token_count", "truncated")
     reads = ("pooling", "normalize", "dimensions", "vectors")
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int,
-                 pooling: Poolings = "mean", normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32",
-                 prompts: Mapping[str, str] | None = None, default_prompt: str = "", include_prompt: bool = True):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        pooling: Poolings = "mean",
+        normalize: bool = False,
+        dimensions: int = 0,
+        vectors: Vectors = "float32",
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str = "",
+        include_prompt: bool = True,
+    ):
         super().__init__(model, tokenizer, max_seq_length)
         self.layers = getattr(model, "vector_layers", ())
         if self.layers and len(poolings_of(pooling)) != len(poolings_of(model.settings["pooling"])):
             count = len(poolings_of(model.settings["pooling"]))
             raise ValueError(f"--pooling={pooling}: expected {count} poolings, which the layers behind them read")
-        width = getattr(model, "width", 0) if self.layers else vector_width(self.encoder.settings["hidden_size"],
-                                                                            pooling, ())
+        width = (
+            getattr(model, "width", 0)
+            if self.layers
+            else vector_width(self.encoder.settings["hidden_size"], pooling, ())
+        )
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
         self.prompts = prompts or {}
         self.default_prompt, self.include_prompt = default_prompt, include_prompt
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
         if vectors != "float32":
-            self.why_not_dense = (f"which step a number at the border of two has depends on the runtime "
-                                  f"(--vectors={vectors})")
+            self.why_not_dense = (
+                f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
+            )
         elif not include_prompt and (self.prompts or default_prompt):
-            self.why_not_dense = ("rows of ids do not say which tokens are a prompt's, which is not pooled "
-                                  "(options.include_prompt: false)")
+            self.why_not_dense = (
+                "rows of ids do not say which tokens are a prompt's, which is not pooled "
+                "(options.include_prompt: false)"
+            )
         if self.dimensions > width:
             raise ValueError(
-                f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
+                f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}"
+            )
         if vectors == "binary" and self.dimensions % 8:
             raise ValueError(f"--vectors=binary: expected a multiple of 8 numbers, got {self.dimensions}")
 
     def calibrate(self, texts: Sequence[str], at_once: int = 256) -> None:
-        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts.
-        """
+        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts."""
         if len(texts) < 2:
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
-        run = tf.function(lambda part: self._vectors_of_texts(part, self.default_prompt)["embedding"], autograph=False,
-                          input_signature=[tf.TensorSpec([None], tf.string)])
+        run = tf.function(
+            lambda part: self._vectors_of_texts(part, self.default_prompt)["embedding"],
+            autograph=False,
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
         parts = [
-            run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)
+            run(tf.constant(list(texts[start : start + at_once]))).numpy() for start in range(0, len(texts), at_once)
         ]
-        self.ranges = np.stack([
-            np.min([part.min(axis=0) for part in parts], axis=0),
-            np.max([part.max(axis=0) for part in parts], axis=0)
-        ])
+        self.ranges = np.stack(
+            [np.min([part.min(axis=0) for part in parts], axis=0), np.max([part.max(axis=0) for part in parts], axis=0)]
+        )
 
     def _vectors_of(self, inputs: Rows, prompt_tokens: int = 0) -> dict[str, Float[Any, "B D"]]:
         """Returns `embedding` [B,D], float32, of rows of ids, whose first `prompt_tokens` are not pooled."""
+
         def compute(part: Tensors, _: tf.Tensor) -> Mapping[str, tf.Tensor]:
             more = {PROMPT_TOKENS: tf.fill([tf.shape(part["input_ids"])[0], 1], prompt_tokens)} if prompt_tokens else {}
             return self.run_model(part, **more)
 
-        return self.run({name: inputs[name]
-                         for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute)
+        return self.run(
+            {name: inputs[name] for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute
+        )
 
     def _vectors_of_texts(self, texts: Shaped[Any, " B"], prompt: str) -> dict[str, Shaped[Any, "B ..."]]:
         """Returns `embedding` [B,D], float32, of texts behind a prompt, `token_count` [B] and `truncated` [B]."""
@@ -416,7 +453,7 @@ class ServedEmbeddings(ServedModel):
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `embedding` [G,D]."""
-        vectors = text_vectors(self.encoder, inputs, self.pooling, self.layers, training=False)[:, :self.dimensions]
+        vectors = text_vectors(self.encoder, inputs, self.pooling, self.layers, training=False)[:, : self.dimensions]
         return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
@@ -425,7 +462,8 @@ class ServedEmbeddings(ServedModel):
         if self.vectors == "int8":
             if self.ranges is None:
                 raise ValueError(
-                    "--vectors=int8: expected --calibration_file, whose texts give the range of each number")
+                    "--vectors=int8: expected --calibration_file, whose texts give the range of each number"
+                )
             low, high = self.ranges
             steps = (vectors - low) / np.maximum((high - low) / 255.0, 1e-12) - 128.0
             vectors = tf.cast(tf.clip_by_value(steps, -128.0, 127.0), tf.int8)
@@ -446,8 +484,8 @@ class ServedEmbeddings(ServedModel):
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the numbers."""
         return [
-            "  " + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number)
-                            for number in answer["embedding"])
+            "  "
+            + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number) for number in answer["embedding"])
         ]
 
 
@@ -457,8 +495,12 @@ def vector_settings(task: TaskBase) -> dict[str, Any]:
         return {}
     options = task.options
     return {
-        "pooling": options.pooling, "normalize": options.normalize, "dimensions": options.dimensions,
-        "include_prompt": options.include_prompt, "default_prompt": options.default_prompt, "prompts": options.prompts
+        "pooling": options.pooling,
+        "normalize": options.normalize,
+        "dimensions": options.dimensions,
+        "include_prompt": options.include_prompt,
+        "default_prompt": options.default_prompt,
+        "prompts": options.prompts,
     }
 
 

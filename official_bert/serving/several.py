@@ -56,8 +56,9 @@ class _SavedModel:
     def write(self, vocabulary: pathlib.Path, variables: list[tf.Variable], options: ExportOptions) -> str:
         """Writes the SavedModel; returns a line about it."""
         tokenizers = list(self.tokenizers.values()) if self.form == "text" else []
-        about = save(str(self.folder), self.signatures, variables, tokenizers, [str(vocabulary)], self.requests,
-                     options)
+        about = save(
+            str(self.folder), self.signatures, variables, tokenizers, [str(vocabulary)], self.requests, options
+        )
         (self.folder / FOLDER).parent.mkdir(exist_ok=True)
         self.folder.with_suffix(".tasks").rename(self.folder / FOLDER)
         return f"a signature for each of {', '.join(self.signatures)}; {about}"
@@ -79,8 +80,9 @@ def export_tasks(tasks: Mapping[str, Callable[[], tuple[ServedModel, Config]]], 
             write_assets(served, config, file.parent, options.precision)
             vocabularies.append(file)
             if file.name != vocabularies[0].name or file.read_bytes() != vocabularies[0].read_bytes():
-                raise ValueError(f"--adapters: expected one vocabulary, got another in {name} than in "
-                                 f"{vocabularies[0].parent.name}")
+                raise ValueError(
+                    f"--adapters: expected one vocabulary, got another in {name} than in {vocabularies[0].parent.name}"
+                )
             weights = weights_in(options.precision, served.model, values=values)
             for model in models:
                 served.tokenizer = model.tokenizers.setdefault(config.tokenizer.do_lower_case, served.tokenizer)

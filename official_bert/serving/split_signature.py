@@ -44,8 +44,9 @@ class _Engine:
         self.outputs = {name: tf.compat.v1.placeholder(spec.dtype, spec.shape) for name, spec in self._specs.items()}
         return self.outputs
 
-    def group(self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int,
-              results: Mapping) -> tuple[Tensors, tf.Tensor]:
+    def group(
+        self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int, results: Mapping
+    ) -> tuple[Tensors, tf.Tensor]:
         """Takes the place of `in_groups`: all rows are one group here, and the groups are told to the engine."""
         del results
         order, sizes = group_sizes(lengths, tokens_at_once)
@@ -54,8 +55,9 @@ class _Engine:
         return compute(every), every
 
 
-def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
-                     inputs: Mapping[str, tf.TensorSpec]) -> dict[str, ConcreteFunction]:
+def split_signatures(
+    served: ServedModel, answers: Mapping[str, Callable[..., Tensors]], inputs: Mapping[str, tf.TensorSpec]
+) -> dict[str, ConcreteFunction]:
     """Returns both parts of a served model's signatures by name; `answers` are what these compute, of the same
     `inputs`.
     """
@@ -69,8 +71,12 @@ def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Te
     return signatures
 
 
-def _split(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[str, tf.TensorSpec],
-           outputs: Mapping[str, tf.TensorSpec]) -> tuple[ConcreteFunction, ConcreteFunction]:
+def _split(
+    served: ServedModel,
+    answer: Callable[..., Tensors],
+    inputs: Mapping[str, tf.TensorSpec],
+    outputs: Mapping[str, tf.TensorSpec],
+) -> tuple[ConcreteFunction, ConcreteFunction]:
     """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has
     `outputs`.
 
@@ -119,13 +125,15 @@ def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) ->
         tensors = [value.name for value in computed.values()]
         results = dict(zip(computed, tf.graph_util.import_graph_def(definition, feeds, tensors, name="")))
         return {**results, **{name: tf.identity(values[key]) for name, key in passed.items()}}
+
     needed = {names[tensor] for tensor in taken} | {*passed.values()}
     specs = {name: tf.TensorSpec(value.shape, value.dtype, name) for name, value in inputs.items() if name in needed}
     return tf.function(run, autograph=False).get_concrete_function(**specs)
 
 
-def _sources(tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool],
-             checks: bool = False) -> tuple[dict[str, tf.Tensor], set[str]]:
+def _sources(
+    tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool], checks: bool = False
+) -> tuple[dict[str, tf.Tensor], set[str]]:
     """Walks from tensors to what they are computed of: returns those at a border, and the names of the operations on
     the way.
 

@@ -23,13 +23,16 @@ def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, M
     try:
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
     except ImportError:
-        raise ValueError("warm-up requests need tensorflow-serving-api: install requirements-serving.txt, "
-                         "or export with --warmup_batch_sizes= for none") from None
+        raise ValueError(
+            "warm-up requests need tensorflow-serving-api: install requirements-serving.txt, "
+            "or export with --warmup_batch_sizes= for none"
+        ) from None
     records = []
     for signature, values in requests:
         request = predict_pb2.PredictRequest(
             model_spec=model_pb2.ModelSpec(name=model_name, signature_name=signature),
-            inputs={name: tf.make_tensor_proto(value) for name, value in values.items()})
+            inputs={name: tf.make_tensor_proto(value) for name, value in values.items()},
+        )
         log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
         records.append(log.SerializeToString(deterministic=True))
     if len(records) > MOST_RECORDS:
@@ -40,8 +43,9 @@ def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, M
             writer.write(record)
 
 
-def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int,
-                  max_seq_length: int) -> dict[str, np.ndarray]:
+def sample_inputs(
+    inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int, max_seq_length: int
+) -> dict[str, np.ndarray]:
     """Returns a plausible request of `size` texts for a signature."""
     length = min(32, max_seq_length)
     shapes = {1: (size,), 2: (size, length), 3: (size, num_choices, length)}
@@ -59,13 +63,21 @@ def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: i
 
 def to_examples(sample: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the same request as serialized `tf.train.Example`s [B]."""
+
     def feature(value: np.ndarray) -> tf.train.Feature:
         if value.dtype == object:
             return tf.train.Feature(bytes_list=tf.train.BytesList(value=value.ravel().tolist()))
         return tf.train.Feature(int64_list=tf.train.Int64List(value=value.ravel().tolist()))
 
     size = len(next(iter(sample.values())))
-    rows = [{name: feature(np.asarray(values[index:index + 1]))
-             for name, values in sample.items()} for index in range(size)]
-    return np.array([tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString(deterministic=True)
-                     for row in rows], object)
+    rows = [
+        {name: feature(np.asarray(values[index : index + 1])) for name, values in sample.items()}
+        for index in range(size)
+    ]
+    return np.array(
+        [
+            tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString(deterministic=True)
+            for row in rows
+        ],
+        object,
+    )

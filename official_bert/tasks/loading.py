@@ -29,16 +29,19 @@ from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
-MODULES: Mapping[str, str] = types.MappingProxyType({
-    "pretraining": "official_bert.tasks.pretraining.task",
-    "classification": "official_bert.tasks.texts.classification",
-    "glue": "official_bert.tasks.texts.glue",
-    "swag": "official_bert.tasks.texts.swag",
-    "retrieval": "official_bert.tasks.retrieval.task",
-    "splade": "official_bert.tasks.retrieval.sparse",
-    "reranking": "official_bert.tasks.reranking.task",
-    "squad": "official_bert.tasks.squad.task",
-    "ner": "official_bert.tasks.tagging.task"})
+MODULES: Mapping[str, str] = types.MappingProxyType(
+    {
+        "pretraining": "official_bert.tasks.pretraining.task",
+        "classification": "official_bert.tasks.texts.classification",
+        "glue": "official_bert.tasks.texts.glue",
+        "swag": "official_bert.tasks.texts.swag",
+        "retrieval": "official_bert.tasks.retrieval.task",
+        "splade": "official_bert.tasks.retrieval.sparse",
+        "reranking": "official_bert.tasks.reranking.task",
+        "squad": "official_bert.tasks.squad.task",
+        "ner": "official_bert.tasks.tagging.task",
+    }
+)
 
 
 def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
@@ -52,16 +55,19 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
         raise ValueError(
-            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}")
+            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}"
+        )
     try:
         module = importlib.import_module(name)
     except ImportError as error:
         raise ValueError(
-            f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?") from None
+            f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?"
+        ) from None
     task = getattr(module, "Task", None)
     if not (isinstance(task, type) and issubclass(task, TaskBase) and hasattr(task, "Options")):
         raise ValueError(
-            f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none")
+            f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none"
+        )
     return task
 
 
@@ -76,7 +82,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
             if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
                 raise ValueError(
                     f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, whose code "
-                    "is never executed; if you trust it, move it to a folder of PYTHONPATH")
+                    "is never executed; if you trust it, move it to a folder of PYTHONPATH"
+                )
     if run:
         check_named(config.task, run)
     task = task_class(config.task)(config)
@@ -91,7 +98,8 @@ def check_named(task: str, folder: str) -> None:
     if task not in MODULES and task not in sys.modules:
         raise ValueError(
             f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package and is not imported because "
-            f"a file names it; if it is your module, give --task={task} (in Python: import {task} first)")
+            f"a file names it; if it is your module, give --task={task} (in Python: import {task} first)"
+        )
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -102,8 +110,9 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None,
-                          base: str = "") -> tuple[TaskBase, keras.Model]:
+def restore_for_inference(
+    path: str, vocab_file: str = "", do_lower_case: bool | None = None, base: str = ""
+) -> tuple[TaskBase, keras.Model]:
     """Returns the task and the model, weights loaded, of a path that `restore_model` takes.
 
     Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not
@@ -154,8 +163,9 @@ def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
     Raises ValueError for lower-cased text beside capitals.
     """
     if (lower := loading.lower_cases(vocab_file)) is not None:
-        return TokenizerConfig(vocab_file=vocab_file, do_lower_case=casing.agreed(lower, do_lower_case, vocab_file)
-                               is not False)
+        return TokenizerConfig(
+            vocab_file=vocab_file, do_lower_case=casing.agreed(lower, do_lower_case, vocab_file) is not False
+        )
     entries = read_entries(vocab_file)
     lower_case = not has_capitals(entries) if do_lower_case is None else do_lower_case
     check_casing(vocab_file, entries, lower_case)
@@ -180,7 +190,8 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
             needed = [name for name in missing if not name.startswith(unread)]
             if needed and task.config.task not in (ours.TASKS[""], ours.VECTORS):
                 raise ValueError(
-                    f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(needed[:6])}")
+                    f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(needed[:6])}"
+                )
             return formats.make_model(_answering(formats.read(prefix)))
         checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
         require_finite(checkpoints.named_weights(model), prefix)
@@ -199,6 +210,9 @@ def _answering(stored: StoredModel) -> StoredModel:
         logging.warning("%s: %s", stored.origin, warning)
     if stored.why_no_vectors:
         raise ValueError(f"{stored.why_no_vectors}; --init_checkpoint takes its encoder alone")
-    alone = not stored.head or stored.pooling or (stored.head == "pretraining"
-                                                  and "masked_lm/output_bias" not in stored.weights)
+    alone = (
+        not stored.head
+        or stored.pooling
+        or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
+    )
     return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())

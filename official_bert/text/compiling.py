@@ -20,6 +20,7 @@ def compiled(**options: Any) -> Callable:
     beside the source, or the home), else in OWN_FOLDER. If nothing there can be written, as in a read-only container,
     each process compiles again, which takes some seconds.
     """
+
     def compile_function(function: Callable) -> Any:
         cached = _cached(function, options)
         if cached is not None and _is_own(cached.stats.cache_path):
@@ -27,6 +28,7 @@ def compiled(**options: Any) -> Callable:
         with _cache_in(os.path.expanduser(OWN_FOLDER)) as has_place:
             cached = _cached(function, options) if has_place else None
         return numba.njit(**options)(function) if cached is None else cached
+
     return compile_function
 
 

@@ -93,20 +93,22 @@ class FastTokenizer:
             text = np.append(text, np.uint8(NEWLINE))
         lines = int(np.count_nonzero(text == NEWLINE))
         ids, lengths, blank = np.empty(len(text), np.int32), np.empty(lines, np.int32), np.empty(lines, np.bool_)
-        count = _encode_text(read_only(text), surrogates, self._characters, self._pieces, self._unknown_id, ids,
-                             lengths, blank)
+        count = _encode_text(
+            read_only(text), surrogates, self._characters, self._pieces, self._unknown_id, ids, lengths, blank
+        )
         if count < 0:
             text.tobytes().decode("utf-8")  # raises the error with the offset
         return self._with_difficult_words(EncodedLines(ids[:count].copy(), lengths, blank), text)
 
     def _with_difficult_words(self, encoded: EncodedLines, text: np.ndarray) -> EncodedLines:
-        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words.
-        """
+        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words."""
         places = np.flatnonzero(encoded.ids < 0)[::2]
         if not len(places):
             return encoded
-        words = [text[-1 - first:-1 - end].tobytes().decode("utf-8", "surrogatepass")
-                 for first, end in zip(encoded.ids[places], encoded.ids[places + 1])]
+        words = [
+            text[-1 - first : -1 - end].tobytes().decode("utf-8", "surrogatepass")
+            for first, end in zip(encoded.ids[places], encoded.ids[places + 1])
+        ]
         pieces = [self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(word)) for word in words]
         sizes = np.array([len(ids) for ids in pieces])
         repeats = np.ones(len(encoded.ids), np.int64)
@@ -129,8 +131,9 @@ def _character_table(do_lower_case: bool) -> CharacterTable:
     pool = bytearray()
     chars = _characters_that_matter()
     # One call for all: U+2028 passes every step unchanged, and no step looks across it.
-    cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR)
-                           for step in (basic.clean, basic.normalise))
+    cleaned, normalised = (
+        step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR) for step in (basic.clean, basic.normalise)
+    )
     for char, clean, output in zip([*chars, LINE_SEPARATOR], [*cleaned, " "], [*normalised, " "]):
         output = " " if output.isspace() else output  # U+2029 ends a word without being cleaned
         difficult = do_lower_case and (char == "Σ" or any(map(unicodedata.combining, output)))
@@ -186,8 +189,16 @@ def _fill_slots(text: np.ndarray, starts: np.ndarray, slots: np.ndarray) -> None
 
 
 @compiled(inline="always")
-def _find(slots: np.ndarray, starts: np.ndarray, text: np.ndarray, state: np.int64, word: np.ndarray, first: int,
-          end: int, prefix: int) -> np.int64:
+def _find(
+    slots: np.ndarray,
+    starts: np.ndarray,
+    text: np.ndarray,
+    state: np.int64,
+    word: np.ndarray,
+    first: int,
+    end: int,
+    prefix: int,
+) -> np.int64:
     """Returns the id of the entry `word[first:end]` after `prefix` bytes of ##, whose hash is `state`, or -1."""
     mask = len(slots) - 1
     slot = (state >> HASH_SHIFT) & mask
@@ -214,7 +225,7 @@ def _decode(text: np.ndarray, position: int, surrogates: bool) -> tuple[np.int64
     if size == 0 or position + size > len(text):
         return 0, 0
     code = lead & (0x7F >> size)
-    for byte in text[position + 1:position + size]:
+    for byte in text[position + 1 : position + size]:
         if byte & 0xC0 != 0x80:
             return 0, 0
         code = code << 6 | np.int64(byte & 0x3F)
@@ -225,8 +236,9 @@ def _decode(text: np.ndarray, position: int, surrogates: bool) -> tuple[np.int64
 
 
 @compiled()
-def _encode_word(word: np.ndarray, length: int, hashes: np.ndarray, pieces: PieceTable, unknown_id: int,
-                 ids: np.ndarray, count: int) -> int:
+def _encode_word(
+    word: np.ndarray, length: int, hashes: np.ndarray, pieces: PieceTable, unknown_id: int, ids: np.ndarray, count: int
+) -> int:
     """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the new number of ids."""
     slots, starts, text, longest = pieces
     before, first = count, 0
@@ -251,9 +263,18 @@ def _encode_word(word: np.ndarray, length: int, hashes: np.ndarray, pieces: Piec
 
 
 @compiled(inline="always")
-def _encode_segment(text: np.ndarray, start: int, surrogates: bool, characters: CharacterTable, pieces: PieceTable,
-                    unknown_id: int, word: np.ndarray, hashes: np.ndarray, ids: np.ndarray,
-                    count: int) -> tuple[int, int, bool]:
+def _encode_segment(
+    text: np.ndarray,
+    start: int,
+    surrogates: bool,
+    characters: CharacterTable,
+    pieces: PieceTable,
+    unknown_id: int,
+    word: np.ndarray,
+    hashes: np.ndarray,
+    ids: np.ndarray,
+    count: int,
+) -> tuple[int, int, bool]:
     """Encodes from `start` to the next boundary, included; returns (its end or -1, number of ids, whether visible).
 
     Writes two negative numbers for a segment with a difficult character: -1 minus its start, -1 minus its end.
@@ -289,8 +310,16 @@ def _encode_segment(text: np.ndarray, start: int, surrogates: bool, characters: 
 
 
 @compiled(nogil=True)
-def _encode_text(text: np.ndarray, surrogates: bool, characters: CharacterTable, pieces: PieceTable, unknown_id: int,
-                 ids: np.ndarray, lengths: np.ndarray, blank: np.ndarray) -> int:
+def _encode_text(
+    text: np.ndarray,
+    surrogates: bool,
+    characters: CharacterTable,
+    pieces: PieceTable,
+    unknown_id: int,
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    blank: np.ndarray,
+) -> int:
     """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not
     UTF-8).
     """
@@ -298,8 +327,9 @@ def _encode_text(text: np.ndarray, surrogates: bool, characters: CharacterTable,
     position = count = line = line_start = 0
     visible = False
     while position < len(text):
-        position, count, seen = _encode_segment(text, position, surrogates, characters, pieces, unknown_id, word,
-                                                hashes, ids, count)
+        position, count, seen = _encode_segment(
+            text, position, surrogates, characters, pieces, unknown_id, word, hashes, ids, count
+        )
         if position < 0:
             return -1
         visible |= seen

@@ -96,8 +96,13 @@ class GraphTokenizer(HostFacts):
         # The branch that is not taken costs each of its ops, if it is not a function of its own.
         @tf.function(autograph=False, experimental_attributes={"_noinline": True})
         def mixed() -> tuple[Tensor, Tensor]:
-            rows = tf.concat([of_words(self._split_ascii(tf.boolean_mask(text, plain))),
-                              of_words(self._split(tf.boolean_mask(text, ~plain)))], 0)
+            rows = tf.concat(
+                [
+                    of_words(self._split_ascii(tf.boolean_mask(text, plain))),
+                    of_words(self._split(tf.boolean_mask(text, ~plain))),
+                ],
+                0,
+            )
             earlier = tf.cumsum(tf.cast(plain, tf.int32), exclusive=True)
             count = tf.math.count_nonzero(plain, dtype=tf.int32)
             return parts_of(tf.gather(rows, tf.where(plain, earlier, count + tf.range(tf.size(text)) - earlier)))
@@ -119,7 +124,7 @@ class GraphTokenizer(HostFacts):
         word = tf.searchsorted(splits, tf.cast(unknown[:, 0], tf.int32), side="right") - 1
         word_lengths = tf.gather(words.item_splits[1:] - words.item_splits[:-1], word)
         end = tf.cumsum(tf.tensor_scatter_nd_update(lengths, unknown, word_lengths))
-        starts, ends = _spans(words, tf.concat([[0], end[:-1]], 0)[:tf.size(end)], end)
+        starts, ends = _spans(words, tf.concat([[0], end[:-1]], 0)[: tf.size(end)], end)
         ids = _rows_of(pieces, splits, words.row_splits)
         text_start = tf.gather(words.text_starts, ids.value_rowids())
         return ids.with_values(tf.stack([ids.values, starts - text_start, ends - text_start], 1))
@@ -133,8 +138,9 @@ class GraphTokenizer(HostFacts):
         row_splits = tf.searchsorted(rows[:, 0], tf.range(tf.size(text, tf.int64) + 1))
         codes = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), tf.int32)
         sources = tf.cast(tf.where(codes > ord(" "))[:, 0], tf.int32)
-        return _Words(words, _splits(tf.strings.length(words)), sources, sources + 1, row_splits,
-                      _splits(tf.strings.length(text)))
+        return _Words(
+            words, _splits(tf.strings.length(words)), sources, sources + 1, row_splits, _splits(tf.strings.length(text))
+        )
 
     def _split(self, text: Tensor) -> _Words:
         """Splits text [B] into normalised words."""
@@ -149,24 +155,31 @@ class GraphTokenizer(HostFacts):
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)
         strings = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8")
-        return _Words(strings, splits, tf.gather(items.sources, places),
-                      tf.gather(items.ends, places), tf.searchsorted(tf.gather(places, begins), items.row_splits),
-                      text_starts)
+        return _Words(
+            strings,
+            splits,
+            tf.gather(items.sources, places),
+            tf.gather(items.ends, places),
+            tf.searchsorted(tf.gather(places, begins), items.row_splits),
+            text_starts,
+        )
 
     def _normalise(self, codes: Tensor, row_splits: Tensor) -> _Items:
         """codes [N] -> their items."""
         entries = self._entries_of(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
-        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1,
-                       row_splits)
+        items = _Items(
+            tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1, row_splits
+        )
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
 
     def _treat_rare(self, entries: Tensor, items: _Items) -> _Items:
         """Treats characters of the rarer kinds, in the order of 2018's steps; leaves only letters and breaks."""
         if self.do_lower_case:
-            items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items),
-                          items)
+            items = _when(
+                tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items), items
+            )
             items = _when(tf.equal(items.kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
             items = _when(tf.equal(items.kinds, characters.MARK), self._in_canonical_order, items)
         return _without_deleted(items)
@@ -183,9 +196,13 @@ class GraphTokenizer(HostFacts):
         several = tf.gather(several, sources)
         parts = tf.gather(self._expansions, tf.where(several, tf.gather(firsts, sources) + within, 0))
         part_codes = tf.bitwise.bitwise_and(parts, characters.CODE_MASK)
-        return _Items(tf.where(several, part_codes, tf.gather(items.codes, sources)),
-                      tf.where(several, _kind(parts), tf.gather(items.kinds, sources)),
-                      sources, sources + 1, tf.gather(before, items.row_splits))
+        return _Items(
+            tf.where(several, part_codes, tf.gather(items.codes, sources)),
+            tf.where(several, _kind(parts), tf.gather(items.kinds, sources)),
+            sources,
+            sources + 1,
+            tf.gather(before, items.row_splits),
+        )
 
     def _in_canonical_order(self, items: _Items) -> _Items:
         """Sorts each run of combining characters by class, as NFD does (Unicode 3.11, D109)."""
@@ -198,8 +215,8 @@ class GraphTokenizer(HostFacts):
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
         items = items._replace(
-            **{name: tf.gather(getattr(items, name), order)
-               for name in ("codes", "kinds", "sources", "ends")})
+            **{name: tf.gather(getattr(items, name), order) for name in ("codes", "kinds", "sources", "ends")}
+        )
         return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
@@ -214,8 +231,9 @@ def _kind(entries: Tensor) -> Tensor:
 
 def _rows_of(values: Tensor, word_splits: Tensor, row_splits: Tensor) -> tf.RaggedTensor:
     """Groups the values of pieces, which are split by word, into rows of text."""
-    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
-                                           validate=False)
+    return tf.RaggedTensor.from_row_splits(
+        values, tf.cast(tf.gather(word_splits, row_splits), tf.int64), validate=False
+    )
 
 
 def _splits(lengths: Tensor) -> Tensor:
@@ -225,8 +243,9 @@ def _splits(lengths: Tensor) -> Tensor:
 
 def _with_final_sigmas(entries: Tensor, items: _Items) -> _Items:
     """Makes each capital sigma final if a cased letter stands before it and none after it (`str.lower`)."""
-    skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) \
-        | tf.equal(items.kinds, characters.CONTROL)
+    skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) | tf.equal(
+        items.kinds, characters.CONTROL
+    )
     seen = tf.cast(tf.where(~skipped)[:, 0], tf.int32)
     cased = tf.not_equal(tf.bitwise.bitwise_and(tf.gather(entries, seen), characters.CASED), 0)
     row = tf.searchsorted(items.row_splits, seen, side="right")
@@ -236,8 +255,10 @@ def _with_final_sigmas(entries: Tensor, items: _Items) -> _Items:
     sigma = tf.equal(items.kinds, characters.SIGMA)
     places = tf.boolean_mask(seen, tf.gather(sigma, seen) & before & ~after)
     finals = tf.fill(tf.shape(places), ord(characters.FINAL_SIGMA))
-    return items._replace(codes=tf.tensor_scatter_nd_update(items.codes, places[:, None], finals),
-                          kinds=tf.where(sigma, characters.LETTER, items.kinds))
+    return items._replace(
+        codes=tf.tensor_scatter_nd_update(items.codes, places[:, None], finals),
+        kinds=tf.where(sigma, characters.LETTER, items.kinds),
+    )
 
 
 def _without_deleted(items: _Items) -> _Items:
@@ -248,23 +269,32 @@ def _without_deleted(items: _Items) -> _Items:
     row = tf.searchsorted(items.row_splits, accents, side="right") - 1
     owner = tf.searchsorted(remaining, accents) - 1
     accents, row, owner = (tf.boolean_mask(each, owner >= 0) for each in (accents, row, owner))
-    carried = (tf.gather(remaining, owner) >= tf.gather(items.row_splits, row)) \
-        & tf.equal(tf.gather(kinds, owner), characters.LETTER)
+    carried = (tf.gather(remaining, owner) >= tf.gather(items.row_splits, row)) & tf.equal(
+        tf.gather(kinds, owner), characters.LETTER
+    )
     carrier, accent = tf.boolean_mask(owner, carried), tf.boolean_mask(accents, carried)
     ends = tf.tensor_scatter_nd_max(ends, carrier[:, None], tf.gather(items.ends, accent))
-    return _Items(tf.gather(items.codes, remaining), kinds, tf.gather(items.sources, remaining), ends,
-                  tf.searchsorted(remaining, items.row_splits))
+    return _Items(
+        tf.gather(items.codes, remaining),
+        kinds,
+        tf.gather(items.sources, remaining),
+        ends,
+        tf.searchsorted(remaining, items.row_splits),
+    )
 
 
 def _spans(words: _Words, first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (starts, ends) [T] in the text of the items `first` up to `end` [T] of each piece."""
+
     def over_all_items() -> tuple[Tensor, Tensor]:
         # Canonical ordering has moved items: the first and the last one are not enough.
         piece = tf.repeat(tf.range(tf.size(first)), end - first)
         within = tf.range(tf.size(piece)) - tf.gather(tf.cumsum(end - first, exclusive=True), piece)
         item = tf.gather(first, piece) + within
-        return (tf.math.segment_min(tf.gather(words.sources, item), piece),
-                tf.math.segment_max(tf.gather(words.ends, item), piece))
+        return (
+            tf.math.segment_min(tf.gather(words.sources, item), piece),
+            tf.math.segment_max(tf.gather(words.ends, item), piece),
+        )
 
     # An accent that is deleted lengthens its letter, past a mark that canonical ordering has put behind it.
     in_order = tf.reduce_all((words.sources[1:] >= words.sources[:-1]) & (words.ends[1:] >= words.ends[:-1]))

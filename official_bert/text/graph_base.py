@@ -26,6 +26,7 @@ def traced_once(method: Callable) -> Callable:
     @functools.wraps(method)
     def call(self: tf.Module, text: tf.Tensor) -> Any:
         return method(self, text) if tf.executing_eagerly() else traced.__get__(self, type(self))(text)
+
     return call
 
 

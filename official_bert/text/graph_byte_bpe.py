@@ -46,8 +46,9 @@ class GraphByteBpe(GraphSubwords):
         self._kinds_of = CharacterTable(byte_bpe.character_classes())
         with tf.init_scope():
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
-            self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values),
-                                                    WALL)
+            self._pairs = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL
+            )
         self.resources = [self._pairs]
         self._inner: GraphByteBpe | None = None  # for texts in NFC between added tokens; it looks for the other ones
         self._composes = host.composes
@@ -74,12 +75,16 @@ class GraphByteBpe(GraphSubwords):
         (parts, rows, count), (old_parts, old_rows, old_count) = self._parts_of(composed), self._parts_of(text)
         place = tf.range(count)
         part = tf.searchsorted(parts, place, side="right") - 1
-        old = tf.minimum(tf.gather(old_parts, part) + place - tf.gather(parts, part),
-                         tf.gather(tf.concat([old_parts[1:], [old_count]], 0), part))      # [N]
+        old = tf.minimum(
+            tf.gather(old_parts, part) + place - tf.gather(parts, part),
+            tf.gather(tf.concat([old_parts[1:], [old_count]], 0), part),
+        )  # [N]
         old = tf.concat([old, [old_count]], 0)
         row = tf.repeat(tf.range(tf.size(text)), tokens.row_splits[1:] - tokens.row_splits[:-1])
-        starts, ends = (tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row)
-                        for places in (tokens.starts, tokens.ends))
+        starts, ends = (
+            tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row)
+            for places in (tokens.starts, tokens.ends)
+        )
         return tokens._replace(starts=starts, ends=ends)
 
     def _parts_of(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,18 +101,26 @@ class GraphByteBpe(GraphSubwords):
             text = tf.where(added, tf.strings.join([" ", text]), text)
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32) + tf.cast(
-            codes >= 0x10000, tf.int32)
+        sizes = (
+            1
+            + tf.cast(codes >= 0x80, tf.int32)
+            + tf.cast(codes >= 0x800, tf.int32)
+            + tf.cast(codes >= 0x10000, tf.int32)
+        )
         begins = self._begins_word(codes, row_starts)
         letters = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
         byte_starts = tf.concat([[0], tf.cumsum(sizes)], 0)
         symbols = self._join(
-            _Symbols(tf.gather(self._bytes, tf.cast(letters, tf.int32)),
-                     tf.repeat(tf.cumsum(tf.cast(begins, tf.int32)), sizes), tf.range(tf.size(letters))))
-        char = tf.repeat(tf.range(tf.size(codes)), sizes)                                  # of each byte
+            _Symbols(
+                tf.gather(self._bytes, tf.cast(letters, tf.int32)),
+                tf.repeat(tf.cumsum(tf.cast(begins, tf.int32)), sizes),
+                tf.range(tf.size(letters)),
+            )
+        )
+        char = tf.repeat(tf.range(tf.size(codes)), sizes)  # of each byte
         row_splits = tf.searchsorted(symbols.places, tf.gather(byte_starts, row_starts), out_type=tf.int64)
         lengths = row_splits[1:] - row_splits[:-1]
-        next_place = tf.concat([symbols.places[1:], [tf.size(letters)]], 0)[:tf.size(symbols.places)]
+        next_place = tf.concat([symbols.places[1:], [tf.size(letters)]], 0)[: tf.size(symbols.places)]
         shift = tf.repeat(row_starts[:-1] + (tf.cast(added, tf.int32) if self.prefix else 0), lengths)
         starts = tf.maximum(tf.gather(char, symbols.places) - shift, 0)
         ends = tf.maximum(tf.gather(char, next_place - 1) + 1 - shift, 0)
@@ -131,17 +144,21 @@ class GraphByteBpe(GraphSubwords):
         to_word = ~last & tf.not_equal(tf.concat([kinds[1:], [SPACE]], 0)[:count], SPACE)
         begins = tf.where(space, changes | to_word, changes & ~after_plain)
         apostrophe = tf.equal(codes, ord("'")) & (first | (tf.not_equal(before, byte_bpe.OTHER) & ~after_plain))
-        return tf.cond(tf.reduce_any(apostrophe), lambda: _with_contractions(begins, codes, apostrophe, last),
-                       lambda: begins)
+        return tf.cond(
+            tf.reduce_any(apostrophe), lambda: _with_contractions(begins, codes, apostrophe, last), lambda: begins
+        )
 
     def _join(self, symbols: _Symbols) -> _Symbols:
-        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside.
-        """
+        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside."""
         unknown = tf.TensorShape([None])
         # [M] the symbol that begins at each byte
         finished = tf.fill([tf.size(symbols.places)], -1)
-        *_, finished = tf.while_loop(lambda ids, *_: tf.size(ids) > 0, self._round, (*symbols, finished),
-                                     shape_invariants=(unknown, unknown, unknown, unknown))
+        *_, finished = tf.while_loop(
+            lambda ids, *_: tf.size(ids) > 0,
+            self._round,
+            (*symbols, finished),
+            shape_invariants=(unknown, unknown, unknown, unknown),
+        )
         places = tf.cast(tf.where(finished >= 0)[:, 0], tf.int32)
         return _Symbols(tf.gather(finished, places), tf.zeros_like(places), places)
 
@@ -149,30 +166,35 @@ class GraphByteBpe(GraphSubwords):
         """Joins every pair that is certain, and the lowest pair of each word; moves words without one to `finished`."""
         within = tf.equal(words[1:], words[:-1])
         pairs = tf.cast(ids, tf.int64)
-        packed = self._pairs.lookup(tf.where(within, pairs[:-1] * 2 ** 32 + pairs[1:], -1))
-        rank, left, right = (tf.cast(
-            tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.constant(shift, tf.int64)), NEVER), tf.int32)
-                             for shift in (40, 20, 0))
+        packed = self._pairs.lookup(tf.where(within, pairs[:-1] * 2**32 + pairs[1:], -1))
+        rank, left, right = (
+            tf.cast(
+                tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.constant(shift, tf.int64)), NEVER), tf.int32
+            )
+            for shift in (40, 20, 0)
+        )
         # A wall ends a word, as the end of the word in the text does.
         words = tf.concat([[0], tf.cumsum(tf.cast(packed < 0, tf.int32))], 0)
         lowest = tf.math.unsorted_segment_min(rank, words[:-1], words[-1] + 1)
         is_lowest = tf.equal(rank, tf.gather(lowest, words[:-1]))
         none = tf.constant([NEVER])
-        free_left = is_lowest | (rank < tf.concat([none, left[:-1]], 0)[:tf.size(rank)])
-        free_right = is_lowest | (rank <= tf.concat([right[1:], none], 0)[:tf.size(rank)])
+        free_left = is_lowest | (rank < tf.concat([none, left[:-1]], 0)[: tf.size(rank)])
+        free_right = is_lowest | (rank <= tf.concat([right[1:], none], 0)[: tf.size(rank)])
         # Of equal pairs in a row (aaaa), BPE joins the first, the third, ...
         place = tf.range(tf.size(rank))
-        begins = tf.not_equal(rank, tf.concat([[-1], rank[:-1]], 0)[:tf.size(rank)])
+        begins = tf.not_equal(rank, tf.concat([[-1], rank[:-1]], 0)[: tf.size(rank)])
         run = tf.gather(tf.boolean_mask(place, begins), tf.cumsum(tf.cast(begins, tf.int32)) - 1)
         join = (rank < NEVER) & free_right & tf.gather(free_left, run) & tf.equal((place - run) % 2, 0)
-        padded = tf.concat([join, [False]], 0)[:tf.size(ids)]
-        ids = tf.where(padded, tf.gather(self._products, tf.where(padded,
-                                                                  tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
-        remains = tf.concat([[True], ~join], 0)[:tf.size(ids)]
+        padded = tf.concat([join, [False]], 0)[: tf.size(ids)]
+        ids = tf.where(
+            padded, tf.gather(self._products, tf.where(padded, tf.concat([rank, [0]], 0)[: tf.size(ids)], 0)), ids
+        )
+        remains = tf.concat([[True], ~join], 0)[: tf.size(ids)]
         open_ = tf.gather(lowest < NEVER, words)
         done_places, open_places = (tf.where(remains & part)[:, 0] for part in (~open_, open_))
-        finished = tf.tensor_scatter_nd_update(finished,
-                                               tf.gather(places, done_places)[:, None], tf.gather(ids, done_places))
+        finished = tf.tensor_scatter_nd_update(
+            finished, tf.gather(places, done_places)[:, None], tf.gather(ids, done_places)
+        )
         return tf.gather(ids, open_places), tf.gather(words, open_places), tf.gather(places, open_places), finished
 
 
@@ -183,6 +205,7 @@ def _with_contractions(begins: Tensor, codes: Tensor, apostrophe: Tensor, last: 
 
     def at(values: Tensor, shift: int, filler: bool | int) -> Tensor:
         return tf.gather(tf.concat([values, tf.fill([3], filler)], 0), place + shift)
+
     size = tf.zeros_like(place)
     for letters in CONTRACTIONS:
         fits = ~at(last, 0, True)
@@ -193,7 +216,8 @@ def _with_contractions(begins: Tensor, codes: Tensor, apostrophe: Tensor, last: 
         size = tf.where(fits, len(letters) + 1, size)
     place, size = tf.boolean_mask(place, size > 0), tf.boolean_mask(size, size > 0)
     inside = tf.concat([place + 1, tf.boolean_mask(place + 2, size > 2)], 0)
-    begins = tf.tensor_scatter_nd_update(tf.concat([begins, [False]], 0), inside[:, None],
-                                         tf.zeros_like(inside, tf.bool))
+    begins = tf.tensor_scatter_nd_update(
+        tf.concat([begins, [False]], 0), inside[:, None], tf.zeros_like(inside, tf.bool)
+    )
     edges = tf.concat([place, place + size], 0)
     return tf.tensor_scatter_nd_update(begins, edges[:, None], tf.ones_like(edges, tf.bool))[:count]

@@ -44,7 +44,7 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
     """Makes the tables of a tokenizer that lower-cases and strips accents, or does neither. They are made once."""
     entries = np.zeros(sys.maxunicode + 1, np.int32)
     for first, last in tokenization.CJK_RANGES:  # unassigned characters included
-        entries[first:last + 1] = ISOLATED << KIND_BITS
+        entries[first : last + 1] = ISOLATED << KIND_BITS
     ideograph = (entries > 0).tolist()
     expansions: list[list[int]] = []
     combining: list[int] = []
@@ -71,7 +71,8 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
         expansions=np.array([item for row in expansions for item in row], np.int32),
         expansion_splits=np.cumsum([0, *map(len, expansions)], dtype=np.int32),
         combining=np.array(combining, np.int32),
-        combining_class=np.array([unicodedata.combining(chr(code)) for code in combining], np.int32))
+        combining_class=np.array([unicodedata.combining(chr(code)) for code in combining], np.int32),
+    )
 
 
 def _normalised_items(char: str, do_lower_case: bool) -> list[tuple[int, int]]:

@@ -36,6 +36,10 @@ def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer
         raise ValueError(f"{vocab_file}: {host.exportable}")
     from official_bert.text.graph_byte_bpe import GraphByteBpe
     from official_bert.text.graph_unigram import GraphUnigram
+
     classes: dict[str, type[GraphSubwords]] = {
-        "byte_bpe": GraphByteBpe, "unigram": GraphUnigram, "wordpiece": GraphWordPieces}
+        "byte_bpe": GraphByteBpe,
+        "unigram": GraphUnigram,
+        "wordpiece": GraphWordPieces,
+    }
     return classes[host.kind](host)  # type: ignore[arg-type]

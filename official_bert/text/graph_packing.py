@@ -51,8 +51,7 @@ def whole(ids: tf.RaggedTensor) -> Slices:
 
 
 def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slices, Slices, Tensor]:
-    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too.
-    """
+    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too."""
     half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
     length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))
@@ -95,8 +94,9 @@ def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
     return Layout(ids, tf.cast(real, tf.int32), segments, token, in_a, in_b)
 
 
-def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int,
-               part: Part = "head") -> tuple[Layout, Tensor]:
+def pack_batch(
+    ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int, part: Part = "head"
+) -> tuple[Layout, Tensor]:
     """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was
     cut [B], too.
     """

@@ -19,8 +19,7 @@ from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
 
 class Tokens(NamedTuple):
-    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included.
-    """
+    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included."""
 
     ids: Tensor  # [T] int32
     starts: Tensor  # [T] int32
@@ -48,8 +47,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         super().__init__(host)
         self._look_for([token for token in host.added if token.content])
         trims = {"byte_bpe": " ", "wordpiece": ""}.get(host.kind, SPACES)
-        self._is_space, self._is_trimmed = (CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few]))
-                                            for few in (WHITE_SPACE, trims))
+        self._is_space, self._is_trimmed = (
+            CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few])) for few in (WHITE_SPACE, trims)
+        )
         alone = any(token.single_word for token in self.added)
         letters = [is_letter(chr(code)) for code in range(CODES)] if alone else [False] * CODES
         self._is_letter = CharacterTable(np.array(letters))
@@ -66,7 +66,8 @@ class GraphSubwords(HostFacts, abc.ABC):
             self._added_ids = tf.constant([token.id for token in tokens], tf.int32)
             self._is_word, self._takes_before, self._takes_behind = (
                 tf.constant([getattr(token, name) for token in tokens], tf.bool)
-                for name in ("single_word", "lstrip", "rstrip"))
+                for name in ("single_word", "lstrip", "rstrip")
+            )
 
     @traced_once
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
@@ -90,7 +91,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         ends += tf.cast(tf.equal(starts, ends) & of_some & (starts < length), tf.int32)
         return tuple(
             tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False)
-            for values in (tokens.ids, starts, ends))
+            for values in (tokens.ids, starts, ends)
+        )
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
@@ -106,13 +108,22 @@ class GraphSubwords(HostFacts, abc.ABC):
         if not self.added:
             return self._pieces(text)
         # A regular expression of very many tokens would be slow: then their first letters are searched for.
-        first = [token.content for token in self.added if not any(
-            # longer ones hold these
-            token.content.startswith(other.content) and token != other for other in self.added)]
+        first = [
+            token.content
+            for token in self.added
+            if not any(
+                # longer ones hold these
+                token.content.startswith(other.content) and token != other
+                for other in self.added
+            )
+        ]
         contents = {content if len(first) <= 16 else content[0] for content in first}
         pattern = f"(?s).*(?:{'|'.join(map(_quoted, sorted(contents)))}).*"
-        return tf.cond(tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
-                       lambda: self._with_added(text), lambda: self._pieces(text))
+        return tf.cond(
+            tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
+            lambda: self._with_added(text),
+            lambda: self._pieces(text),
+        )
 
     def _with_added(self, text: Tensor) -> Tokens:
         parts = self._split(text)
@@ -137,13 +148,14 @@ class GraphSubwords(HostFacts, abc.ABC):
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
         space = self._is_space(codes)
-        token, row, first, end = self._found(codes, row_starts, space)                     # each [K]
-        same_row = tf.concat([[False], tf.equal(row[1:], row[:-1])], 0)[:tf.size(row)]
-        last_end = tf.where(same_row, tf.concat([[0], end[:-1]], 0)[:tf.size(row)], tf.gather(row_starts, row))
+        token, row, first, end = self._found(codes, row_starts, space)  # each [K]
+        same_row = tf.concat([[False], tf.equal(row[1:], row[:-1])], 0)[: tf.size(row)]
+        last_end = tf.where(same_row, tf.concat([[0], end[:-1]], 0)[: tf.size(row)], tf.gather(row_starts, row))
         first = tf.where(tf.gather(self._takes_before, token), tf.maximum(first, last_end), first)
-        is_last = ~tf.concat([same_row[1:], [False]], 0)[:tf.size(row)]
-        rest = tf.tensor_scatter_nd_update(row_starts[:-1], tf.boolean_mask(row, is_last)[:, None],
-                                           tf.boolean_mask(end, is_last))
+        is_last = ~tf.concat([same_row[1:], [False]], 0)[: tf.size(row)]
+        rest = tf.tensor_scatter_nd_update(
+            row_starts[:-1], tf.boolean_mask(row, is_last)[:, None], tf.boolean_mask(end, is_last)
+        )
         # Before each token and behind the last stands text, which may be empty.
         trimmed_first, trimmed_end = _trimmed(space, first, end)
         before = tf.stack([row, tf.fill(tf.shape(row), -1), last_end, first], 1)
@@ -158,8 +170,13 @@ class GraphSubwords(HostFacts, abc.ABC):
         places = tf.ragged.range(tf.boolean_mask(first, is_text), tf.boolean_mask(end, is_text))
         strings = tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8")
         row_start = tf.gather(row_starts, row)
-        return Parts(strings, tokens, first - row_start, end - row_start,
-                     tf.searchsorted(row, tf.range(tf.size(row_starts)), out_type=tf.int64))
+        return Parts(
+            strings,
+            tokens,
+            first - row_start,
+            end - row_start,
+            tf.searchsorted(row, tf.range(tf.size(row_starts)), out_type=tf.int64),
+        )
 
     def _found(self, codes: Tensor, row_starts: Tensor, space: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the added tokens in the characters [N] of texts: numbers, texts, starts and ends, [K] int32.
@@ -176,7 +193,7 @@ class GraphSubwords(HostFacts, abc.ABC):
             size = len(token.content)
             fits = tf.range(count) + size <= row_end
             for place, char in enumerate(token.content):
-                fits &= tf.equal(padded[place:place + count], ord(char))
+                fits &= tf.equal(padded[place : place + count], ord(char))
             lengths, numbers = tf.where(fits, size, lengths), tf.where(fits, number, numbers)
         first = tf.cast(tf.where(lengths > 0)[:, 0], tf.int32)
         kept = _from_the_left(first, first + tf.gather(lengths, first))
@@ -190,7 +207,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         in_word |= (end < row_end) & tf.gather(letter, end)
         kept = ~(in_word & tf.gather(self._is_word, number))
         number, row, first, end, row_start, row_end = (
-            tf.boolean_mask(part, kept) for part in (number, row, first, end, row_start, row_end))
+            tf.boolean_mask(part, kept) for part in (number, row, first, end, row_start, row_end)
+        )
         # White space runs from the last other character before, to the next behind.
         before, behind = _others_around(space)
         first = tf.where(tf.gather(self._takes_before, number), tf.maximum(tf.gather(before, first), row_start), first)
@@ -233,10 +251,13 @@ def _trimmed(space: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tenso
 
 def _from_the_left(first: Tensor, end: Tensor) -> Tensor:
     """Returns which of the spans [K], in order of their starts, are kept if each drops those that begin inside it."""
+
     def scan() -> Tensor:
         def step(place: Tensor, last: Tensor, decisions: tf.TensorArray) -> tuple[Tensor, Tensor, tf.TensorArray]:
             keep = first[place] >= last
             return place + 1, tf.where(keep, end[place], last), decisions.write(place, keep)
+
         decisions = tf.TensorArray(tf.bool, tf.size(first))
         return tf.while_loop(lambda place, *_: place < tf.size(first), step, (0, 0, decisions))[2].stack()
+
     return tf.cond(tf.reduce_any(first[1:] < end[:-1]), scan, lambda: tf.ones_like(first, tf.bool))

@@ -17,7 +17,7 @@ from official_bert.text.subwords import model_proto
 from official_bert.text.subwords.character_map import Steps, joined
 from official_bert.text.subwords.host import WORD_START, LibraryTokenizer, SentencePieceTokenizer
 
-FRACTIONS = 2.0 ** 13  # of scores
+FRACTIONS = 2.0**13  # of scores
 HIDDEN_SPACE = "\0"  # as long as a space
 BEFORE = ("NFKD", "StripAccents", "Lowercase")  # steps of ALBERT's normalizer; Replace and Precompiled are the others
 
@@ -46,18 +46,18 @@ class GraphUnigram(GraphSubwords):
         # [W,(T)], in bytes of the word
         pieces, starts, ends = self._op.tokenize_with_offsets(words.values)
         lengths = tf.strings.length(words.values)
-        before = tf.cumsum(lengths + 1, exclusive=True)                                    # a space behind each word
+        before = tf.cumsum(lengths + 1, exclusive=True)  # a space behind each word
         # every text has a word, which may be empty
         text_start = tf.gather(before, words.row_splits[:-1])
         word_start = before - tf.repeat(text_start, words.row_lengths())
-        starts, ends = (tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids())
-                        for part in (starts, ends))
+        starts, ends = (
+            tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids()) for part in (starts, ends)
+        )
         starts = _with_words_of_no_piece(starts, pieces, word_start, words.row_starts())
         row_splits = tf.gather(pieces.row_splits, words.row_splits)
         row = tf.repeat(tf.range(tf.size(text)), row_splits[1:] - row_splits[:-1])
         starts, ends = (_characters(text, part, row) for part in (starts, ends))
         return Tokens(tf.gather(self._ids, pieces.values), starts, ends, row_splits)
-
 
     def _words(self, text: Tensor) -> tf.RaggedTensor:
         """Returns what stands between the spaces of texts; a text with the letter for a space is one word, as spaces
@@ -72,6 +72,7 @@ class GraphUnigram(GraphSubwords):
             words = tf.strings.split(hidden, " ")
             shown = tf.strings.regex_replace(words.values, HIDDEN_SPACE, " ")
             return words.with_values(tf.where(tf.repeat(whole, words.row_lengths()), shown, words.values))
+
         return tf.cond(tf.reduce_any(whole), some_whole, lambda: tf.strings.split(text, " "))
 
 
@@ -81,18 +82,21 @@ def _crosses_words(host: SentencePieceTokenizer | LibraryTokenizer, model: bytes
         steps = _listed(host.settings["pre_tokenizer"], "pretokenizers")
         return len(steps) == 1 and steps[0].get("split") is False
     pieces = model_proto.read(model, host.vocab_file).pieces
-    return any(WORD_START in piece.piece.strip(WORD_START)
-               or (piece.type == model_proto.USER_DEFINED and " " in piece.piece) for piece in pieces)
+    return any(
+        WORD_START in piece.piece.strip(WORD_START) or (piece.type == model_proto.USER_DEFINED and " " in piece.piece)
+        for piece in pieces
+    )
 
 
 def _with_words_of_no_piece(starts: Tensor, pieces: tf.RaggedTensor, word_start: Tensor, text_starts: Tensor) -> Tensor:
     """Lets the first piece behind words without any, such as a lone accent for ALBERT, begin with them, as in the
     library.
     """
-    has_pieces = pieces.row_lengths() > 0                                                  # [W]
+    has_pieces = pieces.row_lengths() > 0  # [W]
     place = tf.range(tf.size(word_start))
-    begins = tf.tensor_scatter_nd_update(tf.concat([[True], has_pieces[:-1]], 0), text_starts[:, None],
-                                         tf.ones_like(text_starts, tf.bool))
+    begins = tf.tensor_scatter_nd_update(
+        tf.concat([[True], has_pieces[:-1]], 0), text_starts[:, None], tf.ones_like(text_starts, tf.bool)
+    )
     run_start = tf.gather(word_start, running_maximum(tf.where(begins, place + 1, 0)) - 1)
     first = tf.boolean_mask(pieces.row_starts(), has_pieces)
     return tf.tensor_scatter_nd_update(starts, first[:, None], tf.boolean_mask(run_start, has_pieces))
@@ -124,17 +128,23 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
     normalizers = {step.get("type"): step for step in _listed(host.settings.get("normalizer"), "normalizers")}
     trims = normalizers.get("Strip", {}).get("strip_right") and _is_of_spaces(normalizers.get("Replace", {}))
     splits = len(_listed(host.settings["pre_tokenizer"], "pretokenizers")) > 1
-    later = [token["content"] for token in host.settings["added_tokens"]
-             if token.get("normalized") and not token.get("lstrip")]
+    later = [
+        token["content"]
+        for token in host.settings["added_tokens"]
+        if token.get("normalized") and not token.get("lstrip")
+    ]
     if later and not splits:
         raise ValueError(
             f"{host.vocab_file}: tokenizer.json: added token {later[0]!r}: expected normalized false, lstrip true or a "
             "pre-tokenizer WhitespaceSplit: else the space before it is a token, which TensorFlow's SentencePiece does "
-            "not give")
+            "not give"
+        )
     if not splits and not trims:
-        raise ValueError(f"{host.vocab_file}: tokenizer.json: expected a pre-tokenizer WhitespaceSplit, or normalizers "
-                         "Strip and Replace of several spaces: else superfluous spaces are tokens, which TensorFlow's "
-                         "SentencePiece does not give")
+        raise ValueError(
+            f"{host.vocab_file}: tokenizer.json: expected a pre-tokenizer WhitespaceSplit, or normalizers "
+            "Strip and Replace of several spaces: else superfluous spaces are tokens, which TensorFlow's "
+            "SentencePiece does not give"
+        )
     settings = host.settings["model"]
     vocab = settings["vocab"]
     unknown = settings.get("unk_id")
@@ -181,5 +191,6 @@ def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, byt
     accents = [name for name in names if name != "Lowercase"]
     if accents not in ([], ["NFKD", "StripAccents"]):
         raise ValueError(
-            f"{where}: tokenizer.json: normalizer: expected NFKD and StripAccents together, got {' '.join(accents)}")
+            f"{where}: tokenizer.json: normalizer: expected NFKD and StripAccents together, got {' '.join(accents)}"
+        )
     return Steps(quotes, bool(accents), "Lowercase" in names), charsmap

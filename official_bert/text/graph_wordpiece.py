@@ -52,14 +52,17 @@ class WordPieces(tf.Module):
     def __call__(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """words [W] string -> ids [P] int32 and the place of each word's first piece [W+1] int32."""
         ids = self._words.lookup(words)
-        return tf.cond(tf.reduce_all(ids >= 0), lambda: (ids, tf.range(tf.size(ids) + 1)),
-                       lambda: self._with_other_words(words, ids))
+        return tf.cond(
+            tf.reduce_all(ids >= 0),
+            lambda: (ids, tf.range(tf.size(ids) + 1)),
+            lambda: self._with_other_words(words, ids),
+        )
 
     def _with_other_words(self, words: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """ids [W], -1 for words that are not in the vocabulary -> as `__call__`."""
         whole, other = (tf.cast(tf.where(part), tf.int32) for part in (ids >= 0, ids < 0))  # [W-R,1], [R,1]
         pieces, owner = self._cut(tf.gather_nd(words, other))
-        word = tf.gather(other, owner)                                                     # [P,1]
+        word = tf.gather(other, owner)  # [P,1]
         counts = tf.tensor_scatter_nd_add(tf.cast(ids >= 0, tf.int32), word, tf.ones_like(owner))
         splits = tf.concat([[0], tf.cumsum(counts)], 0)
         # Before a piece stand the earlier pieces of the R words, and all whole words before its own word.
@@ -72,13 +75,13 @@ class WordPieces(tf.Module):
         padding = SEPARATOR * STEP * (self._steps + 1)
         text = tf.strings.reduce_join(tf.concat([words, [padding]], 0), separator=SEPARATOR)
         letters = tf.io.decode_raw(text, tf.uint8)
-        ends = tf.equal(letters[:-len(padding)], 0)                                        # [N]
+        ends = tf.equal(letters[: -len(padding)], 0)  # [N]
         begins = tf.concat([[True], ends[:-1]], 0)
         place = tf.range(tf.size(ends))
         piece = self._longest_pieces(tf.cast(letters, tf.int64), place, begins)
         passed, last = _follow(begins, place + tf.gather(self._lengths, piece))
         known = tf.gather(ends, last)
-        used = tf.where(tf.where(known, passed, begins) & ~ends)                           # [P,1]
+        used = tf.where(tf.where(known, passed, begins) & ~ends)  # [P,1]
         ids = tf.where(known, tf.gather(self._ids, piece), self._unknown)
         return tf.gather_nd(ids, used), tf.gather_nd(tf.cumsum(tf.cast(ends, tf.int32)), used)
 
@@ -87,7 +90,7 @@ class WordPieces(tf.Module):
         int64.
         """
         start = tf.range(tf.size(letters) - STEP + 1)[:, None]
-        parts = tf.reduce_sum(tf.gather(letters, start + tf.range(STEP)) * POWERS, 1)      # five bytes as in a key
+        parts = tf.reduce_sum(tf.gather(letters, start + tf.range(STEP)) * POWERS, 1)  # five bytes as in a key
         node = tf.where(begins, tf.constant(BEGIN << NODE_SHIFT, tf.int64), CONTINUE << NODE_SHIFT)
         way = [node]
         ahead = tf.range(0, STEP * self._steps, STEP)[:, None]
@@ -131,7 +134,8 @@ def _trie(vocab: Mapping[str, int]) -> _Trie:
         parent = numbers[root, way[:end]]
         keys[number] = (parent << NODE_SHIFT) + int.from_bytes(way[end:], "little")
         longest = next((way[:size] for size in range(len(way), end, -1) if (root, way[:size]) in pieces), b"")
-        ids[number], lengths[number] = (pieces[root, longest], len(longest)) if longest else (
-            ids[parent], lengths[parent])
+        ids[number], lengths[number] = (
+            (pieces[root, longest], len(longest)) if longest else (ids[parent], lengths[parent])
+        )
     children = np.arange(2, len(nodes), dtype=np.int64) << NODE_SHIFT
     return _Trie(keys[2:], children, np.array([len(way) for _, way in nodes], np.int32), ids, lengths)

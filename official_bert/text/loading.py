@@ -33,12 +33,13 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
 
 
 def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
-    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece.
-    """
+    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece."""
     if tokenizer_files.is_subwords(vocab_file):
         from official_bert.text.subwords.lines import LineTokenizer
+
         return LineTokenizer(load(vocab_file))  # type: ignore[arg-type]
     from official_bert.text.fast_tokenization import FastTokenizer
+
     return FastTokenizer(vocab_file, do_lower_case)
 
 
@@ -51,11 +52,13 @@ def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
 def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
     from official_bert.text.subwords import host, japanese, word_pieces
     from official_bert.text.subwords.definition import read_definition
+
     definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
     classes: dict[str, type[host.SubwordTokenizer]] = {
-        "wordpiece": word_pieces.WordPieceTokenizer, "japanese": japanese.JapaneseTokenizer,
+        "wordpiece": word_pieces.WordPieceTokenizer,
+        "japanese": japanese.JapaneseTokenizer,
         "byte_bpe": host.LibraryTokenizer,
-        "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer
+        "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer,
     }
     return classes[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
 

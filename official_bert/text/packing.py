@@ -35,7 +35,7 @@ def keep(tokens: T, count: int, part: Part) -> T:
     if part == "head" or len(tokens) <= count:
         return tokens[:count]  # type: ignore[return-value]
     last = count if part == "tail" else count // 2
-    return [*tokens[:count - last], *tokens[len(tokens) - last:]]  # type: ignore[return-value]
+    return [*tokens[: count - last], *tokens[len(tokens) - last :]]  # type: ignore[return-value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,8 @@ def check_segments(type_vocab_size: int, where: str, second_segment: int = 1) ->
     if 0 < type_vocab_size <= second_segment:
         raise ValueError(
             f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
-            f"got {type_vocab_size}")
+            f"got {type_vocab_size}"
+        )
 
 
 def sliding_windows(length: int, window: int, stride: int) -> list[tuple[int, int]]:
@@ -106,4 +107,5 @@ def is_max_context(windows: Sequence[tuple[int, int]], window_index: int, positi
     def score(index: int) -> float:
         start, length = windows[index]
         return min(position - start, start + length - 1 - position) + 0.01 * length
+
     return first < behind and window_index == max(range(first, behind), key=score)

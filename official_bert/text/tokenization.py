@@ -13,8 +13,16 @@ UNKNOWN = "[UNK]"
 MAX_WORD_LENGTH = 200  # characters; a longer word is one [UNK]
 
 # 2018 `_is_chinese_char`: the blocks of CJK ideographs, which have no spaces between words.
-CJK_RANGES = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
-              (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
+CJK_RANGES = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 
 
 def is_whitespace(char: str) -> bool:
@@ -31,8 +39,13 @@ def is_punctuation(char: str) -> bool:
     """2018 `_is_punctuation`: the Unicode class, and all printable ASCII but letters, digits and space, such as $ and
     ~.
     """
-    return "!" <= char <= "/" or ":" <= char <= "@" or "[" <= char <= "`" or "{" <= char <= "~" \
+    return (
+        "!" <= char <= "/"
+        or ":" <= char <= "@"
+        or "[" <= char <= "`"
+        or "{" <= char <= "~"
         or unicodedata.category(char).startswith("P")
+    )
 
 
 def is_cjk(char: str) -> bool:
@@ -65,8 +78,7 @@ class _SplitTable(dict):
 
 
 class BasicTokenizer:
-    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`.
-    """
+    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`."""
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -115,8 +127,12 @@ class BasicTokenizer:
             return chars
         # Lower-casing a sigma looks at its neighbours, but the lengths depend on each character alone.
         lowered = iter("".join(char for char, _, _ in chars).lower())
-        chars = [(char, start, end) for original, start, end in chars
-                 for _ in original.lower() for char in unicodedata.normalize("NFD", next(lowered))]
+        chars = [
+            (char, start, end)
+            for original, start, end in chars
+            for _ in original.lower()
+            for char in unicodedata.normalize("NFD", next(lowered))
+        ]
         return _in_canonical_order(chars)
 
 
@@ -166,7 +182,7 @@ class FullTokenizer(Tokenizer):
             first = 0
             for piece in self.split_word("".join(char for char, _, _ in word)):
                 length = len(word) if piece == UNKNOWN else len(piece) - 2 * bool(first)
-                spans = word[first:first + length]
+                spans = word[first : first + length]
                 tokens.append((piece, min(start for _, start, _ in spans), max(end for _, _, end in spans)))
                 first += length
         return tokens

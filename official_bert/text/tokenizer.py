@@ -32,8 +32,9 @@ class Tokenizer(abc.ABC):
     separators: int = 1  # between two texts of a row
     second_segment: int = 1  # segment of the second text
 
-    def __init__(self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int],
-                 special: Mapping[str, str] | None = None):
+    def __init__(
+        self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int], special: Mapping[str, str] | None = None
+    ):
         self.vocab_file, self.do_lower_case, self.vocab = vocab_file, do_lower_case, vocab
         self.inv_vocab = _by_id(vocab, vocab_file)
         self.special = dict(special or zip(ROLES, ROLES))
@@ -46,8 +47,13 @@ class Tokenizer(abc.ABC):
     @functools.cached_property
     def template(self) -> Template:
         """The form of rows of one text or two."""
-        return Template(self.special_id("[CLS]"), self.special_id("[SEP]"), self.special_id("[PAD]"), self.separators,
-                        self.second_segment)
+        return Template(
+            self.special_id("[CLS]"),
+            self.special_id("[SEP]"),
+            self.special_id("[PAD]"),
+            self.separators,
+            self.second_segment,
+        )
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
@@ -80,8 +86,9 @@ class Tokenizer(abc.ABC):
         """Returns the ids of a text's tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
-    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
-               max_seq_length: int = 512) -> dict[str, np.ndarray]:
+    def encode(
+        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_seq_length: int = 512
+    ) -> dict[str, np.ndarray]:
         """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
 
         S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError
@@ -90,14 +97,19 @@ class Tokenizer(abc.ABC):
         if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
             raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
         ids = [[self.tokenize_ids(text) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
-        rows = [self.template.pack(*truncate_pair(first, second, max_seq_length - self.template.extra(bool(second))))
-                for first, second in zip(*ids)]
+        rows = [
+            self.template.pack(*truncate_pair(first, second, max_seq_length - self.template.extra(bool(second))))
+            for first, second in zip(*ids)
+        ]
         shape = len(rows), max((len(row) for row, _ in rows), default=0)
-        encoded = {"input_ids": np.full(shape, self.template.pad_id, np.int32), "input_mask": np.zeros(shape, np.int32),
-                   "segment_ids": np.zeros(shape, np.int32)}
+        encoded = {
+            "input_ids": np.full(shape, self.template.pad_id, np.int32),
+            "input_mask": np.zeros(shape, np.int32),
+            "segment_ids": np.zeros(shape, np.int32),
+        }
         for number, (row, segments) in enumerate(rows):
             for name, values in (("input_ids", row), ("input_mask", 1), ("segment_ids", segments)):
-                encoded[name][number, :len(row)] = values
+                encoded[name][number, : len(row)] = values
         return encoded
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -123,8 +135,9 @@ def _by_id(vocab: Mapping[str, int], where: str) -> dict[int, str]:
     """Returns {id: token}. Raises ValueError, naming `where`, for ids that are none, or that two tokens have."""
     for token, index in vocab.items():
         if type(index) is not int or not 0 <= index < MOST_TOKENS:
-            raise ValueError(f"{where}: token {token!r}: expected an id from 0 to below {MOST_TOKENS:,}, "
-                             f"got {str(index)[:60]}")
+            raise ValueError(
+                f"{where}: token {token!r}: expected an id from 0 to below {MOST_TOKENS:,}, got {str(index)[:60]}"
+            )
     tokens = {index: token for token, index in vocab.items()}
     if len(tokens) < len(vocab):
         token, other = next((token, tokens[index]) for token, index in vocab.items() if tokens[index] != token)

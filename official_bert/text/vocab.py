@@ -10,9 +10,18 @@ UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
 TOKENIZER_FILES = ("tokenizer_config.json", "config.json")  # of Hugging Face
 # Classes there, also with Fast behind, that split words as BERT of 2018 does.
-WORDPIECE_CLASSES = ("BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "FunnelTokenizer",
-                     "LayoutLMTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer",
-                     "PreTrainedTokenizer")
+WORDPIECE_CLASSES = (
+    "BertTokenizer",
+    "ConvBertTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "FunnelTokenizer",
+    "LayoutLMTokenizer",
+    "LxmertTokenizer",
+    "MobileBertTokenizer",
+    "SqueezeBertTokenizer",
+    "PreTrainedTokenizer",
+)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -46,8 +55,10 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
             )
         vocab[token] = index
     if missing := [token for token in special if token not in vocab]:
-        raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(special)}, "
-                         f"got {len(vocab)} entries without {' '.join(missing)}")
+        raise ValueError(
+            f"{path}: expected a BERT vocabulary with {' '.join(special)}, "
+            f"got {len(vocab)} entries without {' '.join(missing)}"
+        )
     return vocab
 
 
@@ -65,7 +76,8 @@ def _check_tokenizer(folder: str) -> None:
             raise ValueError(
                 f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r}: the vocabulary beside it is "
                 f"for text "
-                "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
+                "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here"
+            )
         if class_name is not None:
             return
 
@@ -87,7 +99,8 @@ def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:
     if do_lower_case and has_capitals(vocab):
         raise ValueError(
             f"{path}: more than 1 % of its entries have capital letters, but text is lower-cased; expected "
-            "--do_lower_case=False (tokenizer.do_lower_case: false) beside it, or a lower-cased vocabulary")
+            "--do_lower_case=False (tokenizer.do_lower_case: false) beside it, or a lower-cased vocabulary"
+        )
 
 
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:
@@ -102,7 +115,8 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
     new = [word for word in dict.fromkeys(words) if word not in vocab]
     if len(new) > len(slots) and not grow:
         raise ValueError(
-            f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; give fewer, or let it grow")
+            f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; give fewer, or let it grow"
+        )
     ids = dict(zip(new, [*slots, *range(len(entries), len(entries) + len(new))]))
     entries += [""] * max(0, len(new) - len(slots))
     for word, index in ids.items():

@@ -85,7 +85,7 @@ def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, m
     for word, count in words.items():
         for char in word:
             frequency[char] += count
-    ranked = sorted(frequency, key=lambda char: (-frequency[char], char))[:min(most or PRIVATE_SIZE, PRIVATE_SIZE)]
+    ranked = sorted(frequency, key=lambda char: (-frequency[char], char))[: min(most or PRIVATE_SIZE, PRIVATE_SIZE)]
     rank = {char: place for place, char in enumerate(ranked)}
     spelled_from: dict[int, float] = collections.defaultdict(float)  # words by the rank of their rarest character
     for word, count in words.items():
@@ -94,7 +94,7 @@ def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, m
     for place in range(len(ranked)):
         spelled += spelled_from[place]
         if coverage < 1 and spelled >= share:
-            return ranked[:place + 1]
+            return ranked[: place + 1]
     return ranked
 
 
@@ -105,8 +105,13 @@ def unspelled_words(counts: Mapping[str, int], characters: Iterable[str]) -> dic
     return dict(sorted(lost.items(), key=lambda item: (-item[1], item[0])))
 
 
-def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
-                 characters: Iterable[str] | None = None, true_counts: Mapping[str, int] | None = None) -> list[str]:
+def learn_pieces(
+    counts: Mapping[str, float],
+    size: int,
+    min_frequency: int = 2,
+    characters: Iterable[str] | None = None,
+    true_counts: Mapping[str, int] | None = None,
+) -> list[str]:
     """Returns at most `size` WordPieces: `characters` (default: all) alone and as `##c`, then merges in their order.
 
     A word with another character is not learned from. Very many words are scaled down. If so, or if `counts` were
@@ -125,17 +130,20 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
             f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
             "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer "
             "characters "
-            "(--character_coverage)")
+            "(--character_coverage)"
+        )
     scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))
     if true_counts is not None or scale < 1:
         words = {
             word: count
-            for word, count in words.items() if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5
+            for word, count in words.items()
+            if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5
         }
     whole = {word: max(1, round(count * scale)) for word, count in words.items()}
     private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
-    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size,
-                           max(1, round(min_frequency * scale)))
+    merges = _learn_merges(
+        _encoded_words(whole, private), starts + list(private.values()), size, max(1, round(min_frequency * scale))
+    )
     public = {code: char for char, code in private.items()}
     return [_decode_piece(piece, public) for piece in merges]
 
@@ -158,8 +166,9 @@ def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_freq
     """Returns the pieces of byte-pair encoding in the order in which they were made, the alphabet first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=min_frequency, initial_alphabet=alphabet,
-                                  special_tokens=[], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, min_frequency=min_frequency, initial_alphabet=alphabet, special_tokens=[], show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
@@ -170,8 +179,9 @@ def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
     return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
 
 
-def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int,
-                        min_frequency: int = 10) -> list[str]:
+def choose_domain_words(
+    counts: Mapping[str, int], tokenizer: FullTokenizer, most: int, min_frequency: int = 10
+) -> list[str]:
     """Returns the words that would save the most tokens of the counted text as entries of the vocabulary, best first.
 
     Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as

@@ -8,8 +8,9 @@ from official_bert.files import BadText, read_lines
 from official_bert.text.tokenization import BasicTokenizer
 
 
-def read_vectors(path: str, words: Collection[str], lower: bool = False,
-                 on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
+def read_vectors(
+    path: str, words: Collection[str], lower: bool = False, on_bad_text: BadText = "error"
+) -> dict[str, np.ndarray]:
     """Reads the vectors of the `words` that are in a file, float64 [W] each; word2vec's first line (words, numbers) may
     be there.
 

@@ -73,7 +73,8 @@ class CheckpointFolder:
             raise ValueError(
                 f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and "
                 f"resize_checkpoint "
-                "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
+                "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none"
+            )
         if prefixes:
             raise ValueError(f"{self.folder}: none of its {len(prefixes)} checkpoints can be read")
         return None
@@ -125,17 +126,22 @@ class CheckpointFolder:
                 _flush(path)
         except (tf.errors.OpError, OSError) as error:
             _remove(prefix)
-            before = "those before it are intact" if self.run.checkpoints(
-            ) else "none was written before it: the same command starts from the beginning"
-            raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, {before}: "
-                          f"{disk_full_reason(error) or ' '.join(str(error).split())}") from None
+            before = (
+                "those before it are intact"
+                if self.run.checkpoints()
+                else "none was written before it: the same command starts from the beginning"
+            )
+            raise OSError(
+                f"{self.folder}: the checkpoint of step {step} could not be written, {before}: "
+                f"{disk_full_reason(error) or ' '.join(str(error).split())}"
+            ) from None
         self._remove_all_but_the_last(step)
         return os.path.basename(prefix)
 
     def _remove_all_but_the_last(self, newest: int) -> None:
         checkpoints = {step_of(prefix): prefix for prefix in self.run.checkpoints()}
         steps = sorted(step for step in checkpoints if step <= newest)
-        lasting = steps if self.keep is None else steps[-self.keep:]
+        lasting = steps if self.keep is None else steps[-self.keep :]
         lasting = sorted({*lasting, *(step for step in steps if self.keep_every and step % self.keep_every == 0)})
         names = [os.path.basename(checkpoints[step]) for step in lasting]
         with written_whole(self.run.file(STATE_FILE)) as file:
@@ -178,17 +184,23 @@ def _flush(path: str) -> None:
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder.
-    """
+    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder."""
 
     def __init__(self, run: RunFolder, metric: str):
         self.run, self.folder, self.metric = run, run.best.path, metric.removeprefix("-")
         self.sign = -1.0 if metric.startswith("-") else 1.0
         self.record = run.best_record
 
-    def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
-                       batches: int = 0, saved: str = "", tuned: Mapping[str,
-                                                                         Any] = types.MappingProxyType({})) -> bool:
+    def keep_if_better(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        step: int,
+        metrics: Mapping[str, float],
+        phase: int = 0,
+        batches: int = 0,
+        saved: str = "",
+        tuned: Mapping[str, Any] = types.MappingProxyType({}),
+    ) -> bool:
         """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns
         whether it does.
 
@@ -205,14 +217,19 @@ class BestCheckpoint:
         comparable = self.record and (self.record.get("phase", 0), self.record.get("batches")) == (phase, batches)
         if not math.isfinite(value):
             return False
-        if comparable and (self.sign * value, -loss) <= (self.sign * self.record["value"],
-                                                         -self.record.get("loss", -math.inf)):
+        if comparable and (self.sign * value, -loss) <= (
+            self.sign * self.record["value"],
+            -self.record.get("loss", -math.inf),
+        ):
             return False
         CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)
         # before the metric: after a kill in between, this evaluation is better again
         write_tuned(tuned, self.run.best.checkpoint(step))
-        self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | (
-            {"phase": phase} if phase else {}) | ({"loss": loss} if loss < math.inf and self.metric != "loss" else {})
+        self.record = (
+            {"metric": self.metric, "value": value, "step": step, "batches": batches}
+            | ({"phase": phase} if phase else {})
+            | ({"loss": loss} if loss < math.inf and self.metric != "loss" else {})
+        )
         self.run.write_best_record(self.record)
         return True
 

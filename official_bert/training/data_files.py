@@ -44,7 +44,8 @@ class DataFiles:
             if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
                 raise ValueError(
                     f"--{name}={source}: the answers would overwrite this file, because they have the same name in "
-                    "--output_dir; rename it or give another folder")
+                    "--output_dir; rename it or give another folder"
+                )
 
     def path(self, source: Source, names: Sequence[str]) -> Source:
         """Returns `source`, or the first of `names` that is in `data_dir`; "" if there is neither."""
@@ -53,8 +54,9 @@ class DataFiles:
         return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
 
 
-def write_answers(path: str, rows: Iterable[Sequence[object]], columns: Sequence[str] = (),
-                  delimiter: str = "\t") -> str:
+def write_answers(
+    path: str, rows: Iterable[Sequence[object]], columns: Sequence[str] = (), delimiter: str = "\t"
+) -> str:
     """Writes a table of answers: `index`, `prediction` and further columns; returns its path."""
     with written_whole(path) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")

@@ -22,8 +22,13 @@ from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 from official_bert.training.running.cluster import Meeting, Placement, answers, join, workers_of
 
-WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-               tf.errors.DeadlineExceededError)
+WORKER_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)
 LONGEST_REASON = 1000  # characters
 STUCK_SECONDS = 5.0  # in which a step fails by itself if one of its rows cannot be read
 LOOKUP_SECONDS = 15.0  # for the cloud to say where a TPU is
@@ -41,6 +46,7 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
         """Tells the other workers why this one ends, and ends all computations with them that are under way."""
         # no public call has this effect; TensorFlow's own failure handling uses this one
         from tensorflow.python.eager import context
+
         self.meeting.leave(text := error_in_one_line(error))
         with contextlib.suppress(tf.errors.OpError):  # the others have ended too
             context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, text[:LONGEST_REASON])
@@ -49,8 +55,10 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
 def check_backend() -> None:
     """Raises ValueError if Keras runs on another backend than TensorFlow."""
     if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"KERAS_BACKEND: expected tensorflow, got {keras.backend.backend()!r}; "
-                         "the layers run on other backends, these commands do not")
+        raise ValueError(
+            f"KERAS_BACKEND: expected tensorflow, got {keras.backend.backend()!r}; "
+            "the layers run on other backends, these commands do not"
+        )
 
 
 def make_strategy(placement: Placement) -> tf.distribute.Strategy:
@@ -64,7 +72,9 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
     if placement.strategy == "one_device":
         return tf.distribute.get_strategy()
     makers: dict[str, Callable[[Placement], tf.distribute.Strategy]] = {
-        "mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu
+        "mirrored": _mirrored,
+        "multi_worker": _multi_worker,
+        "tpu": _tpu,
     }
     if placement.strategy not in makers:
         raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
@@ -96,7 +106,8 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
     hosts, index = workers_of(placement)
     if placement.worker_hosts:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=index, rpc_layer="grpc")
+            tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=index, rpc_layer="grpc"
+        )
     else:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return Workers(resolver, _begin_together(placement))
@@ -138,12 +149,14 @@ def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
     def find() -> None:
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-                tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
+                tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None
+            )
             results.put((resolver, [host for hosts in resolver.cluster_spec().as_dict().values() for host in hosts]))
         except (
             Exception
         ) as error:  # the libraries of the cloud have their own for missing credentials, unknown names, no network
             results.put(error)
+
     threading.Thread(target=find, daemon=True).start()  # it may wait for an answer of the cloud that never comes
     try:
         answer = results.get(timeout=LOOKUP_SECONDS)
@@ -157,8 +170,10 @@ def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
 def _unreachable(where: str, error: object) -> str:
     if "No OpKernel was registered" in str(error):
         error = "this TensorFlow was built without TPUs: BUILD.md says how to install tensorflow-tpu in its place"
-    return (f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
-            f"{' '.join(str(error).split())[:300] or type(error).__name__}")
+    return (
+        f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
+        f"{' '.join(str(error).split())[:300] or type(error).__name__}"
+    )
 
 
 def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
@@ -247,6 +262,7 @@ def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) ->
             if source.bad_row:
                 strategy.leave(source.bad_row)
                 return
+
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
@@ -264,6 +280,7 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.
     def total() -> tf.Tensor:
         # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
         return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
+
     return int(strategy.experimental_local_results(tf.function(lambda: strategy.run(total))())[0])
 
 
@@ -297,7 +314,8 @@ def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, acc
     if batch_size < 1 or batch_size % micro_batches:
         raise ValueError(
             f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
-            f"{accumulation_steps} accumulation steps = {micro_batches}, got {batch_size}")
+            f"{accumulation_steps} accumulation steps = {micro_batches}, got {batch_size}"
+        )
     return batch_size // micro_batches
 
 
@@ -314,12 +332,16 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
     hosts = other_hosts(strategy) if on_tpu else []
     if replicas == 1 and not hosts:
         return source.dataset(start)
-    read = on_hosts(source, hosts, start, stop or source.batches_per_epoch) if hosts else functools.partial(
-        source.dataset, start)
+    read = (
+        on_hosts(source, hosts, start, stop or source.batches_per_epoch)
+        if hosts
+        else functools.partial(source.dataset, start)
+    )
 
     def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         rows = source.batch_size // replicas
         return read(context.num_input_pipelines, context.input_pipeline_id).rebatch(rows, drop_remainder=True)
+
     return strategy.distribute_datasets_from_function(worker_batches)
 
 
@@ -332,12 +354,14 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
         raise ValueError(
             "--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are "
             "made by "
-            "this process, for the TPU of this machine (--tpu_name=local)")
+            "this process, for the TPU of this machine (--tpu_name=local)"
+        )
     if not source.cache_dir:
         raise ValueError(
             "--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order "
             "of the "
-            "records, got none")
+            "records, got none"
+        )
     reader = GraphReader(source, os.path.join(source.cache_dir, "record_orders"))
     reader.write_orders(start, stop)
     for host in hosts:
@@ -345,13 +369,13 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
             raise ValueError(
                 f"{unread}: {host} cannot read it; records (--input_file) and --cache_dir must lie where all hosts of "
                 f"the TPU "
-                "read them, such as gs://bucket")
+                "read them, such as gs://bucket"
+            )
     return functools.partial(reader.dataset, start, stop)
 
 
 def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:
-    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`.
-    """
+    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`."""
     dataset = distribute(source, strategy)
     # one graph for all lengths, not one for the first and another for all others
     if strategy.num_replicas_in_sync == 1:
@@ -374,17 +398,20 @@ def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], v
         strategy.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
 
-def update(strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable],
-           values: tuple) -> None:
+def update(
+    strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable], values: tuple
+) -> None:
     """Calls `function` on every device with its copies of the variables and its part of the values, as
     `extended.update` does.
 
     That would pass the first variable's copy only, and the others as a whole.
     """
+
     def update_copies(first: tf.Variable, *mine: Any) -> None:
         other_copies = [
             next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
             for variable in variables[1:]
         ]
         function(first, *other_copies, *mine)
+
     strategy.extended.update(variables[0], update_copies, args=values, group=False)

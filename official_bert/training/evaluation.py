@@ -33,8 +33,15 @@ DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "o
 MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")
 
 
-def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-            report: Callable[[str], None] = print, best: bool = False) -> Measured:
+def measure(
+    task: TaskBase,
+    files: DataFiles,
+    output_dir: str,
+    placement: Placement,
+    init_checkpoint: str = "",
+    report: Callable[[str], None] = print,
+    best: bool = False,
+) -> Measured:
     """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's
     evaluation data.
 
@@ -50,16 +57,14 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
         if "eval" not in digests or folds:
             origins.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
-            report(
-                "the run was trained on the file that it is evaluated on; the results say nothing about other data"
-            )
+            report("the run was trained on the file that it is evaluated on; the results say nothing about other data")
     trainer = _prepare(task, run, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
         measured = _measure(trainer, task, files, report, start)
-        return dataclasses.replace(measured,
-                                   metrics={name: value
-                                            for name, value in measured.metrics.items() if name != "step"})
+        return dataclasses.replace(
+            measured, metrics={name: value for name, value in measured.metrics.items() if name != "step"}
+        )
     best_checkpoint = BestCheckpoint(run, task.best_metric())
     if best and best_checkpoint.record:
         best_checkpoint.restore(trainer.checkpoint)
@@ -68,8 +73,14 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
     return _measure(trainer, task, files, report, run)
 
 
-def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
-                          idle_seconds: float = 3600.0, report: Callable[[str], None] = print) -> dict[str, float]:
+def evaluate_continuously(
+    task: TaskBase,
+    files: DataFiles,
+    output_dir: str,
+    placement: Placement,
+    idle_seconds: float = 3600.0,
+    report: Callable[[str], None] = print,
+) -> dict[str, float]:
     """Evaluates each checkpoint that a run beside this one writes, in order, to its last step; returns the last
     metrics.
 
@@ -82,8 +93,9 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     total = total_steps(task.config)
     run.make()
     metrics = run.last_followed()
-    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER,
-                                                                                                  "eval"))) as watcher:
+    with contextlib.closing(
+        Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER, "eval"))
+    ) as watcher:
         for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
@@ -96,8 +108,9 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     return metrics
 
 
-def take_all(task: TaskBase, model: keras.Model, path: str,
-             report: Callable[[str], None] = print) -> checkpoints.Initialization:
+def take_all(
+    task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print
+) -> checkpoints.Initialization:
     """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
 
     Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary
@@ -109,7 +122,8 @@ def take_all(task: TaskBase, model: keras.Model, path: str,
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in result.new if not name.startswith(unneeded)]:
         raise ValueError(
-            f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+            f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model"
+        )
     if result.unused:
         report(f"{result.origin}: not used: {', '.join(result.unused[:6])}{' ...' if len(result.unused) > 6 else ''}")
     if result.notes:
@@ -124,10 +138,10 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     return list(outputs_of(task.predictions, model, source))
 
 
-def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model,
-               source: BatchSource) -> Iterator[dict[str, Any]]:
-    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values.
-    """
+def outputs_of(
+    choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model, source: BatchSource
+) -> Iterator[dict[str, Any]]:
+    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values."""
     strategy = distribution.answering_strategy(model)
 
     def answer(local: Batch) -> dict[str, tf.Tensor]:
@@ -136,6 +150,7 @@ def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: 
     @tf.function(reduce_retracing=True, autograph=False)
     def run(batch: Batch) -> dict[str, tf.Tensor]:
         return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
+
     for answers in distribution.over_batches(run, source, strategy):
         yield from real_rows(answers)
 
@@ -156,8 +171,13 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 
-def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callable[[str], None] = lambda _: None,
-             run: RunFolder = NO_RUN) -> Measured:
+def _measure(
+    trainer: Trainer,
+    task: TaskBase,
+    files: DataFiles,
+    report: Callable[[str], None] = lambda _: None,
+    run: RunFolder = NO_RUN,
+) -> Measured:
     """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the
     run in the folder was trained on them.
     """
@@ -177,8 +197,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callabl
 
 
 def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:
-    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle.
-    """
+    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
         work.pull()

@@ -20,9 +20,18 @@ from official_bert.training.task import DataFiles, HeldOut, Resolved, Steps, Tas
 Use = Literal["train", "dev", "test"]
 # Options with which rows can be read that the defaults refuse, in the order in which they are tried.
 REMEDIES: Sequence[Mapping[str, Any]] = (
-    {"empty_text": "skip"}, {"missing_label": "skip"}, {"empty_text": "skip", "missing_label": "skip"},
-    {"overlaps": "longest"}, {"scheme": "plain"}, {"first_choice": 1}, {"kind": "regression"}, {"kind": "multi_label"},
-    {"version_2_with_negative": True}, {"several_answers": "first"}, {"unknown_ids": "skip"})
+    {"empty_text": "skip"},
+    {"missing_label": "skip"},
+    {"empty_text": "skip", "missing_label": "skip"},
+    {"overlaps": "longest"},
+    {"scheme": "plain"},
+    {"first_choice": 1},
+    {"kind": "regression"},
+    {"kind": "multi_label"},
+    {"version_2_with_negative": True},
+    {"several_answers": "first"},
+    {"unknown_ids": "skip"},
+)
 
 
 class TrainingRows(Protocol):
@@ -34,8 +43,7 @@ class TrainingRows(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRows:
-    """The rows of a task's files, in the form that the task reads them in; None (or nothing) for a step without data.
-    """
+    """The rows of a task's files, in the form that the task reads them in; None (or nothing) for a step without data."""
 
     train: Any = None  # `TrainingRows`
     held_out: Any = None
@@ -84,7 +92,8 @@ class FileTask(TaskBase):
             return path
         raise ValueError(
             f"expected training data: --train_file, or one of {', '.join(self.file_names['train'])} in --data_dir "
-            f"({files.data_dir or 'not given'})")
+            f"({files.data_dir or 'not given'})"
+        )
 
     def eval_path(self, files: DataFiles) -> Source:
         """Returns the file to evaluate on; "" if there is none, and with folds."""
@@ -160,8 +169,15 @@ class FileTask(TaskBase):
         tests: Any = held_out
         if rows.tests is not rows.held_out:
             tests = task.make_tests(rows.tests, files, model) if rows.tests else None
-        return Resolved(task=task, model=model, train=train, held_out=held_out, tests=tests,
-                        notes=(*rows.notes, *notes), training_rows=task.described(rows.train) if rows.train else "")
+        return Resolved(
+            task=task,
+            model=model,
+            train=train,
+            held_out=held_out,
+            tests=tests,
+            notes=(*rows.notes, *notes),
+            training_rows=task.described(rows.train) if rows.train else "",
+        )
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Reads and checks the rows of all `steps`, those to evaluate on from a file of their own or as a part of the

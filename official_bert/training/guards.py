@@ -38,7 +38,8 @@ def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> No
     if lower_case and has_capitals(vocab) and _lower_cases_already(path, run, init_checkpoint):
         logging.warning(
             "%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training",
-            path)
+            path,
+        )
     else:
         check_casing(path, vocab, lower_case)
 
@@ -49,8 +50,9 @@ def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) 
     """
     if run.has_begun:
         return run.recorded_config().tokenizer.do_lower_case and run.casing_is_chosen
-    return bool(init_checkpoint
-                and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
+    return bool(
+        init_checkpoint and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file))
+    )
 
 
 def check_patience(phases: Sequence[Phase]) -> None:
@@ -71,7 +73,8 @@ def check_counted(training: TrainingConfig) -> None:
         raise ValueError(
             f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; "
             f"training.eval_every or "
-            "eval_epochs says when others are")
+            "eval_epochs says when others are"
+        )
 
 
 def _no_patience(training: TrainingConfig) -> str:
@@ -82,8 +85,7 @@ def check_reinitialized(config: Config, init_checkpoint: str) -> None:
     """Raises ValueError for layers that are made anew although no checkpoint gives the others."""
     if config.training.reinitialize_layers and not init_checkpoint:
         raise ValueError(
-            "config.training.reinitialize_layers: expected --init_checkpoint with it; without one, all weights are "
-            "new"
+            "config.training.reinitialize_layers: expected --init_checkpoint with it; without one, all weights are new"
         )
 
 
@@ -104,7 +106,9 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
                 # a layer without weights may never be built, and then has no path
                 note(layer.path or layer.name, value)
             return outputs
+
         return watched_call
+
     for layer in layers:
         layer.call = watch(layer, layer.call)
     try:
@@ -126,7 +130,7 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
     totals = step.objective.loss_weights(batch)
     for place in range(micro_batches):
         rows = next(iter(batch.values())).shape[0] // micro_batches
-        part = {key: value[place * rows:(place + 1) * rows] for key, value in batch.items()}
+        part = {key: value[place * rows : (place + 1) * rows] for key, value in batch.items()}
         if tensor_name := _bad_in_part(step, weights, part, totals, tf.constant(number), place):
             return tensor_name
     return "the sum of gradients, or an update"
@@ -139,12 +143,16 @@ def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number
     def note(path: Any, value: tf.Tensor) -> None:
         if not is_finite(value):
             bad.append(f"output of {path}")
+
     with watched(step.model, note):
-        gradients, losses, _ = step.gradients(weights, seeds, step.objective.with_answers(part), totals,
-                                              tf.constant(1.0))
+        gradients, losses, _ = step.gradients(
+            weights, seeds, step.objective.with_answers(part), totals, tf.constant(1.0)
+        )
     if bad:
         return bad[0]
     values = [(f"{name} loss", value) for name, value in losses.items()]
-    values += [(f"gradient of {variable.path}", value)
-               for variable, value in zip(reversed(step.model.trainable_variables), reversed(gradients))]
+    values += [
+        (f"gradient of {variable.path}", value)
+        for variable, value in zip(reversed(step.model.trainable_variables), reversed(gradients))
+    ]
     return next((name for name, value in values if not is_finite(value)), None)

@@ -27,9 +27,16 @@ from official_bert.training.trainer import Trainer
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
 
 
-def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str],
-                                                                                       None] = print) -> Measured:
+def train(
+    task: TaskBase,
+    files: DataFiles,
+    output_dir: str,
+    placement: Placement,
+    init_checkpoint: str = "",
+    profile_steps: str = "",
+    steps: Steps = TRAIN_AND_EVALUATE,
+    report: Callable[[str], None] = print,
+) -> Measured:
     """Trains a task into a folder, or continues a run there.
 
     First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of
@@ -47,8 +54,10 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     chief = distribution.is_chief(strategy)
     tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
     publish = work.push if chief else lambda: None
-    with (run.locked() if chief else contextlib.nullcontext(),
-          distribution.reporting_lost_workers(strategy, lambda: "before the first step")):
+    with (
+        run.locked() if chief else contextlib.nullcontext(),
+        distribution.reporting_lost_workers(strategy, lambda: "before the first step"),
+    ):
         plan = beginning.open_data(task, files, run, strategy, init_checkpoint, steps)
         profile.check(plan.last)
         try:
@@ -58,8 +67,9 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             with contextlib.closing(Watcher(run, 0 if task.config.training.hours else plan.last, chief)) as watcher:
                 for name, text in notes.items():
                     watcher.note(trainer.steps_done, name, text)
-                training = Run(trainer, folder, watcher, plan.phases, profile, publish,
-                               clock.make_clock(trainer, watcher, began))
+                training = Run(
+                    trainer, folder, watcher, plan.phases, profile, publish, clock.make_clock(trainer, watcher, began)
+                )
                 return Measured(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
         finally:
             publish()
@@ -68,8 +78,16 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
 class Run:
     """One training run, from its trainer's step to the last one."""
 
-    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase],
-                 profile: Profile, publish: Callable[[], None], timer: NoClock):
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: CheckpointFolder,
+        watcher: Watcher,
+        phases: list[Phase],
+        profile: Profile,
+        publish: Callable[[], None],
+        timer: NoClock,
+    ):
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.clock = timer
         self.publish = publish  # called when there is something new in the run's folder
@@ -80,8 +98,11 @@ class Run:
 
     def go(self) -> dict[str, float]:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
-        with (self.signals.handled(self.watcher.say), self._ended(),
-              distribution.reporting_lost_workers(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}")):
+        with (
+            self.signals.handled(self.watcher.say),
+            self._ended(),
+            distribution.reporting_lost_workers(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}"),
+        ):
             self.evaluations.make_up()
             if (self.settings.rewind_on_spike or self.clock.limited) and not self.folder.newest():
                 self.save()  # so that there is always somewhere to go back to, and that it is known how long it takes
@@ -109,8 +130,10 @@ class Run:
         if phase.number:
             self.trainer.enter(phase.resolved.task)
         if len(self.phases) > 1:
-            self.watcher.say(f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
-                             f"{phase.resolved.task.config.options}")
+            self.watcher.say(
+                f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
+                f"{phase.resolved.task.config.options}"
+            )
 
     def train(self, phase: Phase) -> None:
         """Takes the steps that are left of a phase, or fewer if patience ends."""
@@ -202,8 +225,9 @@ class Run:
         self.recovery.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
             began = clock.now()
-            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done,
-                                           lambda name: self._saved(name, began))
+            self.folder.save_in_background(
+                self.trainer.snapshot(), self.trainer.steps_done, lambda name: self._saved(name, began)
+            )
 
     def _save_unless_saved(self, step: int) -> None:
         if step_of(self.folder.newest()) != step:
@@ -232,7 +256,9 @@ class Run:
             return False
         self._save_unless_saved(step)
         self.watcher.note(
-            step, "stopped_early",
+            step,
+            "stopped_early",
             f"at step {step} of {self.phases[-1].last}: {self.settings.patience} evaluations without "
-            f"a better {self.evaluations.best.metric} (training.patience)")
+            f"a better {self.evaluations.best.metric} (training.patience)",
+        )
         return True

@@ -16,8 +16,9 @@ MANY, BLOCKS = 4096, range(4, 65)  # logits that are searched by blocks, and int
 ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 
 
-def cross_entropy(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"],
-                  smoothing: float = 0.0) -> Fraction:
+def cross_entropy(
+    logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"], smoothing: float = 0.0
+) -> Fraction:
     """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and
     weights [...].
 
@@ -52,13 +53,18 @@ def negative_log_likelihoods(logits: Float[Any, "*rows K"], labels: Int[Any, "*r
     @tf.custom_gradient
     def found(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         probabilities, largest = tf.nn.softmax(rows), largest_places(rows)
-        losses = (tf.gather(rows, largest, batch_dims=1) - tf.gather(rows, targets, batch_dims=1)
-                  - tf.math.log(tf.gather(probabilities, largest, batch_dims=1)))
+        losses = (
+            tf.gather(rows, largest, batch_dims=1)
+            - tf.gather(rows, targets, batch_dims=1)
+            - tf.math.log(tf.gather(probabilities, largest, batch_dims=1))
+        )
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             places = tf.stack([tf.range(tf.size(targets)), targets], axis=1)
             return tf.tensor_scatter_nd_sub(probabilities * upstream[:, None], places, upstream)
+
         return losses, gradient
+
     return tf.reshape(found(as_rows(logits)), tf.shape(labels))
 
 
@@ -82,8 +88,13 @@ def largest_places(rows: Float[Any, "M K"]) -> Int[Any, " M"]:
     return block * (width // count) + tf.argmax(tf.gather(blocks, block, batch_dims=1), axis=-1, output_type=tf.int32)
 
 
-def binary_cross_entropy(logits: Float[Any, "B K"], labels: Shaped[Any, "B K"], weights: Shaped[Any, " B"],
-                         label_weights: Float[Any, "#B K"] | float = 1.0, smoothing: float = 0.0) -> Fraction:
+def binary_cross_entropy(
+    logits: Float[Any, "B K"],
+    labels: Shaped[Any, "B K"],
+    weights: Shaped[Any, " B"],
+    label_weights: Float[Any, "#B K"] | float = 1.0,
+    smoothing: float = 0.0,
+) -> Fraction:
     """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B].
 
     `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1

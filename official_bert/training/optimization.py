@@ -23,7 +23,7 @@ from official_bert.training.schedules.learning_rate import check_lengths, schedu
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
 # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
-BLOCK = 2 ** 14
+BLOCK = 2**14
 NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["LayerNorm", "layer_norm", "bias"]
 
 
@@ -39,8 +39,15 @@ class Moments(NamedTuple):
     second: tf.Tensor
 
 
-def update(config: OptimizerConfig, weight: tf.Tensor, gradient: tf.Tensor, moments: Moments, rate: tf.Tensor,
-           step: tf.Tensor, decayed: bool) -> tuple[tf.Tensor, Moments]:
+def update(
+    config: OptimizerConfig,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    moments: Moments,
+    rate: tf.Tensor,
+    step: tf.Tensor,
+    decayed: bool,
+) -> tuple[tf.Tensor, Moments]:
     """Returns one weight after step number `step` (from 0), and its moments. Pure; all float32."""
     first = config.beta_1 * moments.first + (1.0 - config.beta_1) * gradient
     second = config.beta_2 * moments.second + (1.0 - config.beta_2) * tf.square(gradient)
@@ -73,7 +80,7 @@ def surprise(gradient: tf.Tensor, second: tf.Tensor, epsilon: float) -> tf.Tenso
     The second moment follows a sudden growth of the gradients only after many steps; until then, updates are too large.
     `second` is bias-corrected. A gradient that was always 0 counts as 0.
     """
-    return tf.sqrt(tf.reduce_mean(tf.math.divide_no_nan(tf.square(gradient), tf.maximum(second, epsilon ** 2))))
+    return tf.sqrt(tf.reduce_mean(tf.math.divide_no_nan(tf.square(gradient), tf.maximum(second, epsilon**2))))
 
 
 def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
@@ -93,15 +100,16 @@ class Decision(NamedTuple):
 Update = Callable[..., tuple[tf.Tensor, Moments]]  # with the arguments of `update`
 
 
-def pure_update(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
-                ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """`change`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second).
-    """
+def pure_update(
+    rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
+) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """`change`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second)."""
     return _compiled(_updated, change, _read_fields(rule), shape, decayed)
 
 
-def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
-                    ) -> Callable[..., None]:
+def update_in_place(
+    rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
+) -> Callable[..., None]:
     """`change`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which
     it overwrites.
 
@@ -130,8 +138,9 @@ def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
 
 
 @functools.cache
-def _compiled(function: Callable, change: Update, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
-              ) -> Callable:
+def _compiled(
+    function: Callable, change: Update, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
+) -> Callable:
     # A function for each shape: TensorFlow warns of one that is traced for many. Small weights lie in the cache of a
     # CPU, where the third of a second that compiling a shape takes would not be won back.
     large = math.prod(shape) > BLOCK or bool(tf.config.list_logical_devices("GPU"))
@@ -139,23 +148,45 @@ def _compiled(function: Callable, change: Update, rule: OptimizerConfig, shape: 
     return tf.function(functools.partial(function, change, decayed), jit_compile=large or None, autograph=False)
 
 
-def _updated(change: Update, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
-             gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
+def _updated(
+    change: Update,
+    decayed: bool,
+    weight: tf.Tensor,
+    first: tf.Tensor,
+    second: tf.Tensor,
+    gradient: tf.Tensor,
+    decision: Decision,
+) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after the step, unchanged if it is not taken."""
     new = _taken(change, decayed, weight, first, second, gradient, decision)
     return tuple(tf.where(decision.taken, after, before) for after, before in zip(new, (weight, first, second)))
 
 
-def _taken(change: Update, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
-           gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
+def _taken(
+    change: Update,
+    decayed: bool,
+    weight: tf.Tensor,
+    first: tf.Tensor,
+    second: tf.Tensor,
+    gradient: tf.Tensor,
+    decision: Decision,
+) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after a step that is taken."""
-    new, moments = change(weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate,
-                          decision.step, decayed)
+    new, moments = change(
+        weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate, decision.step, decayed
+    )
     return new, *moments
 
 
-def _overwrite(change: Update, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
-               gradient: tf.Tensor, decision: Decision) -> None:
+def _overwrite(
+    change: Update,
+    decayed: bool,
+    weight: tf.Variable,
+    first: tf.Variable,
+    second: tf.Variable,
+    gradient: tf.Tensor,
+    decision: Decision,
+) -> None:
     """Writes what `_updated` returns over a weight and its moments: compiled, its results lie in the memory of its
     inputs.
     """
@@ -164,8 +195,15 @@ def _overwrite(change: Update, decayed: bool, weight: tf.Variable, first: tf.Var
         variable.assign(value, read_value=False)
 
 
-def _overwrite_in_blocks(change: Update, decayed: bool, weight: tf.Variable, first: tf.Variable,
-                         second: tf.Variable, gradient: tf.Tensor, decision: Decision) -> None:
+def _overwrite_in_blocks(
+    change: Update,
+    decayed: bool,
+    weight: tf.Variable,
+    first: tf.Variable,
+    second: tf.Variable,
+    gradient: tf.Tensor,
+    decision: Decision,
+) -> None:
     """`_overwrite` for a CPU, block by block.
 
     XLA makes three loops of an update, one for each result. If they write over what they read, they take their path
@@ -175,8 +213,9 @@ def _overwrite_in_blocks(change: Update, decayed: bool, weight: tf.Variable, fir
     block = block_size(math.prod(gradient.shape))
     count = math.prod(gradient.shape) // block
     arrays = [
-        tf.TensorArray(tf.float32, count,
-                       element_shape=(block,)).unstack(tf.reshape(variable.read_value(), (count, block)))
+        tf.TensorArray(tf.float32, count, element_shape=(block,)).unstack(
+            tf.reshape(variable.read_value(), (count, block))
+        )
         for variable in (weight, first, second)
     ]
     gradients = tf.reshape(gradient, (count, block))
@@ -187,8 +226,10 @@ def _overwrite_in_blocks(change: Update, decayed: bool, weight: tf.Variable, fir
         after = tf.cond(
             decision.taken,
             lambda: _taken(change, decayed, *before, part, decision),  # type: ignore[call-arg]
-            lambda: before)
+            lambda: before,
+        )
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
+
     _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))
     for variable, array in zip((weight, first, second), arrays):
         variable.assign(tf.reshape(array.stack(), variable.shape), read_value=False)
@@ -202,19 +243,43 @@ class BertOptimizer(keras.optimizers.Optimizer):
     before.
     """
 
-    def __init__(self, total_steps: int, optimizer: str = "adamw", peak_learning_rate: float = 1e-4,
-                 schedule: str = "linear", power: float = 1.0, end_learning_rate: float = 0.0, warmup_steps: int = 0,
-                 weight_decay_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-                 clip_norm: float = 1.0, name: str = "bert_optimizer", decay_steps: int = 0,
-                 decay_shape: str = "linear", **kwargs: Any):
+    def __init__(
+        self,
+        total_steps: int,
+        optimizer: str = "adamw",
+        peak_learning_rate: float = 1e-4,
+        schedule: str = "linear",
+        power: float = 1.0,
+        end_learning_rate: float = 0.0,
+        warmup_steps: int = 0,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        clip_norm: float = 1.0,
+        name: str = "bert_optimizer",
+        decay_steps: int = 0,
+        decay_shape: str = "linear",
+        **kwargs: Any,
+    ):
         kwargs.pop("learning_rate", None)
         super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
         self.total_steps = total_steps
         self.rule = OptimizerConfig(
-            name=optimizer, learning_rate=peak_learning_rate, schedule=schedule, power=power,  # type: ignore[arg-type]
-            end_learning_rate=end_learning_rate, warmup_steps=warmup_steps, weight_decay_rate=weight_decay_rate,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, clip_norm=clip_norm,
-            decay_steps=decay_steps, decay_shape=decay_shape)  # type: ignore[arg-type]
+            name=optimizer,
+            learning_rate=peak_learning_rate,
+            schedule=schedule,
+            power=power,  # type: ignore[arg-type]
+            end_learning_rate=end_learning_rate,
+            warmup_steps=warmup_steps,
+            weight_decay_rate=weight_decay_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            clip_norm=clip_norm,
+            decay_steps=decay_steps,
+            decay_shape=decay_shape,
+        )  # type: ignore[arg-type]
         check_lengths(self.rule, total_steps)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -225,8 +290,9 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.first, self.second = self.add_optimizer_variables(variables, ["first_moment", "second_moment"])
         self.decayed = [is_decayed(variable.path) for variable in variables]
 
-    def apply(self, grads: Sequence[tf.Tensor | None],
-              trainable_variables: Sequence[keras.Variable] | None = None) -> tf.Tensor:
+    def apply(
+        self, grads: Sequence[tf.Tensor | None], trainable_variables: Sequence[keras.Variable] | None = None
+    ) -> tf.Tensor:
         """Clips by the global norm, then updates; Keras leaves out variables whose gradient is None, with a warning."""
         tensors = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
         scale = clip_scale(tf.linalg.global_norm(tensors), self.rule.clip_norm)
@@ -237,8 +303,15 @@ class BertOptimizer(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         step = tf.convert_to_tensor(self.iterations.value)
         moments = Moments(tf.convert_to_tensor(self.first[index]), tf.convert_to_tensor(self.second[index]))
-        weight, moments = update(self.rule, tf.convert_to_tensor(variable), tf.convert_to_tensor(gradient), moments,
-                                 scheduled_rate(self.rule, step, self.total_steps), step, self.decayed[index])
+        weight, moments = update(
+            self.rule,
+            tf.convert_to_tensor(variable),
+            tf.convert_to_tensor(gradient),
+            moments,
+            scheduled_rate(self.rule, step, self.total_steps),
+            step,
+            self.decayed[index],
+        )
         variable.assign(weight)
         self.first[index].assign(moments.first)
         self.second[index].assign(moments.second)

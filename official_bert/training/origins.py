@@ -23,8 +23,9 @@ TEACHER = "teacher"  # the digest of its weights
 NAMED = 3  # files of a kind in a message
 
 
-def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",),
-                   options: type | None = None) -> list[Difference]:
+def check_same_run(
+    config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None
+) -> list[Difference]:
     """Returns the values that have changed since the run in the folder began, all of which may change.
 
     An option that is left out has its default in the task's `options`. The casing may be chosen with the first
@@ -36,13 +37,18 @@ def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = (
     every = differences(_completed(run.recorded_config(), options), _completed(config, options))
     free = () if run.casing_is_chosen else ("tokenizer.do_lower_case",)
     wrong = [
-        change for change in every
-        if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
+        change
+        for change in every
+        if change.key.startswith(sections)
+        and not may_change(change.key)
+        and change.key not in free
         and not (change.key == "phases" and _phases_may_follow(change.before, change.after, run.steps_done))
     ]
     if wrong:
-        raise run.another_run(f"another configuration ({'; '.join(change.describe() for change in wrong)})",
-                              "give another folder, or the same values to resume it")
+        raise run.another_run(
+            f"another configuration ({'; '.join(change.describe() for change in wrong)})",
+            "give another folder, or the same values to resume it",
+        )
     return every
 
 
@@ -52,10 +58,12 @@ def _completed(config: Config, options: type | None) -> dict[str, Any]:
     defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
     plain["options"] = merge(json.loads(defaults), plain["options"])
     plain["phases"] = [
-        phase | {
-            "options": merge(plain["options"], phase["options"]), "batch_size": phase["batch_size"]
-            or config.training.batch_size
-        } for phase in plain["phases"]
+        phase
+        | {
+            "options": merge(plain["options"], phase["options"]),
+            "batch_size": phase["batch_size"] or config.training.batch_size,
+        }
+        for phase in plain["phases"]
     ]
     return plain
 
@@ -69,8 +77,9 @@ def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done
     free = {"steps": 0, "accumulation_steps": 0}
     first = 0
     for old, new in zip(before, after):
-        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"]
-                                                  and first + min(old["steps"], new["steps"]) < done):
+        if {**old, **free} != {**new, **free} or (
+            old["steps"] != new["steps"] and first + min(old["steps"], new["steps"]) < done
+        ):
             return False
         first += old["steps"]
     return len(after) >= len(before) or first >= done
@@ -88,7 +97,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
         origin["eval_content"] = _all(
-            [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
+            [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out]
+        )
     if (student := phases[0].resolved.task.student) and student.teacher:
         origin[TEACHER] = student.teacher.digest
     if config.tokenizer.vocab_file:
@@ -100,7 +110,7 @@ def same_everywhere(config: Config, init_checkpoint: str) -> list:
     """What all workers of a run must have in common, as JSON types; the files may have other paths on each of them."""
     return [
         to_dict(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=""))),
-        bool(init_checkpoint)
+        bool(init_checkpoint),
     ]
 
 
@@ -111,11 +121,13 @@ def _all(contents: Sequence[list]) -> list:
 
 
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
-    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded.
-    """
+    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = run.origin
-    changed = [_describe(key, before[key], origin[key]) for key in changed_keys(before, origin)
-               if not (key == START and _may_be_moved(before[key], origin[key]))]
+    changed = [
+        _describe(key, before[key], origin[key])
+        for key in changed_keys(before, origin)
+        if not (key == START and _may_be_moved(before[key], origin[key]))
+    ]
     if START in origin and run.checkpoints() and before and START not in before:
         changed.append("first weights of its own, without --init_checkpoint")
     return changed + _other_division(before, origin)
@@ -208,7 +220,8 @@ def _describe(key: str, before: Any, after: Any) -> str:
     if not gone and not new:
         return f"its {use} data in another order"
     return f"other {use} data: " + ", ".join(
-        [*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])])
+        [*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])]
+    )
 
 
 def _some(items: Sequence[Any]) -> str:

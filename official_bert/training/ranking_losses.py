@@ -17,8 +17,9 @@ from official_bert.training.losses import Fraction as Fraction
 MISSING = -1  # the number of a text that a row does not have
 
 
-def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
-                 temperature: float) -> tuple[tf.Tensor, tf.Tensor]:
+def group_logits(
+    vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Compares the anchor of each row with all positives and negatives of its group: logits [B,C], and the place of the
     positive [B].
 
@@ -27,34 +28,43 @@ def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group
     any row of the group.
     """
     anchors, positives, candidates = _numbers(texts, group_size)
-    same_anchor = anchors[:, :, None] == anchors[:, None]                                 # [B/G,G,G]
-    answers = _joined(same_anchor, positives[:, :, None] == candidates[:, None])          # [B/G,G,C]
+    same_anchor = anchors[:, :, None] == anchors[:, None]  # [B/G,G,G]
+    answers = _joined(same_anchor, positives[:, :, None] == candidates[:, None])  # [B/G,G,C]
     size = texts.shape[1] - 1
     filler = tf.repeat(tf.reshape(weights, (-1, group_size)) == 0.0, size, axis=1) | (candidates == MISSING)
-    places = tf.zeros_like(anchors) + tf.range(group_size) * size                         # [B/G,G]
+    places = tf.zeros_like(anchors) + tf.range(group_size) * size  # [B/G,G]
     own = places[:, :, None] == tf.range(group_size * size)
     out = (answers | (anchors[:, :, None] == candidates[:, None]) | filler[:, None]) & ~own
-    first, second = (tf.reshape(part, (-1, group_size * count, vectors.shape[-1]))
-                     for part, count in ((vectors[:, :1], 1), (vectors[:, 1:], size)))
+    first, second = (
+        tf.reshape(part, (-1, group_size * count, vectors.shape[-1]))
+        for part, count in ((vectors[:, :1], 1), (vectors[:, 1:], size))
+    )
     return _masked(first, second, out, temperature), tf.reshape(places, [-1])
 
 
-def reverse_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
-                   temperature: float) -> tuple[tf.Tensor, tf.Tensor]:
+def reverse_logits(
+    vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Compares the positive of each row with all anchors of its group: logits [B,G], and the place of the row's own
     anchor [B].
     """
     anchors, positives, _ = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]
-    is_positive = _joined(positives[:, :, None] == positives[:, None], same_anchor)             # [B/G,G,G]
+    is_positive = _joined(positives[:, :, None] == positives[:, None], same_anchor)  # [B/G,G,G]
     filler = tf.reshape(weights, (-1, 1, group_size)) == 0.0
     out = (is_positive | (positives[:, :, None] == anchors[:, None]) | filler) & ~tf.eye(group_size, dtype=tf.bool)
     first, second = (tf.reshape(vectors[:, side], (-1, group_size, vectors.shape[-1])) for side in (0, 1))
     return _masked(second, first, out, temperature), tf.reshape(tf.zeros_like(anchors) + tf.range(group_size), [-1])
 
 
-def contrastive(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float,
-                both_directions: bool = False) -> Fraction:
+def contrastive(
+    vectors: tf.Tensor,
+    texts: tf.Tensor,
+    weights: tf.Tensor,
+    group_size: int,
+    temperature: float,
+    both_directions: bool = False,
+) -> Fraction:
     """Cross-entropy of the positive among the candidates (InfoNCE, van den Oord et al. 2018), inputs as of
     `group_logits`.
 
@@ -62,8 +72,9 @@ def contrastive(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_
     """
     total, weight = cross_entropy(*group_logits(vectors, texts, weights, group_size, temperature), weights)
     if both_directions:
-        total = (total
-                 + cross_entropy(*reverse_logits(vectors, texts, weights, group_size, temperature), weights)[0]) / 2.0
+        total = (
+            total + cross_entropy(*reverse_logits(vectors, texts, weights, group_size, temperature), weights)[0]
+        ) / 2.0
     return total, weight
 
 
@@ -94,8 +105,9 @@ def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_siz
 
     All [B]: Su 2022. Each group counts with its real rows.
     """
-    values, scores, real = (tf.reshape(tf.cast(part, tf.float32), (-1, group_size))
-                            for part in (cosines, targets, weights))
+    values, scores, real = (
+        tf.reshape(tf.cast(part, tf.float32), (-1, group_size)) for part in (cosines, targets, weights)
+    )
     ordered = (scores[:, :, None] > scores[:, None]) & ((real[:, :, None] * real[:, None]) > 0.0)
     differences = tf.where(ordered, (values[:, None] - values[:, :, None]) / temperature, ABSENT)
     flat = tf.reshape(differences, (-1, group_size * group_size))
@@ -115,7 +127,7 @@ def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
     2005).
     """
     labels = tf.cast(labels, tf.float32)
-    pairs = (labels[:, :, None] > labels[:, None]) & present[:, :, None] & present[:, None]    # [B,C,C]
+    pairs = (labels[:, :, None] > labels[:, None]) & present[:, :, None] & present[:, None]  # [B,C,C]
     each = tf.nn.softplus(scores[:, None] - scores[:, :, None])
     flat = tf.shape(scores)[1] ** 2
     return weighted_sum(_mean(tf.reshape(each, (-1, flat)), tf.reshape(pairs, (-1, flat))), weights)
@@ -149,8 +161,9 @@ def _masked(first: tf.Tensor, second: tf.Tensor, out: tf.Tensor, temperature: fl
 
 def _mean(values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """The mean of the values [B,C] that are present; 0 without any."""
-    return tf.math.divide_no_nan(tf.reduce_sum(tf.where(present, values, 0.0), axis=-1),
-                                 tf.reduce_sum(tf.cast(present, tf.float32), axis=-1))
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(tf.where(present, values, 0.0), axis=-1), tf.reduce_sum(tf.cast(present, tf.float32), axis=-1)
+    )
 
 
 def _mean_of_negatives(values: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:

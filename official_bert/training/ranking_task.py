@@ -27,8 +27,7 @@ class RankingTask(FileTask):
     """A task on tables, or on a collection (BEIR); its `options` are `TableOptions` with `training_columns`."""
 
     file_names = {
-        name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv")
-        for name in ("train", "dev")
+        name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")
     } | {"test": tuple(f"test{suffix}" for suffix in tables.SUFFIXES)}
     of_tables: ClassVar[Sequence[str]] = ()  # options that are not read of a collection
 
@@ -100,8 +99,14 @@ class Rankings(abc.ABC):
         """Returns the queries that fare worst."""
         rankings = self.rankings(predictions)
         answers = [
-            next((passages[number]
-                  for number in sorted(grades, key=lambda number: (-grades[number], number)) if number >= 0), NOT_FOUND)
+            next(
+                (
+                    passages[number]
+                    for number in sorted(grades, key=lambda number: (-grades[number], number))
+                    if number >= 0
+                ),
+                NOT_FOUND,
+            )
             for passages, grades in zip(self.passages, self.relevant)
         ]
         nearest = [passages[ranking[0]] if ranking else NOT_FOUND for passages, ranking in zip(self.passages, rankings)]
@@ -120,4 +125,5 @@ def require_negatives(rows: LabelledTexts, path: Source, expected: str, remedy: 
     lacking = [not negatives for negatives in rows.choices or [()] * len(rows)]
     if any(lacking):
         raise ValueError(
-            f"{path}: row {lacking.index(True) + 1}: expected {expected} ({sum(lacking)} such rows){remedy}")
+            f"{path}: row {lacking.index(True) + 1}: expected {expected} ({sum(lacking)} such rows){remedy}"
+        )

@@ -26,16 +26,22 @@ from official_bert.text.loading import VOCAB_FILE
 
 TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.
-OVERRIDDEN_BY = (("training.steps", "training.hours"), ("training.epochs", "training.hours"),
-                 ("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
-                 ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion",
-                                                                             "optimizer.decay_steps"))
-DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
-    "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
+OVERRIDDEN_BY = (
+    ("training.steps", "training.hours"),
+    ("training.epochs", "training.hours"),
+    ("training.epochs", "training.steps"),
+    ("training.eval_epochs", "training.eval_every"),
+    ("optimizer.warmup_proportion", "optimizer.warmup_steps"),
+    ("optimizer.decay_proportion", "optimizer.decay_steps"),
+)
+DEFAULTS: Mapping[str, Any] = merge(
+    FINE_TUNING, {"training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}}
+)
 
 
-def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "",
-                      pretraining: bool = False) -> CheckpointValues:
+def checkpoint_values(
+    init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False
+) -> CheckpointValues:
     """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the
     casing.
 
@@ -62,14 +68,22 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(stored), "do_lower_case": lower_case}
     tokenizer_values = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    objective = _objectives({"objective": stored.objective, **stored.objective_options},
-                            stored.sentence_task) if pretraining else {}
+    objective = (
+        _objectives({"objective": stored.objective, **stored.objective_options}, stored.sentence_task)
+        if pretraining
+        else {}
+    )
     return CheckpointValues(model | {"tokenizer": tokenizer_values} | objective, f"--init_checkpoint={stored.origin}")
 
 
-def of_training(sources: ConfigSources, init_checkpoint: str, run: RunFolder,
-                defaults: Mapping[str, Any] | None = DEFAULTS, report: Callable[[str], None] = print,
-                pretraining: bool = False) -> Config:
+def of_training(
+    sources: ConfigSources,
+    init_checkpoint: str,
+    run: RunFolder,
+    defaults: Mapping[str, Any] | None = DEFAULTS,
+    report: Callable[[str], None] = print,
+    pretraining: bool = False,
+) -> Config:
     """Returns the configuration of a training from what a user gives, the checkpoint that it begins with, and its
     vocabulary.
 
@@ -78,8 +92,9 @@ def of_training(sources: ConfigSources, init_checkpoint: str, run: RunFolder,
     inherited, asked = sources.read()
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
     checkpoint = _first_values(merge(inherited, asked), init_checkpoint, run.path, vocab_file, pretraining)
-    return resolve_config(sources, defaults=defaults, checkpoint=checkpoint, report=report,
-                          count_entries=counter_of_entries(run))
+    return resolve_config(
+        sources, defaults=defaults, checkpoint=checkpoint, report=report, count_entries=counter_of_entries(run)
+    )
 
 
 def _first_values(values: Mapping[str, Any], init_checkpoint: str, *of_run: Any) -> CheckpointValues:
@@ -113,7 +128,8 @@ def initial_checkpoint_of(training: TrainingConfig, init_checkpoint: str) -> str
         raise ValueError(
             f"--init_checkpoint={init_checkpoint}: expected none beside training.distillation.student_layers, because "
             f"layers "
-            f"{', '.join(map(str, layers))} of {training.teacher} give the weights")
+            f"{', '.join(map(str, layers))} of {training.teacher} give the weights"
+        )
     return training.teacher
 
 
@@ -132,9 +148,11 @@ def named_as_teacher(is_teacher: bool = True) -> Iterator[None]:
 
 def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
     """Returns what counts the entries of a vocabulary file or, if there is none, that of a run; 0 without both."""
+
     def count(vocab_file: str) -> int:
         path = vocab_file if vocab_file and exists(vocab_file) else run.vocab_file
         return max(loading.entries(path).values()) + 1 if path else 0
+
     return count
 
 
@@ -193,9 +211,11 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
         return dataclasses.replace(config, tokenizer=begun.tokenizer)
     if not may_change:
         if loading.digest(path) != loading.digest(begun.tokenizer.vocab_file) and (
-                loading.entries(path) != loading.entries(begun.tokenizer.vocab_file)):
-            raise run.another_run(f"another vocabulary than {path}",
-                                  "leave --vocab_file out to evaluate with the run's own")
+            loading.entries(path) != loading.entries(begun.tokenizer.vocab_file)
+        ):
+            raise run.another_run(
+                f"another vocabulary than {path}", "leave --vocab_file out to evaluate with the run's own"
+            )
         casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)
     return config
 
@@ -205,8 +225,9 @@ def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
     configuration counts.
     """
     for unread, counts in OVERRIDDEN_BY:
-        value, counting_value = (getattr(getattr(config, section), name)
-                                 for section, name in (key.split(".") for key in (unread, counts)))
+        value, counting_value = (
+            getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts))
+        )
         if unread in keys:
             refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {counting_value})", not counting_value)
 
@@ -218,8 +239,10 @@ def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = Fals
     if config.tokenizer.vocab_file:
         return
     if begins and not init_checkpoint:
-        raise ValueError("--init_checkpoint: expected the pretrained BERT, a path or a name of a hub such as "
-                         "google-bert/bert-base-uncased; --vocab_file alone gives random weights")
+        raise ValueError(
+            "--init_checkpoint: expected the pretrained BERT, a path or a name of a hub such as "
+            "google-bert/bert-base-uncased; --vocab_file alone gives random weights"
+        )
     if output_dir and not init_checkpoint:
         raise not_a_run(f"--output_dir={output_dir}", f"{WITHOUT_WEIGHTS}, and no --init_checkpoint given")
     raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")

@@ -48,8 +48,9 @@ class FineTuning:
     # whether results on other data than the run's own get names of their own, beside the run's
     named_results: bool = True
     command: str = ""  # what model card and report name; by default the command line of this process
-    write_answers: Callable[[Any, Predictions, str],
-                            list[str]] = lambda tests, *rows_and_folder: tests.write(*rows_and_folder)
+    write_answers: Callable[[Any, Predictions, str], list[str]] = lambda tests, *rows_and_folder: tests.write(
+        *rows_and_folder
+    )
 
     @property
     def _best(self) -> bool:
@@ -92,8 +93,9 @@ class FineTuning:
         """
         if self.steps.train or not (self.steps.evaluate and self.named_results and is_first_worker(self.placement)):
             return ""
-        return self.run.name_of_evaluation(str(next(filter(None,
-                                                           self.task.data(self.files)["eval"]), "")), self._digest)
+        return self.run.name_of_evaluation(
+            str(next(filter(None, self.task.data(self.files)["eval"]), "")), self._digest
+        )
 
     def train(self) -> Measured:
         """Only trains. Raises ValueError if the folder holds a search."""
@@ -102,8 +104,15 @@ class FineTuning:
                 f"--output_dir={self.run.path} holds a search, whose best run is {best.path}; give another folder"
             )
         begun_at, opened, first = self.run.steps_done, self.opened or self.steps, is_first_worker(self.placement)
-        trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint,
-                             report=self.report, steps=dataclasses.replace(opened, predict=opened.predict and first))
+        trained = loop.train(
+            self.task,
+            self.files,
+            self.run.path,
+            self.placement,
+            self.init_checkpoint,
+            report=self.report,
+            steps=dataclasses.replace(opened, predict=opened.predict and first),
+        )
         if first and not trained.metrics and self.run.steps_done != begun_at:
             self.run.forget_tuned(self.report)
         return trained
@@ -111,8 +120,13 @@ class FineTuning:
     def _evaluate(self) -> Measured:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
         if task.measures_with_tuned:
-            task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report,
-                              "evaluated with the values that an earlier evaluation tuned")
+            task = with_tuned(
+                task,
+                tuned_for(checkpoint_at(weights)),
+                (),
+                self.report,
+                "evaluated with the values that an earlier evaluation tuned",
+            )
         elsewhere = "" if self.run.has_weights(self._best) else weights
         return evaluation.measure(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best)
 
@@ -147,8 +161,9 @@ def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[
     return constant.metrics
 
 
-def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool,
-                report: Callable[[str], None] = print) -> None:
+def store_tuned(
+    task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool, report: Callable[[str], None] = print
+) -> None:
     """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for
     something else.
     """
@@ -159,20 +174,31 @@ def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, be
         if (has := stored.options.get(key, asked := getattr(task.options, key))) != asked:
             report(
                 f"{key} of this evaluation is not stored, because the run in {run.path} has options.{key}: {has}; "
-                f"give it to the commands that should use it: {tuned[key]}")
+                f"give it to the commands that should use it: {tuned[key]}"
+            )
             return
     step = step_of(trained_weights(run, best=best))
     write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))
 
 
-def with_tuned(task: TaskBase, stored: Mapping[str, Any], asked_keys: Collection[str], report: Callable[[str], None],
-               event: str = "tuned in evaluation") -> TaskBase:
+def with_tuned(
+    task: TaskBase,
+    stored: Mapping[str, Any],
+    asked_keys: Collection[str],
+    report: Callable[[str], None],
+    event: str = "tuned in evaluation",
+) -> TaskBase:
     """Returns the task with stored `tuned_options`, and reports them.
 
     They yield to numbers that the user has given, `asked_keys` by dotted key, such as 2018's default.
     """
-    tuned = task.with_tuned({key: value for key, value in stored.items()
-                             if f"options.{key}" not in asked_keys or isinstance(getattr(task.options, key), str)})
+    tuned = task.with_tuned(
+        {
+            key: value
+            for key, value in stored.items()
+            if f"options.{key}" not in asked_keys or isinstance(getattr(task.options, key), str)
+        }
+    )
     if changes := differences(to_dict(task.options), to_dict(tuned.options)):
         report(f"{event}: {'; '.join(change.describe() for change in changes)}")
     return tuned
@@ -185,8 +211,9 @@ def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> R
         return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
-def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable[[str],
-                                                                                 None] = print) -> list[dict[str, Any]]:
+def predict(
+    resolved: Resolved, source: BatchSource, path: str, report: Callable[[str], None] = print
+) -> list[dict[str, Any]]:
     """Predicts each row of a source, with the weights at a path, and reports what was assumed about them.
 
     Raises ValueError unless the path has weights for all variables of the model, with its classes.

@@ -29,19 +29,36 @@ from official_bert.reports.metric_text import shown
 from official_bert.training.guards import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
-WITHOUT_EFFECT = ("tokenizer.vocab_file",
-                  *(f"training.{name}"
-                    for name in ("eval_batch_size", "log_every", "save_every", "keep_checkpoints", "keep_every",
-                                 "steps_per_loop", "report", "accumulation_steps", "recompute")))
+WITHOUT_EFFECT = (
+    "tokenizer.vocab_file",
+    *(
+        f"training.{name}"
+        for name in (
+            "eval_batch_size",
+            "log_every",
+            "save_every",
+            "keep_checkpoints",
+            "keep_every",
+            "steps_per_loop",
+            "report",
+            "accumulation_steps",
+            "recompute",
+        )
+    ),
+)
 DATA = ("train", "eval")  # parts of the origin that may also be missing
 # The paper's A.3: "the following range of possible values to work well across all tasks".
 PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
-    "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5),
-    "training.epochs": (2.0, 3.0, 4.0)
+    "training.batch_size": (16, 32),
+    "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5),
+    "training.epochs": (2.0, 3.0, 4.0),
 }
 SHORT_NAMES = {
-    "training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
-    "options.fold": "fold"
+    "training.batch_size": "batch",
+    "optimizer.learning_rate": "rate",
+    "training.epochs": "epochs",
+    "seed": "seed",
+    "options.fold": "fold",
 }
 DIGITS = 3  # of a number drawn from a range
 DRAWS = 100  # tries for each setting: it may have been drawn before
@@ -88,8 +105,11 @@ class Range:
         """Draws a number, as `ParameterSampler` asks for it; those of `uniform` and `loguniform` have three digits."""
         if self.kind == "integers":
             return int(random_state.randint(int(self.low), int(self.high) + 1))
-        drawn = (random_state.uniform(self.low, self.high) if self.kind == "uniform" else
-                 math.exp(random_state.uniform(math.log(self.low), math.log(self.high))))
+        drawn = (
+            random_state.uniform(self.low, self.high)
+            if self.kind == "uniform"
+            else math.exp(random_state.uniform(math.log(self.low), math.log(self.high)))
+        )
         return min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
 
 
@@ -113,7 +133,8 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         if not key or not all(choices):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
         varied[key] = tuple(
-            functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices)
+            functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices
+        )
     return varied
 
 
@@ -124,22 +145,29 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
     except ValueError:
         low, high = math.nan, math.nan
     whole = kind != "integers" or (low.is_integer() and high.is_integer())
-    if kind not in range_kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform"
-                                                                                         and low <= 0.0):
+    if (
+        kind not in range_kinds
+        or not -math.inf < low < high < math.inf
+        or not whole
+        or (kind == "loguniform" and low <= 0.0)
+    ):
         raise ValueError(
             f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite "
             f"numbers, "
-            "above 0 for loguniform, whole ones for integers")
+            "above 0 for loguniform, whole ones for integers"
+        )
     return Range(kind, low, high)  # type: ignore[arg-type]
 
 
 def settings_of(grid: Grid) -> list[Setting]:
     """Returns every combination of the values. Raises ValueError for a range: it has no end of values."""
     from sklearn.model_selection import ParameterGrid
+
     for key, values in grid.items():
         if isinstance(values, Range):
             raise ValueError(
-                f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, with it")
+                f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, with it"
+            )
     return [_in_order(setting, grid) for setting in ParameterGrid(grid)]
 
 
@@ -149,6 +177,7 @@ def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
     Raises ValueError if there are not so many.
     """
     from sklearn.model_selection import ParameterGrid, ParameterSampler
+
     if not grid:
         raise ValueError("--random: expected --vary (or --grid) with what to draw from")
     # Of lists alone, the sampler shuffles all combinations; with a range among them, it may draw a setting again.
@@ -183,9 +212,17 @@ def name_of(setting: Setting) -> str:
     return re.sub(r"[^\w.+-]+", "_", "-".join(words)) or "run"
 
 
-def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
-           report: Callable[[str], None] = print, origin: Mapping[str, str] = types.MappingProxyType({}),
-           folds: int = 0) -> tuple[list[Outcome], str]:
+def search(
+    config: Config,
+    settings: Sequence[Setting],
+    seeds: int,
+    output_dir: str,
+    metric: str,
+    train_one: TrainOne,
+    report: Callable[[str], None] = print,
+    origin: Mapping[str, str] = types.MappingProxyType({}),
+    folds: int = 0,
+) -> tuple[list[Outcome], str]:
     """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of
     `folds`, if given.
 
@@ -197,15 +234,23 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     of another origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
-    repeats: list[Setting] = [{"seed": config.seed + seed} |
-                              ({"options.folds": folds, "options.fold": fold} if folds else {}) for seed in range(seeds)
-                              for fold in range(max(folds, 1))]
-    names = [[
-        name_of(setting | {key: value
-                           for key, value in repeat.items() if key != "options.folds"}) for repeat in repeats
-    ] for setting in settings]
-    configs = {name: with_setting(config, setting | repeat) for setting, keys in zip(settings, names)
-               for name, repeat in zip(keys, repeats)}
+    repeats: list[Setting] = [
+        {"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
+        for seed in range(seeds)
+        for fold in range(max(folds, 1))
+    ]
+    names = [
+        [
+            name_of(setting | {key: value for key, value in repeat.items() if key != "options.folds"})
+            for repeat in repeats
+        ]
+        for setting in settings
+    ]
+    configs = {
+        name: with_setting(config, setting | repeat)
+        for setting, keys in zip(settings, names)
+        for name, repeat in zip(keys, repeats)
+    }
     folder = RunFolder(output_dir)
     records = _Records(folder, metric, origin, configs)
 
@@ -225,7 +270,8 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     best = records.best()
     if math.isinf(records.value(best)):
         raise ValueError(
-            f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
+            f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them"
+        )
     if best not in records.with_checkpoints:
         make(best, f"{best}, the best run, is trained again: another search in this folder has removed its checkpoints")
     records.write()
@@ -242,8 +288,10 @@ def _silent_about_retracing() -> Iterator[None]:
     """Keeps back TensorFlow's warning that a function is traced often: each run has its own model, and so its own
     trace.
     """
+
     def keep(record: logging.LogRecord) -> bool:
         return "triggered tf.function retracing" not in record.getMessage()
+
     logger = logging.getLogger("tensorflow")
     logger.addFilter(keep)
     try:
@@ -293,7 +341,8 @@ class _Records:
         every = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
         if changed := [change.describe() for change in every if change.key not in WITHOUT_EFFECT]:
             raise ValueError(
-                f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
+                f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir"
+            )
         if run["metrics"] is not None:
             self._check_metric(run["metrics"], f"{self.path}: {name}: ")
 
@@ -327,8 +376,11 @@ class _Records:
     def write(self) -> None:
         """Writes the file."""
         content = {
-            "metric": self.metric, "best": self.best(), "kept": sorted(self.with_checkpoints), "origin": self.origin,
-            "runs": self.runs
+            "metric": self.metric,
+            "best": self.best(),
+            "kept": sorted(self.with_checkpoints),
+            "origin": self.origin,
+            "runs": self.runs,
         }
         with files.written_whole(self.path) as file:
             json.dump(content, file, indent=1)
@@ -347,17 +399,16 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
     runs, metric = stored["runs"], stored["metric"]
     best = runs[stored["best"]]["config"]
     same = [
-        run["metrics"] for run in runs.values()
-        if {change.key
-            for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]
+        run["metrics"]
+        for run in runs.values()
+        if {change.key for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]
     ]
     values = [metrics[metric] for metrics in same if math.isfinite(metrics[metric])]
     return values, deviation(values)
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
-    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense.
-    """
+    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
     name, width = metric.removeprefix("-"), max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     several = len(outcomes[0].values) > 1
@@ -372,9 +423,10 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")
     if folds:
         return [
-            *lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
+            *lines,
+            "folds measure a setting: to use the best one, train it on all rows, without --folds",
             f"run with the {word} single value, {shown(name, single)} on its own fold; the checkpoints of the others "
-            "are removed:"
+            "are removed:",
         ]
     best = f"best run, by the {word} single value {shown(name, single)}"
     return [*lines, f"{best}; the checkpoints of the others are removed, and it predicts:"]

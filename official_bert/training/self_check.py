@@ -46,8 +46,9 @@ class Finding:
         return not self.first
 
 
-def compare(check: str, case: str, got: Values, expected: Values, tolerance: float,
-            rounded: Values | None = None) -> Finding:
+def compare(
+    check: str, case: str, got: Values, expected: Values, tolerance: float, rounded: Values | None = None
+) -> Finding:
     """Compares tensors, named `KIND NAME`, in the order of `expected`; numbers that are not finite are an infinite
     error.
 
@@ -55,23 +56,32 @@ def compare(check: str, case: str, got: Values, expected: Values, tolerance: flo
     """
     if set(got) != set(expected):
         raise ValueError(
-            f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(expected))[:3]}")
+            f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(expected))[:3]}"
+        )
     floors = {
         kind: FLOOR
-        * _root_mean_square(np.concatenate([np.ravel(value)
-                                            for name, value in expected.items() if _kind(name) == kind]))
-        for kind in {_kind(name)
-                     for name in expected}
+        * _root_mean_square(
+            np.concatenate([np.ravel(value) for name, value in expected.items() if _kind(name) == kind])
+        )
+        for kind in {_kind(name) for name in expected}
     }
 
     def errors_of(values: Values) -> dict[str, float]:
         return {name: _error(values[name], value, floors[_kind(name)]) for name, value in expected.items()}
+
     errors = errors_of(got)
     allowed = {name: max(tolerance, ROUNDINGS * error) for name, error in errors_of(rounded or expected).items()}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
     first = next((name for name, error in errors.items() if error > allowed[name]), "")
-    return Finding(check=check, case=case, tensors=len(expected), worst=worst, error=errors[worst],
-                   tolerance=allowed[worst], first=first)
+    return Finding(
+        check=check,
+        case=case,
+        tensors=len(expected),
+        worst=worst,
+        error=errors[worst],
+        tolerance=allowed[worst],
+        first=first,
+    )
 
 
 def _kind(name: str) -> str:
@@ -109,28 +119,35 @@ def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> di
     instances = np.where(real, 1 + (places >= shape[-1] // 4), 0)
     starts = np.where(instances == 2, shape[-1] // 4, 0)
     values: dict[str, Callable[[tuple[int, ...]], Any]] = {
-        "input_ids": lambda size: np.where(real, rng.integers(5, words, size), 0), "input_mask": lambda _: real,
+        "input_ids": lambda size: np.where(real, rng.integers(5, words, size), 0),
+        "input_mask": lambda _: real,
         "segment_ids": lambda _: real & (places > shape[-1] // 3),
         "example_weights": lambda size: np.arange(size[0]) < size[0] - 1,
         "masked_lm_positions": lambda size: np.sort(rng.integers(1, shape[-1] // 2, size)),
-        "masked_lm_weights": np.ones, "masked_lm_ids": lambda size: rng.integers(5, words, size),
-        "next_sentence_labels": lambda size: rng.integers(0, 2, size), "instance_ids": lambda _: instances,
+        "masked_lm_weights": np.ones,
+        "masked_lm_ids": lambda size: rng.integers(5, words, size),
+        "next_sentence_labels": lambda size: rng.integers(0, 2, size),
+        "instance_ids": lambda _: instances,
         "position_ids": lambda _: np.where(real, places - starts, 0),
         "cls_positions": lambda size: np.broadcast_to(np.where(np.arange(size[1]) == 1, shape[-1] // 4, 0), size),
         "instance_weights": lambda size: np.broadcast_to(np.arange(size[1]) < 2, size),
         "sample_keys": lambda size: rng.integers(0, 2**31, size),
-        "text_numbers": lambda size: np.arange(np.prod(size)).reshape(size), "penalty_share": np.ones,
+        "text_numbers": lambda size: np.arange(np.prod(size)).reshape(size),
+        "penalty_share": np.ones,
         "labels": lambda size: np.broadcast_to(np.arange(size[1]) == 0, size),
-        "tag_mask": lambda _: real & (places > 0), "tags": lambda size: rng.integers(0, labels, size),
-        "scores": lambda size: rng.uniform(0, 5, size), "start_positions": lambda size: rng.integers(1, 5, size),
+        "tag_mask": lambda _: real & (places > 0),
+        "tags": lambda size: rng.integers(0, labels, size),
+        "scores": lambda size: rng.uniform(0, 5, size),
+        "start_positions": lambda size: rng.integers(1, 5, size),
         "end_positions": lambda size: rng.integers(5, 9, size),
-        "label_ids": lambda size: rng.integers(0, labels if len(size) == 1 else 2, size)
+        "label_ids": lambda size: rng.integers(0, labels if len(size) == 1 else 2, size),
     }
     return {name: np.asarray(values[name](tuple(part.shape)), part.dtype.as_numpy_dtype) for name, part in spec.items()}
 
 
-def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
-           strategy: tf.distribute.Strategy | None = None) -> dict[str, Values]:
+def passes(
+    task: TaskBase, weights: Sequence[np.ndarray], batch: Values, strategy: tf.distribute.Strategy | None = None
+) -> dict[str, Values]:
     """Returns outputs, losses and gradients of a batch, by device and name: `output NAME`, `loss NAME`, `gradient
     WEIGHT`.
 
@@ -148,9 +165,9 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         seeds = fold_seeds(model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
         outputs, _ = model.stateless_call(values, seeds, dict(part), training=False)
         gradients, losses, _ = step.gradients(values, seeds, part, task.loss_weights(part), tf.constant(1.0))
-        tensors = {f"output {name}": value
-                   for name, value in outputs.items()} | {f"loss {name}": value
-                                                          for name, value in losses.items()}
+        tensors = {f"output {name}": value for name, value in outputs.items()} | {
+            f"loss {name}": value for name, value in losses.items()
+        }
         tensors |= {f"gradient {name}": value for name, value in zip(names, gradients)}
         return {name: tf.cast(value, tf.float32) for name, value in tensors.items()}
 
@@ -159,11 +176,14 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         with tf.device("CPU:0"):
             tensors = tf.function(one_pass, autograph=False)(*arguments)
         return {"CPU": {name: tensors[name].numpy() for name in _in_order(tensors, names)}}
-    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments),
-                          autograph=False)(*arguments)
+    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments), autograph=False)(
+        *arguments
+    )
     local = {name: strategy.experimental_local_results(tensors[name]) for name in _in_order(tensors, names)}
-    return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
-            for index, replica in enumerate(next(iter(local.values())))}
+    return {
+        _place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
+        for index, replica in enumerate(next(iter(local.values())))
+    }
 
 
 def _in_order(results: Mapping[str, object], weights: Sequence[str]) -> list[str]:
@@ -181,8 +201,9 @@ def _place(strategy: tf.distribute.Strategy, index: int, tensor: tf.Tensor) -> s
     return f"replica {index} ({device.rpartition('device:')[2]})"
 
 
-def training(task: TaskBase, source: BatchSource, strategy: tf.distribute.Strategy,
-             steps: int) -> dict[str, np.ndarray]:
+def training(
+    task: TaskBase, source: BatchSource, strategy: tf.distribute.Strategy, steps: int
+) -> dict[str, np.ndarray]:
     """Returns losses and weights after steps from the same first weights: `loss STEPS` and `weight NAME`."""
     keras.utils.set_random_seed(task.config.seed)
     with strategy.scope():
@@ -191,7 +212,8 @@ def training(task: TaskBase, source: BatchSource, strategy: tf.distribute.Strate
     trainer = Trainer(task, model, strategy, steps)
     rows = trainer.run_steps(iter(distribution.distribute(source, strategy)), tf.constant(steps)).numpy()
     return {"loss of every step": rows[:, 0]} | {
-        f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables}
+        f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables
+    }
 
 
 def in_rates(trained: Values, rate: float) -> dict[str, np.ndarray]:
@@ -207,7 +229,7 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
     """
     with strategy.scope():
         model = task.build_model()
-        trainer = Trainer(task, model, strategy, 10 ** 6)
+        trainer = Trainer(task, model, strategy, 10**6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
     worker_batches = tf.autograph.experimental.do_not_convert(lambda _: dataset)
@@ -219,8 +241,10 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
     began = time.perf_counter()
     rows = trainer.run_steps(iterator, tf.constant(count)).numpy()
     elapsed = time.perf_counter() - began
-    return {"sequences": count * replicas * len(batch["example_weights"]) / elapsed,
-            "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / elapsed}
+    return {
+        "sequences": count * replicas * len(batch["example_weights"]) / elapsed,
+        "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / elapsed,
+    }
 
 
 def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
@@ -229,8 +253,10 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
 
     @functools.partial(tf.function, autograph=False)
     def product() -> tf.Tensor:
-        return strategy.run(lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)),
-                            args=(first,))
+        return strategy.run(
+            lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)), args=(first,)
+        )
+
     strategy.experimental_local_results(product())[0].numpy()
     seconds = []
     for _ in range(5):
@@ -239,4 +265,4 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
         for result in results:
             result.numpy()
         seconds.append((time.perf_counter() - began) / len(results))
-    return 2.0 * PRODUCT ** 3 / min(seconds)
+    return 2.0 * PRODUCT**3 / min(seconds)

@@ -35,8 +35,7 @@ class Spikes:
         stored = read_json(self.path, missing={})
         self.rewinds = [Rewind(**values) for values in stored.get("rewinds", ())]
         self.means: dict[int, tuple[float, int]] = {
-            int(key): (mean, count)
-            for key, (mean, count) in stored.get("means", {}).items()
+            int(key): (mean, count) for key, (mean, count) in stored.get("means", {}).items()
         }
         self.mean, self.count = self.means.get(step, (0.0, 0))
 

@@ -27,9 +27,9 @@ from official_bert.training.task import Batch, Fraction, TaskBase
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
-FIRST_SCALE = 2.0 ** 15
+FIRST_SCALE = 2.0**15
 SHORT_ROW = 32  # tokens: the assumed length of rows in batches of changing length
-MANY_NUMBERS = 2 ** 29  # layer outputs of a training from which on compiling a step for every batch length pays
+MANY_NUMBERS = 2**29  # layer outputs of a training from which on compiling a step for every batch length pays
 TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
@@ -60,8 +60,12 @@ def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: Int[Any, ""], p
     numbers = itertools.count()
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
     at_part = tf.random.experimental.stateless_fold_in(at_step, tf.cast(part, tf.int32))
-    return [tf.cast(tf.random.experimental.stateless_fold_in(at_part, next(numbers)), site.dtype) if is_seed(site)
-            else tf.convert_to_tensor(site.value) for site in sites]
+    return [
+        tf.cast(tf.random.experimental.stateless_fold_in(at_part, next(numbers)), site.dtype)
+        if is_seed(site)
+        else tf.convert_to_tensor(site.value)
+        for site in sites
+    ]
 
 
 def is_seed(variable: keras.Variable) -> bool:
@@ -76,13 +80,13 @@ def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
     """
     del shapes, names
     # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-    return tf.function(lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True,
-                       autograph=False)
+    return tf.function(
+        lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True, autograph=False
+    )
 
 
 def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _ *each"]:
-    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows.
-    """
+    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows."""
     static = None if value.shape[0] is None else value.shape[0] // count
     rows = tf.shape(value)[0] // count if static is None else static
     cut = tf.reshape(value, tf.concat([[count, rows], tf.shape(value)[1:]], axis=0))
@@ -97,8 +101,13 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
     """
     model, training = config.model, config.training
     numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers
-    return (training.precision == "bfloat16" and numbers >= MANY_NUMBERS and not training.xla
-            and not tf.config.list_logical_devices("GPU") and not tf.config.list_logical_devices("TPU"))
+    return (
+        training.precision == "bfloat16"
+        and numbers >= MANY_NUMBERS
+        and not training.xla
+        and not tf.config.list_logical_devices("GPU")
+        and not tf.config.list_logical_devices("TPU")
+    )
 
 
 def skips_padding(config: Config) -> bool:
@@ -120,8 +129,15 @@ class Step:
     order.
     """
 
-    def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
-                 share: tf.Variable | None = None):
+    def __init__(
+        self,
+        task: TaskBase,
+        model: keras.Model,
+        config: Config,
+        total_steps: int,
+        num_replicas: int = 1,
+        share: tf.Variable | None = None,
+    ):
         self.task, self.objective, self.model, self.config = task, task.objective, model, config
         self.share = share  # of the training time that has passed, if training ends by time
         self.total_steps, self.num_replicas = total_steps, num_replicas
@@ -135,8 +151,10 @@ class Step:
         ]
         each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
-        keys = [(tuple(variable.shape), decayed, task.update)
-                for variable, decayed in zip(model.trainable_variables, self.decayed)]
+        keys = [
+            (tuple(variable.shape), decayed, task.update)
+            for variable, decayed in zip(model.trainable_variables, self.decayed)
+        ]
         # for each weight
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
@@ -147,36 +165,45 @@ class Step:
         self.graph_of_gradients = tf.function(self.gradients, jit_compile=config.training.xla or None, autograph=False)
         self.graph_of_evaluation = tf.function(self._evaluate, reduce_retracing=True, autograph=False)
 
-    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
-              all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
+    def train(
+        self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce
+    ) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
         gradients, decisions, scaling, row = self.prepare(state, batch, step, replica, all_reduce)
-        new = [update(*values, decisions[factor]) for update, factor, *values in zip(
-            self.pure_updates, self.rate_factors, state.weights, state.first, state.second, gradients)]
+        new = [
+            update(*values, decisions[factor])
+            for update, factor, *values in zip(
+                self.pure_updates, self.rate_factors, state.weights, state.first, state.second, gradients
+            )
+        ]
         weights, first, second = (list(part) for part in zip(*new))
         return State(weights, first, second, *scaling), self.metrics(row, tf.linalg.global_norm(weights))
 
-    def prepare(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
-                all_reduce: AllReduce) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
+    def prepare(
+        self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce
+    ) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
         """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for
         each of the `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
         """
         gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
         decision, *scaling, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
-        decisions = {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor)
-                     for factor in self.rate_factors}
+        decisions = {
+            factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor)
+            for factor in self.rate_factors
+        }
         return gradients, decisions, scaling, row | facts
 
-    def measure(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
-                all_reduce: AllReduce) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
+    def measure(
+        self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce
+    ) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the (scaled) gradients of the global batch's loss, the loss, and losses and counters by name."""
         weights_of = self.objective.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
-        gradients, reduced_sums = reduced[:len(gradients)], reduced[len(gradients):]
+        gradients, reduced_sums = reduced[: len(gradients)], reduced[len(gradients) :]
         losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, reduced_sums)}
-        pairs = dict(zip(counts, zip(reduced_sums[len(sums)::2], reduced_sums[len(sums) + 1::2])))
+        pairs = dict(zip(counts, zip(reduced_sums[len(sums) :: 2], reduced_sums[len(sums) + 1 :: 2])))
         loss = tf.add_n(list(losses.values()))
         row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss}
         row |= {
@@ -193,8 +220,10 @@ class Step:
 
     def _others(self) -> Tensors:
         """The variables that training does not change, for evaluation: no dropout reads its seed, so seeds are 0."""
-        return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
-                for variable in self.model.non_trainable_variables]
+        return [
+            tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
+            for variable in self.model.non_trainable_variables
+        ]
 
     def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor) -> SumsOfBatch:
         """Sums gradients, losses and counters over a replica's micro-batches, one after the other."""
@@ -203,15 +232,20 @@ class Step:
         def measure(index: tf.Tensor | int, part: Batch) -> SumsOfBatch:
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
             return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
+
         if count == 1:
             return measure(0, batch)
         pieces = {key: _cut(value, count) for key, value in batch.items()}
-        zeros = ([tf.zeros_like(weight) for weight in state.weights], {name: tf.constant(0.0) for name in totals},
-                 {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)})
+        zeros = (
+            [tf.zeros_like(weight) for weight in state.weights],
+            {name: tf.constant(0.0) for name in totals},
+            {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)},
+        )
 
         def add(index: tf.Tensor, sums: tuple) -> tuple[tf.Tensor, tuple]:
             addends = measure(index, {key: value[index] for key, value in pieces.items()})
             return index + 1, self.compiled_add(sums, addends)
+
         # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
@@ -228,15 +262,17 @@ class Step:
                 loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
                 scaled = loss * scale if self.scales_loss else loss
             scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
-                "flops": self.task.flops(batch)}
+        work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)), "flops": self.task.flops(batch)}
         counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
-        return ([tf.convert_to_tensor(gradient)
-                 for gradient in scaled_gradients], {name: part
-                                                     for name, (part, _) in losses.items()}, counters)
+        return (
+            [tf.convert_to_tensor(gradient) for gradient in scaled_gradients],
+            {name: part for name, (part, _) in losses.items()},
+            counters,
+        )
 
-    def decide(self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor,
-               finite_steps: tf.Tensor) -> tuple[Decision, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+    def decide(
+        self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor, finite_steps: tf.Tensor
+    ) -> tuple[Decision, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts
         for the log.
         """
@@ -246,8 +282,11 @@ class Step:
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
         is_taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
-        rate = (learning_rate.scheduled_rate(rule, step, self.total_steps) if self.share is None
-                else learning_rate.rate_at_share(rule, tf.convert_to_tensor(self.share)))
+        rate = (
+            learning_rate.scheduled_rate(rule, step, self.total_steps)
+            if self.share is None
+            else learning_rate.rate_at_share(rule, tf.convert_to_tensor(self.share))
+        )
         # An overflow of float16 is only skipped while there is a loss scale to halve.
         failed = ~finite & (scale <= 1.0) if self.scales_loss else ~finite
         if self.scales_loss:

@@ -87,8 +87,7 @@ class Comparable(Protocol):
     """Data to evaluate on whose answers by two models can be compared row by row."""
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes.
-        """
+        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes."""
 
 
 class ToAnswer(Protocol):
@@ -130,8 +129,9 @@ class Measured:
         by row.
         """
         held_out = self.resolved.held_out
-        return held_out.comparable(
-            self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
+        return (
+            held_out.comparable(self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +187,7 @@ class TaskBase(abc.ABC):
 
     @property
     def labels(self) -> Any:
-        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so.
-        """
+        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
         return self.option("labels", ())
 
     @property
@@ -231,8 +230,7 @@ class TaskBase(abc.ABC):
         return dataclasses.replace(self, config=config)
 
     def with_options(self, **values: Any) -> Self:
-        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config.
-        """
+        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))
         return self.with_config(dataclasses.replace(self.config, options=options))
 
@@ -245,8 +243,11 @@ class TaskBase(abc.ABC):
         """Whether a head of the task's model reads it: tags, spans, embeddings do not; with `pooler_norm`, embeddings
         alone do not.
         """
-        return self.head != "embeddings" if self.config.model.pooler_norm else self.head not in ("tagger", "span",
-                                                                                                 "embeddings")
+        return (
+            self.head != "embeddings"
+            if self.config.model.pooler_norm
+            else self.head not in ("tagger", "span", "embeddings")
+        )
 
     def draw_first_weights(self, model: keras.Model) -> None:
         """Gives a built model its first weights, the same under every strategy."""
@@ -263,11 +264,17 @@ class TaskBase(abc.ABC):
         check_length(self.options.max_seq_length, self.config.model)
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
-            parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay,
-                              self.config.model.sharing.own_layers)
+            parts.check_parts(
+                self.frozen,
+                settings.reinitialize_layers,
+                self.config.optimizer.layer_decay,
+                self.config.model.sharing.own_layers,
+            )
             if settings.adapters and self.frozen:
-                raise ValueError("config.training.adapters: expected none beside options.features, which are computed "
-                                 "before training")
+                raise ValueError(
+                    "config.training.adapters: expected none beside options.features, which are computed "
+                    "before training"
+                )
             if settings.adapters:
                 targets(self.config.model, settings.adapters.target_modules)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
@@ -323,7 +330,8 @@ class TaskBase(abc.ABC):
         done = {"train": steps.train, "eval": steps.evaluate}
         digests = {
             use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
-            for use, sources in self.data(files).items() if done[use]
+            for use, sources in self.data(files).items()
+            if done[use]
         }
         return {use: text_digest(parts) for use, parts in digests.items() if parts}
 
@@ -355,22 +363,30 @@ class TaskBase(abc.ABC):
         """The operations of a training step on a batch, as `training_flops` counts them."""
         return training_flops(self.config.model, batch)
 
-    def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False,
-                     **more: Any) -> ExampleSource:
+    def make_batches(
+        self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any
+    ) -> ExampleSource:
         """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the
         first few.
 
         `more` are arguments of `ExampleSource`.
         """
         settings = self.config.training
-        return ExampleSource(examples, settings.batch_size if training else settings.eval_batch_size, self.config.seed,
-                             training, self.buckets, by_length=not settings.eval_steps, **more)
+        return ExampleSource(
+            examples,
+            settings.batch_size if training else settings.eval_batch_size,
+            self.config.seed,
+            training,
+            self.buckets,
+            by_length=not settings.eval_steps,
+            **more,
+        )
 
     def _row_spec(self, batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between.
-        """
+        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between."""
         return {name: tf.TensorSpec((batch_size, *shape, self.options.max_seq_length), tf.int32) for name in INPUTS} | {
-            "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+            "example_weights": tf.TensorSpec((batch_size,), tf.float32)
+        }
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Names, static shapes and types of a batch at its full length, as a TPU gets it."""

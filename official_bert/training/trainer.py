@@ -31,24 +31,30 @@ class Trainer:
         with strategy.scope():
             trainable = [variable.value for variable in model.trainable_variables]
             names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
-            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
-                                       for _ in range(2))
+            self.first, self.second = (
+                [tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable] for _ in range(2)
+            )
             self.scale = tf.Variable(FIRST_SCALE, trainable=False)
             self.finite_steps = tf.Variable(0, trainable=False)
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
             # Of a training of some hours: the share that has passed, as its steps see it, and the seconds of all its
             # processes.
-            self.share, self.seconds = tf.Variable(0.0,
-                                                   trainable=False), tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self.share, self.seconds = (
+                tf.Variable(0.0, trainable=False),
+                tf.Variable(0.0, dtype=tf.float64, trainable=False),
+            )
         self.weights = trainable
         saved_weights = checkpoints.named_weights(model)
         if task.config.training.adapters:  # the base has the others
             named = weights_by_name(model).items()
             saved_weights = {name: saved_weights[name] for name, weight in named if weight.trainable}
         self.saved = {
-            "weights": saved_weights, "first": dict(zip(names, self.first)),
-            "second": dict(zip(names,
-                               self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done
+            "weights": saved_weights,
+            "first": dict(zip(names, self.first)),
+            "second": dict(zip(names, self.second)),
+            "scale": self.scale,
+            "finite_steps": self.finite_steps,
+            "step": self.done,
         }
         self.saved |= {"seconds": self.seconds} if task.config.training.hours else {}
         self.checkpoint = tf.train.Checkpoint(**self.saved)
@@ -58,8 +64,14 @@ class Trainer:
 
     def enter(self, task: TaskBase) -> None:
         """Makes the step functions for a task's batches, at the start and for every further phase."""
-        self.step = Step(task, self.model, task.config, self.total_steps, self.strategy.num_replicas_in_sync,
-                         self.share if task.config.training.hours else None)
+        self.step = Step(
+            task,
+            self.model,
+            task.config,
+            self.total_steps,
+            self.strategy.num_replicas_in_sync,
+            self.share if task.config.training.hours else None,
+        )
         self.run_steps = tf.function(self._run_steps)
         # Batches bucketed by length have a few shapes: one graph for all.
         self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True, autograph=False)
@@ -80,27 +92,35 @@ class Trainer:
         On a CPU it shares the variables' memory until the next step, which then writes its results elsewhere.
         """
         with tf.device("CPU:0"):
-            return tf.train.Checkpoint(**tf.nest.map_structure(
-                lambda variable: tf.Variable(tf.identity(variable.read_value()), trainable=False), self.saved))
+            return tf.train.Checkpoint(
+                **tf.nest.map_structure(
+                    lambda variable: tf.Variable(tf.identity(variable.read_value()), trainable=False), self.saved
+                )
+            )
 
     def _state(self) -> State:
         """The variables' values, on one replica."""
-        weights, first, second = ([tf.convert_to_tensor(variable) for variable in group]
-                                  for group in (self.weights, self.first, self.second))
+        weights, first, second = (
+            [tf.convert_to_tensor(variable) for variable in group] for group in (self.weights, self.first, self.second)
+        )
         return State(weights, first, second, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.finite_steps))
 
     def _wants_to_stop(self) -> tf.Tensor:
         """The number of stop requests of all workers, on one replica."""
         return _all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
 
-    def _replica_step(self, batch: Mapping[str, tf.Tensor],
-                      step: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+    def _replica_step(
+        self, batch: Mapping[str, tf.Tensor], step: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns
         nothing.
         """
         state, row = self.step.train(self._state(), batch, step, _replica(), _all_reduce)
-        return [*state.weights, *state.first, *state.second, state.scale,
-                state.finite_steps], row, self._wants_to_stop()
+        return (
+            [*state.weights, *state.first, *state.second, state.scale, state.finite_steps],
+            row,
+            self._wants_to_stop(),
+        )
 
     def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor) -> tuple:
         """Runs one replica's part of a step up to the update of the weights."""
@@ -117,8 +137,9 @@ class Trainer:
             distribution.assign(self.strategy, [*self.weights, *self.first, *self.second, *scaling], values)
             return self._local(row), self._local(stop)
         gradients, decisions, scales, row, stop = self.strategy.run(self._replica_gradients, args=arguments)
-        for update, factor, *variables, gradient in zip(self.step.updates_in_place, self.step.rate_factors,
-                                                        self.weights, self.first, self.second, gradients):
+        for update, factor, *variables, gradient in zip(
+            self.step.updates_in_place, self.step.rate_factors, self.weights, self.first, self.second, gradients
+        ):
             distribution.update(self.strategy, update, tuple(variables), (gradient, decisions[factor]))
         distribution.assign(self.strategy, scaling, scales)
         # Every replica has the same weights.
@@ -144,11 +165,23 @@ class Trainer:
     def _run_evaluation(self, batch: Batch) -> tuple[dict[str, Any], ...]:
         def replica_step(local: Batch) -> tuple[dict, dict, Mapping[str, tf.Tensor]]:
             return self.step.evaluate([tf.convert_to_tensor(weight) for weight in self.weights], local)
+
         losses, counters, predictions = self.strategy.run(replica_step, args=(batch,), options=EXACT_SHAPES)
-        reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
-                    for name, pair in part.items()} for part in (losses, counters)]
-        return (*reduced, distribution.gather_replicas(self.strategy, predictions | {
-            "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
+        reduced = [
+            {
+                name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)
+                for name, pair in part.items()
+            }
+            for part in (losses, counters)
+        ]
+        return (
+            *reduced,
+            distribution.gather_replicas(
+                self.strategy,
+                predictions
+                | {"example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))},
+            ),
+        )
 
     def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real
@@ -166,8 +199,9 @@ class Trainer:
     def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        for batch_losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy,
-                                                                             limit):
+        for batch_losses, counters, predictions in distribution.over_batches(
+            self.run_evaluation, source, self.strategy, limit
+        ):
             named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in batch_losses.items()} | counters
             for name, pair in named.items():
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
@@ -179,8 +213,10 @@ class Trainer:
 
     def steps_agree(self) -> bool:
         """Whether every worker is at the same step; each has restored from the output folder that it sees."""
-        return distribution.sum_over_replicas(self.strategy,
-                                              self.done) == self.steps_done * self.strategy.num_replicas_in_sync
+        return (
+            distribution.sum_over_replicas(self.strategy, self.done)
+            == self.steps_done * self.strategy.num_replicas_in_sync
+        )
 
     def newest(self, folder: CheckpointFolder) -> str:
         """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be
@@ -197,7 +233,8 @@ class Trainer:
         restored = folder.restore_newest() if self.newest(folder) else None
         if not self.steps_agree():
             raise ValueError(
-                f"--output_dir={folder.folder}: expected a folder that all workers share, found different checkpoints")
+                f"--output_dir={folder.folder}: expected a folder that all workers share, found different checkpoints"
+            )
         return restored
 
     def any_worker(self, claim: bool) -> bool:
@@ -213,8 +250,11 @@ def _replica() -> tf.Tensor:
 def _all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Sums tensors over the replicas."""
     context = tf.distribute.get_replica_context()
-    return list(tensors) if context.num_replicas_in_sync == 1 else list(
-        context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+    return (
+        list(tensors)
+        if context.num_replicas_in_sync == 1
+        else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+    )
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:

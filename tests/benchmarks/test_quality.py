@@ -36,11 +36,24 @@ def compare(root, tmp_path):
     (tmp_path / "pretended.py").write_text(PRETENDED)
 
     def run(*more):
-        return subprocess.run([
-            sys.executable, root / "benchmarks/quality.py", "--data=DATA", "--init_checkpoint=MODEL",
-            "--results_file=out/results.jsonl", "--table_file=out/tables.md", "--only=mrpc",
-            f"--command={tmp_path}/pretended.py", *more
-        ], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [
+                sys.executable,
+                root / "benchmarks/quality.py",
+                "--data=DATA",
+                "--init_checkpoint=MODEL",
+                "--results_file=out/results.jsonl",
+                "--table_file=out/tables.md",
+                "--only=mrpc",
+                f"--command={tmp_path}/pretended.py",
+                *more,
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     return run
 
 
@@ -49,8 +62,11 @@ def test_each_side_runs_three_rates_once_and_its_other_seeds_at_its_best_rate(co
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * (3 + 4)
-    assert {(row["side"], row["rate"])
-            for row in rows if row["seed"] > 1} == {("2018", "5e-5"), ("corrected", "3e-5"), ("torch", "3e-5")}
+    assert {(row["side"], row["rate"]) for row in rows if row["seed"] > 1} == {
+        ("2018", "5e-5"),
+        ("corrected", "3e-5"),
+        ("torch", "3e-5"),
+    }
     # 21 runs of 7 minutes, before any
     assert "1 of 21" in done.stdout and "21 of 21" in done.stdout and "2.5 h left" in done.stdout
     values = [0.7 + 0.01 * seed for seed in range(1, 6)]
@@ -62,8 +78,8 @@ def test_each_side_runs_three_rates_once_and_its_other_seeds_at_its_best_rate(co
     )
     assert (
         "| Hugging Face PyTorch, bias-corrected AdamW | 3e-5 | 5 | 0.8300 ± 0.0158 | 0.5000 ± 0.0000 | 0.6100, "
-        "0.8100, 0.7100 |"
-        in page)
+        "0.8100, 0.7100 |" in page
+    )
 
 
 def test_killed_and_failed_runs_are_done_again_and_finished_ones_are_not(compare, tmp_path):
@@ -92,6 +108,7 @@ def test_a_line_that_is_no_result_and_a_name_that_is_no_comparison_are_refused(c
     (tmp_path / "out/results.jsonl").write_text("[]\n")
     done = compare("--norun")
     assert done.returncode == 1 and done.stderr.strip().endswith(
-        "out/results.jsonl:1: expected the result of a run as JSON, got '[]'")
+        "out/results.jsonl:1: expected the result of a run as JSON, got '[]'"
+    )
     done = compare("--only=mrcp")
     assert done.returncode == 1 and "error: --only: expected names of mrpc, rte," in done.stderr

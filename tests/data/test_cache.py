@@ -13,6 +13,7 @@ def make_arrays(calls):
     def make():
         calls.append(1)
         return {"ids": np.arange(7, dtype=np.int32), "starts": np.array([0, 3, 3, 7])}
+
     return make
 
 
@@ -48,8 +49,9 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     assert len(cached(str(tmp_path / "file"), {}, make_arrays([]))["ids"]) == 7
 
 
-@pytest.mark.parametrize("use",
-                         [lambda folder: cached(folder, {"length": 8}, make_arrays([])), local_records.cache_folder])
+@pytest.mark.parametrize(
+    "use", [lambda folder: cached(folder, {"length": 8}, make_arrays([])), local_records.cache_folder]
+)
 def test_a_cache_that_others_can_write_in_is_refused_and_a_new_one_is_private(tmp_path, use):
     use(str(tmp_path / "own"))
     assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700

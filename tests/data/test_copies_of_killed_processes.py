@@ -34,8 +34,10 @@ def test_a_killed_copy_is_made_again_and_by_one_of_several_processes(tmp_path):
     write_tfrecords(path, rows, compress=True)
 
     def start(seconds):
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, path,
-                                 str(cache), str(seconds)], stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, path, str(cache), str(seconds)], stdout=subprocess.PIPE, text=True
+        )
+
     for _ in range(2):
         process = start(100)
         while not (parts := glob.glob(f"{cache}/records/*.part")) or os.path.getsize(parts[0]) < 100_000:

@@ -7,15 +7,18 @@ from official_bert.data.sources import ExampleSource, incomplete
 
 
 def examples(lengths):
-    return [{"input_ids": np.full(length, number, np.int32), "number": np.int32(number)}
-            for number, length in enumerate(lengths)]
+    return [
+        {"input_ids": np.full(length, number, np.int32), "number": np.int32(number)}
+        for number, length in enumerate(lengths)
+    ]
 
 
 def test_sorted_evaluation_pads_less_and_gives_results_back_in_order():
     lengths = np.random.default_rng(0).integers(1, 100, 50)
     rows = examples(lengths)
-    plain, sorted_rows = (ExampleSource(rows, 4, shuffle=False, sequence_keys=("input_ids",), by_length=flag)
-                          for flag in (False, True))
+    plain, sorted_rows = (
+        ExampleSource(rows, 4, shuffle=False, sequence_keys=("input_ids",), by_length=flag) for flag in (False, True)
+    )
     padded = []
     for source in (plain, sorted_rows):
         batches = [source.batch(number) for number in range(source.batches_per_epoch)]
@@ -35,8 +38,8 @@ def test_examples_that_an_evaluation_did_not_reach_are_none():
 def test_texts_with_a_row_that_was_not_evaluated_are_incomplete_and_one_must_be_whole():
     assert incomplete(["a", "b", None, "c", None], [0, 0, 1, 1, 2]) == {1, 2}
     with pytest.raises(
-            ValueError,
-            match=r"config\.training\.eval_steps: expected enough batches .*, got 2 of 5 rows and no text whole"):
+        ValueError, match=r"config\.training\.eval_steps: expected enough batches .*, got 2 of 5 rows and no text whole"
+    ):
         incomplete([None, "b", None, "c", None], [0, 0, 1, 1, 2])
 
 
@@ -44,6 +47,7 @@ def test_the_content_is_that_of_the_rows_that_examples_are_made_of():
     class Waiting(dict):
         def items(self):
             pytest.fail("an example was read")
+
     rows = examples([3, 4])
     assert ExampleSource([Waiting(row) for row in rows], 2, made_of=rows).content == ExampleSource(rows, 2).content
     assert ExampleSource(rows, 2, made_of=examples([3, 5])).content == ExampleSource(examples([3, 5]), 2).content

@@ -31,12 +31,15 @@ def test_balanced_weights_are_those_of_scikit_learn():
 def test_weights_come_as_a_list_or_by_label():
     counts = np.array([1, 1, 1])
     np.testing.assert_array_equal(label_weights.class_weights((0.5, 2.0, 3.0), LABELS, counts, "w"), [0.5, 2.0, 3.0])
-    np.testing.assert_array_equal(label_weights.class_weights({"yes": 4.0, "1.0": 2.0}, LABELS, counts, "w"),
-                                  [1.0, 4.0, 2.0])
+    np.testing.assert_array_equal(
+        label_weights.class_weights({"yes": 4.0, "1.0": 2.0}, LABELS, counts, "w"), [1.0, 4.0, 2.0]
+    )
     assert label_weights.describe(np.array([0.5, 2.0, 3.0]), LABELS) == "no 0.5, yes 2, 1 3"
-    for wrong, said in (((1.0,), r"w: expected a weight for each of the 3 labels, \['no', 'yes', '1'\], got 1"),
-                        ({"false": 1.0}, "got 'false' .in YAML, yes and no are truth values: write them in quotes"),
-                        ({"maybe": 1.0}, r"w: expected labels of \['no', 'yes', '1'\], got 'maybe'")):
+    for wrong, said in (
+        ((1.0,), r"w: expected a weight for each of the 3 labels, \['no', 'yes', '1'\], got 1"),
+        ({"false": 1.0}, "got 'false' .in YAML, yes and no are truth values: write them in quotes"),
+        ({"maybe": 1.0}, r"w: expected labels of \['no', 'yes', '1'\], got 'maybe'"),
+    ):
         with pytest.raises(ValueError, match=said):
             label_weights.class_weights(wrong, LABELS, counts, "w")
     for wrong in ((1.0, 0.0), {"yes": -1.0}, (float("nan"),), (float("inf"),)):

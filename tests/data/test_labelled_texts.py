@@ -27,8 +27,10 @@ def test_found_labels_are_sorted_as_numbers_where_they_are_numbers():
     assert labelled_texts.find_labels(["10", "9", "9"]) == ("9", "10")
     assert labelled_texts.find_labels([True, False, 3]) == ("3", "false", "true")
     assert labelled_texts.find_labels(["b", "a"]) == ("a", "b")
-    assert labelled_texts.find_labels(["1.0", 1, 2.0]) == ("1", "2") and labelled_texts.find_labels(
-        ["1.0", "1.1"]) == ("1.0", "1.1")
+    assert labelled_texts.find_labels(["1.0", 1, 2.0]) == ("1", "2") and labelled_texts.find_labels(["1.0", "1.1"]) == (
+        "1.0",
+        "1.1",
+    )
 
 
 def test_a_whole_number_is_one_label_also_beside_labels_that_are_none():
@@ -38,8 +40,9 @@ def test_a_whole_number_is_one_label_also_beside_labels_that_are_none():
 
 
 def test_a_whole_number_is_one_label_with_or_without_decimals():
-    np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", 0, 1.0, "0"]), "y", ["0", "1"]),
-                                  [1, 0, 1, 0])
+    np.testing.assert_array_equal(
+        labelled_texts.label_ids(table(y=["1.0", 0, 1.0, "0"]), "y", ["0", "1"]), [1, 0, 1, 0]
+    )
     np.testing.assert_array_equal(labelled_texts.label_ids(table(y=["1.0", "1"]), "y", ["1", "1.0"]), [1, 0])
     np.testing.assert_array_equal(labelled_texts.label_columns(table(x=["1.0", 0.0]), ["x"]), [[1], [0]])
 
@@ -47,18 +50,28 @@ def test_a_whole_number_is_one_label_with_or_without_decimals():
 @pytest.mark.parametrize("value", ["", " ", None, float("nan"), "NaN", "null", pandas.NA])
 def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
     rows = table(text=["a", "b", "c"], y=["0", value, "1"])
-    with pytest.raises(ValueError,
-                       match=r"data\.tsv:3: column 'y': expected a label, got .* \(1 such rows in this file"):
+    with pytest.raises(
+        ValueError, match=r"data\.tsv:3: column 'y': expected a label, got .* \(1 such rows in this file"
+    ):
         labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail)
     said = []
-    assert labelled_texts.without_missing(rows, ["y"], "skip",
-                                          said.append).columns == {"text": ["a", "c"], "y": ["0", "1"]}
+    assert labelled_texts.without_missing(rows, ["y"], "skip", said.append).columns == {
+        "text": ["a", "c"],
+        "y": ["0", "1"],
+    }
     assert "left out" in said[0]
-    assert len(
-        labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, labels=["null", "x"])) == 2
-    assert len(
-        labelled_texts.without_missing(table(y=["", [], "x", "x,", "x, y"]), ["y"], "refuse", pytest.fail,
-                                       separator=",")) == 5
+    assert (
+        len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, labels=["null", "x"]))
+        == 2
+    )
+    assert (
+        len(
+            labelled_texts.without_missing(
+                table(y=["", [], "x", "x,", "x, y"]), ["y"], "refuse", pytest.fail, separator=","
+            )
+        )
+        == 5
+    )
 
 
 def test_labels_that_are_spelled_as_missing_values_can_be_kept():
@@ -84,11 +97,16 @@ def test_a_missing_label_within_a_list_is_missing(value):
 
 @pytest.mark.parametrize(
     ("value", "several", "said"),
-    [(["a", "b"], False, r"one label \(options\.kind: multi_label takes lists\), got \['a', 'b'\]"),
-     ([], False, r"one label .*, got \[\]"), ({"a": 1}, False, "one label .*, got {'a': 1}"),
-     ({"a": 1}, True, "a list of labels, got {'a': 1}"),
-     ([["a"], "b"], True, r"a list of labels, got \[\['a'\], 'b'\]"), ({"a"}, True, "a list of labels, got {'a'}"),
-     (b"a", False, "one label .*, got b'a'")])
+    [
+        (["a", "b"], False, r"one label \(options\.kind: multi_label takes lists\), got \['a', 'b'\]"),
+        ([], False, r"one label .*, got \[\]"),
+        ({"a": 1}, False, "one label .*, got {'a': 1}"),
+        ({"a": 1}, True, "a list of labels, got {'a': 1}"),
+        ([["a"], "b"], True, r"a list of labels, got \[\['a'\], 'b'\]"),
+        ({"a"}, True, "a list of labels, got {'a'}"),
+        (b"a", False, "one label .*, got b'a'"),
+    ],
+)
 def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
     with pytest.raises(ValueError, match=rf"data\.tsv:3: column 'y': expected {said}"):
         labelled_texts.check_cells(table(y=["a", value]), "y", several)
@@ -97,8 +115,9 @@ def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
 
 @pytest.mark.parametrize("value", ["['a', 'b']", '["a"]', "[]", "[1, 2]", " ['a'\n 'b'] "])
 def test_a_list_that_became_text_names_its_line(value):
-    with pytest.raises(ValueError,
-                       match=r"data\.tsv:3: column 'y': expected labels with separators, got the text of a list, "):
+    with pytest.raises(
+        ValueError, match=r"data\.tsv:3: column 'y': expected labels with separators, got the text of a list, "
+    ):
         labelled_texts.check_cells(table(y=["a, [b]", value]), "y", True)
     labelled_texts.check_cells(table(y=["a", value]), "y", False)
 
@@ -115,10 +134,17 @@ def test_several_labels_come_from_text_lists_or_columns():
         labelled_texts.label_columns(table(x=["0", "2"]), ["x"])
 
 
-@pytest.mark.parametrize(("value", "said"), [("5.1", "a number from 0 to 5, got '5.1'"),
-                                             ("-0.1", "a number from 0 to 5"), ("high", "a number, got 'high'"),
-                                             ("nan", "a number from 0 to 5, got 'nan'"), (None, "a number"),
-                                             pytest.param(10**400, "a number, got 1000", id="huge")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("5.1", "a number from 0 to 5, got '5.1'"),
+        ("-0.1", "a number from 0 to 5"),
+        ("high", "a number, got 'high'"),
+        ("nan", "a number from 0 to 5, got 'nan'"),
+        (None, "a number"),
+        pytest.param(10**400, "a number, got 1000", id="huge"),
+    ],
+)
 def test_scores_out_of_range_name_their_line(value, said):
     np.testing.assert_allclose(labelled_texts.scores(table(s=["0", "5.0", 2]), "s", 0, 5), [0, 5, 2])
     with pytest.raises(ValueError, match=rf"data\.tsv:3: column 's': expected {said}"):
@@ -133,14 +159,16 @@ def test_a_score_too_large_for_32_bits_names_its_line():
 
 def test_a_truth_value_is_one_label_alone_in_a_list_and_from_numpy():
     values = [True, [True], np.True_, "true"]
-    assert labelled_texts.find_labels([label for value in values
-                                       for label in labelled_texts.split_labels(value, ",")]) == ("true",)
+    assert labelled_texts.find_labels(
+        [label for value in values for label in labelled_texts.split_labels(value, ",")]
+    ) == ("true",)
 
 
 def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
     rows = table(text=["a", " ", "b"], pair=["c", "d", ""])
-    with pytest.raises(ValueError,
-                       match=r"data\.tsv:3: column 'text': expected text, it is empty \(2 such in this file\)"):
+    with pytest.raises(
+        ValueError, match=r"data\.tsv:3: column 'text': expected text, it is empty \(2 such in this file\)"
+    ):
         labelled_texts.without_empty(rows, ["text", "pair"], "refuse", pytest.fail)
     said = []
     assert labelled_texts.without_empty(rows, ["text", "pair"], "skip", said.append).columns["text"] == ["a"]
@@ -149,8 +177,9 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
     null = table(text=["a", None, " "])
     assert labelled_texts.without_empty(null, ["text"], "skip", said.append).columns["text"] == ["a"]
     assert labelled_texts.without_empty(null, ["text"], "keep", said.append).columns["text"] == ["a", "", " "]
-    with pytest.raises(ValueError,
-                       match=r"data\.tsv:3: column 'text': expected text, got 'None' \(2 such in this file\)"):
+    with pytest.raises(
+        ValueError, match=r"data\.tsv:3: column 'text': expected text, got 'None' \(2 such in this file\)"
+    ):
         labelled_texts.without_empty(null, ["text"], "refuse", pytest.fail)
     with pytest.raises(ValueError, match=r"data\.tsv:2: column 'text': expected text, got '7'"):
         labelled_texts.texts(table(text=[7]), "text")
@@ -159,11 +188,13 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
 def test_held_out_data_that_is_training_data_is_refused_unless_allowed(caplog):
     train = LabelledTexts("train.tsv", ["a", "b", "c"], ["x", "y", "z"])
     labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["a", "b", "d"], ["x", "y", "z"]), pytest.fail)
-    with pytest.raises(ValueError,
-                       match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows are in .* train\.tsv too"):
+    with pytest.raises(
+        ValueError, match=r"dev\.tsv: expected held-out data, but 2 of its 2 rows are in .* train\.tsv too"
+    ):
         labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles().refuse_same)
-    labelled_texts.check_held_out(train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]),
-                                  DataFiles(allow_same_data=True).refuse_same)
+    labelled_texts.check_held_out(
+        train, LabelledTexts("dev.tsv", ["c", "b"], ["z", "y"]), DataFiles(allow_same_data=True).refuse_same
+    )
     assert "dev.tsv: expected held-out data" in caplog.text
 
 
@@ -177,8 +208,10 @@ def test_parts_are_joined_in_their_order():
 
 def test_labels_in_two_forms_of_unicode_are_refused_and_both_shown():
     composed, decomposed = "caf\u00e9", "cafe\u0301"
-    told = (r"labels: 'caf.+' \('cafe\\u0301'\) and 'caf.+' \('caf\\xe9'\) are the same characters in two forms of "
-            r"Unicode")
+    told = (
+        r"labels: 'caf.+' \('cafe\\u0301'\) and 'caf.+' \('caf\\xe9'\) are the same characters in two forms of "
+        r"Unicode"
+    )
     with pytest.raises(ValueError, match=told):
         labelled_texts.find_labels([composed, "tea", decomposed])
     assert labelled_texts.find_labels([decomposed, "tea"]) == (decomposed, "tea")

@@ -10,22 +10,39 @@ from official_bert.data.tabular.likely_columns import likely_columns, names_colu
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import DataFiles
 
-GERMAN = [("Die Lieferung war pünktlich; danke schön", "Lob"), ("Das Gerät ist schon kaputt, schade", "Kritik"),
-          ("Schöne Grüße, alles in Ordnung", "Lob"), ("Ich möchte eine Rückgabe, bitte", "Kritik"),
-          ("Größe passt, gerne wieder", "Lob"), ("Der Händler antwortet überhaupt nicht", "Kritik")]
-SPANISH = [("¿Dónde está mi pedido, señor?", "malo"), ("El niño está muy contento con el regalo", "bueno"),
-           ("No llegó hasta mañana, qué vergüenza", "malo"), ("Atención rápida y muy buena", "bueno"),
-           ("La batería duró sólo dos días", "malo"), ("Volveré a comprar aquí", "bueno")]
-ENGLISH = [("It works well, and it is quick", "5"), ("Broke after a day; never again", "1"),
-           ("As described | would buy again", "5"), ("The screen is dim, the sound is worse", "1"),
-           ("A fine thing for the price", "5"), ("Do not buy this one", "1")]
+GERMAN = [
+    ("Die Lieferung war pünktlich; danke schön", "Lob"),
+    ("Das Gerät ist schon kaputt, schade", "Kritik"),
+    ("Schöne Grüße, alles in Ordnung", "Lob"),
+    ("Ich möchte eine Rückgabe, bitte", "Kritik"),
+    ("Größe passt, gerne wieder", "Lob"),
+    ("Der Händler antwortet überhaupt nicht", "Kritik"),
+]
+SPANISH = [
+    ("¿Dónde está mi pedido, señor?", "malo"),
+    ("El niño está muy contento con el regalo", "bueno"),
+    ("No llegó hasta mañana, qué vergüenza", "malo"),
+    ("Atención rápida y muy buena", "bueno"),
+    ("La batería duró sólo dos días", "malo"),
+    ("Volveré a comprar aquí", "bueno"),
+]
+ENGLISH = [
+    ("It works well, and it is quick", "5"),
+    ("Broke after a day; never again", "1"),
+    ("As described | would buy again", "5"),
+    ("The screen is dim, the sound is worse", "1"),
+    ("A fine thing for the price", "5"),
+    ("Do not buy this one", "1"),
+]
 NEWLINES = [(text.replace(" ", "\n", 1), label) for text, label in ENGLISH]
 
 
 def csv(rows, mark=",", header=(), end="\n", number=False, label_first=False, quote=False):
     """The text of a table, whose cells are in quotation marks where they must be, or all."""
+
     def cell(text):
         return '"' + text.replace('"', '""') + '"' if quote or {mark, '"', "\n"} & {*text} else text
+
     lines = [row[::-1] if label_first else row for row in rows]
     lines = [(str(index), *row) for index, row in enumerate(lines)] if number else lines
     return "".join(mark.join(map(cell, row)) + end for row in ([header] if header else []) + lines)
@@ -38,20 +55,35 @@ def with_empty_rows(text, mark, end="\n"):
 
 # Name, bytes of the file, its rows.
 FILES = {
-    "german.csv": (with_empty_rows(csv(GERMAN, ";", ("Nachricht", "Kategorie"), "\r\n"), ";", "\r\n").encode("cp1252"),
-                   GERMAN),
+    "german.csv": (
+        with_empty_rows(csv(GERMAN, ";", ("Nachricht", "Kategorie"), "\r\n"), ";", "\r\n").encode("cp1252"),
+        GERMAN,
+    ),
     "german_mac.csv": (csv(GERMAN, ";", ("Kommentar", "Klasse")).encode("mac-roman"), GERMAN),
     "german_bom.csv": (csv(GERMAN, ";", ("Text", "Label")).encode("utf-8-sig"), GERMAN),
-    "german_numbers.csv": (csv(GERMAN, ";", ("Nr", "Rückmeldung", "Einordnung"), number=True).encode("latin-1"),
-                           GERMAN),
+    "german_numbers.csv": (
+        csv(GERMAN, ";", ("Nr", "Rückmeldung", "Einordnung"), number=True).encode("latin-1"),
+        GERMAN,
+    ),
     "german_utf16.csv": (csv(GERMAN, "\t", ("Rezension", "Thema")).encode("utf-16"), GERMAN),
     "spanish.csv": (csv(SPANISH, ",", ("texto", "etiqueta")).encode("cp1252"), SPANISH),
     "spanish_label_first.csv": (csv(SPANISH, ";", ("categoría", "reseña"), label_first=True).encode("cp1252"), SPANISH),
     "spanish_dos.txt": (csv(SPANISH, "\t", ("Mensaje", "Clase")).encode("cp850"), SPANISH),
     "spanish_utf8.csv": (csv(SPANISH, ";", ("opinión", "sentimiento"), quote=True).encode(), SPANISH),
-    "polish.csv": (csv([("Paczka przyszła późno, niestety", "źle"), ("Świetna obsługa, polecam każdemu", "dobrze"),
-                        ("Jakość bardzo zła", "źle"), ("Dziękuję za szybką wysyłkę", "dobrze")] * 2, ";",
-                       ("Treść", "Ocena")).encode("cp1250"), None),
+    "polish.csv": (
+        csv(
+            [
+                ("Paczka przyszła późno, niestety", "źle"),
+                ("Świetna obsługa, polecam każdemu", "dobrze"),
+                ("Jakość bardzo zła", "źle"),
+                ("Dziękuję za szybką wysyłkę", "dobrze"),
+            ]
+            * 2,
+            ";",
+            ("Treść", "Ocena"),
+        ).encode("cp1250"),
+        None,
+    ),
     "pipes.txt": (csv(ENGLISH, "|", ("review", "stars")).encode(), ENGLISH),
     "newlines.csv": (csv(NEWLINES, ",", ("comment", "score")).encode(), NEWLINES),
     "newlines.tsv": (csv(NEWLINES, "\t", ("body", "target")).encode(), NEWLINES),
@@ -61,8 +93,13 @@ FILES = {
     "no_header.tsv": (csv(ENGLISH, "\t").encode(), ENGLISH),
     "capitals.csv": (csv(ENGLISH, ",", ("TEXT", "LABEL")).encode(), ENGLISH),
     "missing_texts.csv": (csv([("", "5"), *ENGLISH, ("Nothing said", "")], ";", ("review", "stars")).encode(), ENGLISH),
-    "two_labels.csv": ("".join(f"{line},{kind}\n" for line, kind in zip(
-        csv(ENGLISH, ",", ("report", "urgency")).splitlines(), ["team", *"abcbca"])).encode(), ENGLISH),
+    "two_labels.csv": (
+        "".join(
+            f"{line},{kind}\n"
+            for line, kind in zip(csv(ENGLISH, ",", ("report", "urgency")).splitlines(), ["team", *"abcbca"])
+        ).encode(),
+        ENGLISH,
+    ),
 }
 REFUSED = {"missing_texts.csv", "two_labels.csv"}
 
@@ -82,13 +119,15 @@ def test_a_file_is_read_by_the_first_command_or_by_one_that_its_refusal_names(tm
     said = [person.types(command, messages=(r".*; left out(, as are \d more)?",)) for command in lines]
     if rows is not None:
         texts = [f"  {text}" for text, _ in rows[:9]]
-        assert any("\n".join(texts) + "\n" in done.out and all(f"{label} " in done.out for _, label in rows)
-                   for done in said), said
+        assert any(
+            "\n".join(texts) + "\n" in done.out and all(f"{label} " in done.out for _, label in rows) for done in said
+        ), said
     for done in said:  # the options that are printed read the same file
         if told := re.search(rf"{name}: read with (.*)\n", done.out):
             again = person.types(f"{lines[0]} {told[1]}", messages=(r".*; left out(, as are \d more)?",))
             assert "read with" not in again.out and again.out.split("options:")[0].endswith(
-                done.out.split("labels:")[1].split("options:")[0])
+                done.out.split("labels:")[1].split("options:")[0]
+            )
 
 
 def test_sixteen_of_twenty_files_are_read_by_the_first_command():
@@ -98,25 +137,41 @@ def test_sixteen_of_twenty_files_are_read_by_the_first_command():
 LONG = ["a long text about it all", "another one that is as long", "and this is the third of them", "the last of four"]
 
 
-@pytest.mark.parametrize(("first", "columns", "is_header"), [
-    (["Anmerkung", "Art"], [["Das ist ein Satz, der lang ist", "Noch so ein langer Satz"] * 2, ["a", "b"] * 2], True),
-    (["This is one more sentence", "a"], [LONG, ["x", "a"] * 2], False),
-    (["This is one more sentence", "c"], [LONG, ["x", "a"] * 2], None),
-    (["n", "m"], [["1", "2"], ["a", "b"]], True), (["3", "m"], [["1", "2"], ["a", "b"]], False)])
+@pytest.mark.parametrize(
+    ("first", "columns", "is_header"),
+    [
+        (
+            ["Anmerkung", "Art"],
+            [["Das ist ein Satz, der lang ist", "Noch so ein langer Satz"] * 2, ["a", "b"] * 2],
+            True,
+        ),
+        (["This is one more sentence", "a"], [LONG, ["x", "a"] * 2], False),
+        (["This is one more sentence", "c"], [LONG, ["x", "a"] * 2], None),
+        (["n", "m"], [["1", "2"], ["a", "b"]], True),
+        (["3", "m"], [["1", "2"], ["a", "b"]], False),
+    ],
+)
 def test_a_header_stands_out_from_its_columns(first, columns, is_header):
     assert names_columns(first, columns) is is_header
 
 
-@pytest.mark.parametrize(("columns", "known", "likely"), [
-    ({"a": LONG, "b": ["x", "y"] * 2}, ("", ""), [("a", "b")]),
-    ({"a": LONG, "b": ["x", "y"] * 2, "c": ["1", "2"] * 2}, ("", ""), [("a", "b"), ("a", "c")]),
-    ({"a": LONG, "b": ["x", "y"] * 2, "class": ["1", "2"] * 2}, ("", ""), [("a", "class")]),
-    ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("a", "c"), ("b", "c")]),
-    ({"a": LONG, "review": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("review", "c")]),
-    ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("b", ""), [("b", "c")]),
-    ({"a": LONG, "url": [f"https://example.org/a/very/long/address/{n}" for n in range(4)], "c": ["x", "y"] * 2},
-     ("", ""), [("a", "c")]),
-    ({"a": LONG, "b": ["1", "2", "3", "4"]}, ("", ""), [])])
+@pytest.mark.parametrize(
+    ("columns", "known", "likely"),
+    [
+        ({"a": LONG, "b": ["x", "y"] * 2}, ("", ""), [("a", "b")]),
+        ({"a": LONG, "b": ["x", "y"] * 2, "c": ["1", "2"] * 2}, ("", ""), [("a", "b"), ("a", "c")]),
+        ({"a": LONG, "b": ["x", "y"] * 2, "class": ["1", "2"] * 2}, ("", ""), [("a", "class")]),
+        ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("a", "c"), ("b", "c")]),
+        ({"a": LONG, "review": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("review", "c")]),
+        ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("b", ""), [("b", "c")]),
+        (
+            {"a": LONG, "url": [f"https://example.org/a/very/long/address/{n}" for n in range(4)], "c": ["x", "y"] * 2},
+            ("", ""),
+            [("a", "c")],
+        ),
+        ({"a": LONG, "b": ["1", "2", "3", "4"]}, ("", ""), []),
+    ],
+)
 def test_texts_are_long_and_labels_come_again(columns, known, likely):
     assert sorted(likely_columns(columns, *known, scores=False)) == likely
 
@@ -128,6 +183,7 @@ def test_scores_are_numbers():
 
 def test_the_columns_of_the_training_file_count_for_the_others_and_dialects_do_not(tmp_path):
     from made_finetuning import make_config
+
     (tmp_path / "train.csv").write_bytes(FILES["german.csv"][0])
     held_out = csv(GERMAN[:2], ",", ("Kategorie", "Nachricht"), label_first=True)
     (tmp_path / "dev.csv").write_text(held_out, encoding="utf-8")
@@ -136,13 +192,15 @@ def test_the_columns_of_the_training_file_count_for_the_others_and_dialects_do_n
     assert task.options.delimiter == task.options.encoding == "" and len(rows) == 6
     assert rows.note.endswith(
         "train.csv: read with --set 'options.delimiter=;' --set options.encoding=cp1252 --set "
-        "options.text_column=Nachricht --set options.label_column=Kategorie")
+        "options.text_column=Nachricht --set options.label_column=Kategorie"
+    )
     read = task.read_held_out(DataFiles(eval_file=str(tmp_path / "dev.csv")))[0].data
     assert read.text == [text for text, _ in GERMAN[:2]] and read.targets.tolist() == [1, 0]
 
 
 def test_rows_in_memory_have_likely_columns_too():
     from made_finetuning import make_config
+
     rows = Rows("train", [{"id": 1, "review": text, "stars": int(label)} for text, label in ENGLISH])
     task, read = load_task(make_config("classification")).read_train(DataFiles(train_file=rows))
     assert task.options.text_column == "review" and task.labels == ("1", "5") and len(read) == 6

@@ -64,13 +64,16 @@ def test_what_a_killed_process_left_is_written_over(packed, folder):
     whole = pathlib.Path(copy).read_bytes()
     os.unlink(copy)
     pathlib.Path(f"{copy}.part").write_bytes(whole[:100])
-    assert pathlib.Path(local_records(packed,
-                                      folder)).read_bytes() == whole and seen(folder) == [os.path.basename(copy)]
+    assert pathlib.Path(local_records(packed, folder)).read_bytes() == whole and seen(folder) == [
+        os.path.basename(copy)
+    ]
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:-30], lambda data: data[:60] + bytes(20) + data[80:], lambda data: data + b"more"],
-    ids=["cut", "overwritten", "longer"])
+    "damage",
+    [lambda data: data[:-30], lambda data: data[:60] + bytes(20) + data[80:], lambda data: data + b"more"],
+    ids=["cut", "overwritten", "longer"],
+)
 def test_a_broken_gzip_file_is_named_and_leaves_no_copy(packed, folder, damage):
     data = damage(pathlib.Path(packed).read_bytes())
     pathlib.Path(packed).write_bytes(data)
@@ -82,9 +85,11 @@ def test_a_broken_gzip_file_is_named_and_leaves_no_copy(packed, folder, damage):
 def test_a_full_disk_is_told_and_leaves_no_copy(packed, folder, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ValueError,
-                       match=f"{folder}/train.gz.*: No space left on device; --cache_dir on another disk, or unpack"):
+    with pytest.raises(
+        ValueError, match=f"{folder}/train.gz.*: No space left on device; --cache_dir on another disk, or unpack"
+    ):
         local_records(packed, folder)
     assert seen(folder) == []
 
@@ -97,8 +102,9 @@ def test_the_space_is_checked_before_and_said(packed, folder, monkeypatch, caplo
     assert f"{folder} gets plain copies of 1 files of records, 0.0 GB while packed;" in caplog.text
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(
-            ValueError,
-            match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0 bytes are free"):
+        ValueError,
+        match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0 bytes are free",
+    ):
         check_space([packed], folder)
     monkeypatch.undo()
     local_records(packed, folder)
@@ -115,6 +121,7 @@ def test_two_at_once_make_one_copy(packed, folder, monkeypatch):
         turn.set()
         real(path, target, show)
         turn.clear()
+
     turn = threading.Event()
     monkeypatch.setattr(module, "_copy", slow)
     found = []

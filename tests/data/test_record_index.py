@@ -85,7 +85,7 @@ def test_it_follows_its_records_and_says_so(path, cache, caplog):
 def test_a_damaged_one_is_not_used(path, cache, caplog):
     index = make_index(path, cache)
     whole = pathlib.Path(index.index_path).read_bytes()
-    flipped = [whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:] for place in (1, 30, 520, len(whole) - 1)]
+    flipped = [whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :] for place in (1, 30, 520, len(whole) - 1)]
     for data in (b"", b"[]", b"null", whole[:100], whole[:512], whole[:-8], whole[:-1], whole + bytes(8), *flipped):
         pathlib.Path(index.index_path).write_bytes(data)
         caplog.clear()
@@ -109,6 +109,7 @@ def test_broken_records_leave_no_index(path, cache, tmp_path):
 def test_an_interruption_leaves_nothing(path, cache, tmp_path):
     def stop(_):
         raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
         make_index(path, cache, show=stop)
     assert list(tmp_path.iterdir()) == [tmp_path / "train.tfrecord"]

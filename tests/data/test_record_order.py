@@ -32,7 +32,7 @@ def stated_order(counts, seed, epoch, block=4, window=3):
     order = [blocks[index] for index in np.random.default_rng((seed, epoch, 0)).permutation(len(blocks))]
     found = []
     for number, start in enumerate(range(0, len(order), window)):
-        records = list(itertools.chain(*order[start:start + window]))
+        records = list(itertools.chain(*order[start : start + window]))
         found += [
             records[index] for index in np.random.default_rng((seed, epoch, 1 + number)).permutation(len(records))
         ]
@@ -71,7 +71,7 @@ def test_the_real_blocks_mix_records_that_were_far_apart(monkeypatch):
     monkeypatch.setattr(record_order, "BLOCK", REAL[0])
     monkeypatch.setattr(record_order, "WINDOW", REAL[1])
     numbers = numbers_of(RecordOrder([100_000] * 4, 1), 0, 0, 32_768)
-    assert numbers.tolist() == stated_order([100_000] * 4, 1, 0, 256, 128)[:len(numbers)]
+    assert numbers.tolist() == stated_order([100_000] * 4, 1, 0, 256, 128)[: len(numbers)]
     few = numbers_of(RecordOrder([300, 20_000, 12_000], 1), 0, 0, 32_300)
     assert min(np.bincount(numbers[:512] // 100_000)) > 80  # a quarter of 512, give or take
     # All records are permuted as a whole: about one pair of neighbours stays together.

@@ -16,8 +16,12 @@ FEATURES = records.pretraining_features(8, 3)
 def some_values(seed, features=FEATURES):
     rng = np.random.default_rng(seed)
     edges = np.array([0, 1, 127, 128, 16383, 16384, 2097151, 2097152, 2**31 - 1])
-    return {feature.name: rng.random(feature.length, np.float32) if feature.is_float
-            else rng.choice(edges, feature.length).astype(np.int32) for feature in features}
+    return {
+        feature.name: rng.random(feature.length, np.float32)
+        if feature.is_float
+        else rng.choice(edges, feature.length).astype(np.int32)
+        for feature in features
+    }
 
 
 def some_file(path, count=5, compress=False):
@@ -129,8 +133,7 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
 def test_records_of_another_length_are_named(tmp_path):
     path = str(tmp_path / "a")
     other = records.pretraining_features(9, 3)
-    write_tfrecords(path, [encode_example(FEATURES, some_values(0)),
-                           encode_example(other, some_values(1, other))])
+    write_tfrecords(path, [encode_example(FEATURES, some_values(0)), encode_example(other, some_values(1, other))])
     with pytest.raises(ValueError, match="a: record 1: expected"):
         list(records.read_instances([path]))
 
@@ -148,6 +151,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     def records_then_error():
         yield b"one"
         raise OSError(28, "No space left on device")
+
     with pytest.raises(OSError):
         write_tfrecords(str(tmp_path / "a"), records_then_error())
     assert not list(tmp_path.iterdir())

@@ -46,7 +46,7 @@ def test_an_epoch_reads_each_record_once_in_an_order_of_its_own(paths):
     source = RecordSource(paths, 2, parse, seed=3)
     assert source.batches_per_epoch == 11
     found = numbers(source.dataset(), 33)
-    epochs = [list(itertools.chain(*found[start:start + 11])) for start in (0, 11, 22)]
+    epochs = [list(itertools.chain(*found[start : start + 11])) for start in (0, 11, 22)]
     assert all(sorted(epoch) == list(range(22)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] != sorted(epochs[0])
     assert numbers(RecordSource(paths, 2, parse, seed=4).dataset(), 11) != found[:11]
@@ -66,7 +66,7 @@ def test_records_that_end_in_the_middle_of_a_batch_wait_for_another_epoch(paths)
     found = numbers(source.dataset(), 40)
     left_out = []
     for start in range(0, 40, 5):
-        epoch = list(itertools.chain(*found[start:start + 5]))
+        epoch = list(itertools.chain(*found[start : start + 5]))
         assert len(set(epoch)) == 20
         left_out.append(tuple(sorted(set(range(22)) - set(epoch))))
     assert len(set(left_out)) > 4
@@ -116,6 +116,7 @@ def test_a_refused_row_is_named_by_file_and_record(paths):
     def picky(serialized, indices):
         batch = parse(serialized, indices)
         return refuse_rows(batch, {"thirteen brings bad luck": tf.equal(batch["number"], 13)})
+
     source = RecordSource(paths, 2, picky, seed=3)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset().take(11))
@@ -134,20 +135,28 @@ def test_a_file_damaged_in_its_middle_is_named_with_the_record(paths):
     source = RecordSource(paths, 2, parse, seed=3)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset().take(11))
-    assert source.explain(
-        error.value.message) == f"{paths[0]}: record 5 is corrupted: its bytes do not match their checksum"
+    assert (
+        source.explain(error.value.message)
+        == f"{paths[0]}: record 5 is corrupted: its bytes do not match their checksum"
+    )
 
 
 @pytest.mark.parametrize(
     "change, told",
-    [(lambda path: os.truncate(path,
-                               os.path.getsize(path) - 30), "record 9 is truncated: expected"),
-     (lambda path: overwrite(path, 9 * (os.path.getsize(path) // 10), bytes(12)),
-      "record 9 is corrupted: its length does not match"),
-     (lambda path:
-      (os.unlink(path), write_tfrecords(path, [b""] * 10)), "cannot be read: .* has changed since this run began"),
-     (lambda path: os.unlink(path), "cannot be read: No such file or directory")],
-    ids=["cut", "overwritten", "replaced", "removed"])
+    [
+        (lambda path: os.truncate(path, os.path.getsize(path) - 30), "record 9 is truncated: expected"),
+        (
+            lambda path: overwrite(path, 9 * (os.path.getsize(path) // 10), bytes(12)),
+            "record 9 is corrupted: its length does not match",
+        ),
+        (
+            lambda path: (os.unlink(path), write_tfrecords(path, [b""] * 10)),
+            "cannot be read: .* has changed since this run began",
+        ),
+        (lambda path: os.unlink(path), "cannot be read: No such file or directory"),
+    ],
+    ids=["cut", "overwritten", "replaced", "removed"],
+)
 def test_a_file_that_changes_while_it_is_read_is_named(paths, change, told):
     source = RecordSource(paths, 2, parse, shuffle=False)
     if told.startswith("record 9"):
@@ -163,8 +172,9 @@ def test_an_index_that_is_removed_while_it_is_needed_is_named(paths):
     os.unlink(record_index.paths_of_index(paths[0], "")[0])
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset())
-    assert re.search(f"{paths[0]}: record 0 cannot be found: .*record_index.*; start again",
-                     source.explain(error.value.message))
+    assert re.search(
+        f"{paths[0]}: record 0 cannot be found: .*record_index.*; start again", source.explain(error.value.message)
+    )
 
 
 def test_a_worker_reads_its_own_records_alone(paths, monkeypatch):
@@ -173,6 +183,7 @@ def test_a_worker_reads_its_own_records_alone(paths, monkeypatch):
     def noted(descriptor, size, place):
         read.append((os.fstat(descriptor).st_ino, place))
         return pread(descriptor, size, place)
+
     pread = os.pread
     monkeypatch.setattr(os, "pread", noted)
     batches = [source._rows(number, 0, 4)[1].tolist() for number in range(5)]
@@ -180,15 +191,18 @@ def test_a_worker_reads_its_own_records_alone(paths, monkeypatch):
     for shard in range(2):
         read.clear()
         rows = [source._rows(number, shard * 2, 2)[1].tolist() for number in range(5)]
-        assert rows == [batch[shard * 2:shard * 2 + 2] for batch in batches]
+        assert rows == [batch[shard * 2 : shard * 2 + 2] for batch in batches]
         own.append(set(read))
         assert len(read) == 10
     assert own[0] | own[1] == whole and not own[0] & own[1]
 
 
 @settings(max_examples=25, deadline=None)
-@given(counts=st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(any), batch=st.sampled_from([4, 8, 12]),
-       data=st.data())
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(any),
+    batch=st.sampled_from([4, 8, 12]),
+    data=st.data(),
+)
 def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(counts, batch, data):
     numbers, parts = itertools.count(), []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -196,13 +210,14 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
         patch.setattr(record_order, "WINDOW", 3)
         for part, count in enumerate(counts):
             path = os.path.join(folder, f"part-{part}")
-            write_tfrecords(path, [str(next(numbers)).encode() for _ in range(count)],
-                            compress=data.draw(st.booleans()))
+            write_tfrecords(
+                path, [str(next(numbers)).encode() for _ in range(count)], compress=data.draw(st.booleans())
+            )
             parts.append(path)
         source = RecordSource(parts, batch, None, data.draw(st.integers(0, 99)))
         batches = [source._rows(number, 0, batch) for number in range(2 * source.batches_per_epoch)]
         real = [[int(row) for row, weight in zip(rows, weights) if weight] for rows, _, weights, *_ in batches]
-        for epoch in (real[:source.batches_per_epoch], real[source.batches_per_epoch:]):
+        for epoch in (real[: source.batches_per_epoch], real[source.batches_per_epoch :]):
             seen = list(itertools.chain(*epoch))
             assert len(set(seen)) == len(seen) == (source.size if source.size < batch else source.size // batch * batch)
         for (rows, indices, _, wrong, _), number in zip(batches, itertools.count()):
@@ -210,10 +225,12 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
             assert set(indices // source.size) == {number // source.batches_per_epoch}
         again, workers = RecordSource(parts, batch, None, source._order.seed), data.draw(st.sampled_from([1, 2, 4]))
         start, rows = data.draw(st.integers(0, len(batches) - 1)), batch // workers
-        for wanted, found in zip(batches[start][:4],
-                                 zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))):
+        for wanted, found in zip(
+            batches[start][:4], zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))
+        ):
             np.testing.assert_array_equal(
-                np.concatenate([np.atleast_1d(part) for part in found])[:np.size(wanted)], wanted)
+                np.concatenate([np.atleast_1d(part) for part in found])[: np.size(wanted)], wanted
+            )
 
 
 @pytest.mark.parametrize("scheme", ["memory", "ram"])
@@ -236,8 +253,9 @@ def test_records_elsewhere_are_read_from_a_copy_and_named_as_they_are(paths, tmp
 def test_threads_read_from_more_files_than_may_be_open(tmp_path, monkeypatch):
     monkeypatch.setattr(indexed_records, "OPEN_FILES", 1)
     for part in range(6):
-        write_tfrecords(str(tmp_path / f"part-{part}"),
-                        [str(number).encode() for number in range(part * 50, part * 50 + 50)])
+        write_tfrecords(
+            str(tmp_path / f"part-{part}"), [str(number).encode() for number in range(part * 50, part * 50 + 50)]
+        )
     source = RecordSource(sorted(map(str, tmp_path.glob("part-*"))), 10, None, seed=1)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: source._rows(number, 0, 10), range(300)))

@@ -9,9 +9,13 @@ from official_bert.data.splits import SplitOptions, bins, divide, stratified_ord
 
 
 def parts_of(count=200, units=None, strata=None, hold_out=False, **options):
-    return divide(SplitOptions(**options),
-                  list(range(count)) if units is None else units, [0] * count if strata is None else strata, hold_out,
-                  "train.csv")
+    return divide(
+        SplitOptions(**options),
+        list(range(count)) if units is None else units,
+        [0] * count if strata is None else strata,
+        hold_out,
+        "train.csv",
+    )
 
 
 def test_every_stretch_of_an_order_has_each_stratum_in_proportion():
@@ -41,10 +45,14 @@ def test_a_smaller_share_is_part_of_a_larger_one_and_the_rows_held_out_stay():
     small, large, whole = (parts_of(hold_out=True, train_share=share) for share in (0.1, 0.5, 1.0))
     assert set(small.train) < set(large.train) < set(whole.train)
     assert (len(small.train), len(large.train), len(whole.train)) == (18, 90, 180)
-    assert (small.held_out == whole.held_out).all() and len(
-        whole.held_out) == 20 and not set(whole.held_out) & set(whole.train)
+    assert (
+        (small.held_out == whole.held_out).all()
+        and len(whole.held_out) == 20
+        and not set(whole.held_out) & set(whole.train)
+    )
     assert whole.notes == (
-        "train.csv: no evaluation data given, so 20 of its 200 rows are held out (options.dev_share=0.1)",)
+        "train.csv: no evaluation data given, so 20 of its 200 rows are held out (options.dev_share=0.1)",
+    )
     assert small.notes[1] == "train.csv: trains on 18 of 180 rows (options.train_share=0.1)"
     assert (parts_of(hold_out=True, split_seed=1).held_out != whole.held_out).any()
     assert len(parts_of(hold_out=False).held_out) == 0 and parts_of(hold_out=False).notes == ()
@@ -69,14 +77,19 @@ def test_too_few_rows_are_told():
         parts_of(8, hold_out=True, dev_share=0.97)
 
 
-@pytest.mark.parametrize(("options", "said"),
-                         [({"train_share": 0.0}, "train_share: expected a share above 0"),
-                          ({"train_share": 1.5}, "at most 1, got 1.5"),
-                          ({"dev_share": 1.0}, "dev_share: expected a share from 0 to below 1"),
-                          ({"folds": 1}, "folds: expected 0 or at least 2"),
-                          ({"folds": 3, "fold": 3}, "fold: expected a number from 0 to below options.folds = 3, got 3"),
-                          ({"fold": 1}, "folds = 0, got 1"), ({"split_seed": -1}, "split_seed: expected at least 0"),
-                          ({"train_share": float("nan")}, "got nan")])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"train_share": 0.0}, "train_share: expected a share above 0"),
+        ({"train_share": 1.5}, "at most 1, got 1.5"),
+        ({"dev_share": 1.0}, "dev_share: expected a share from 0 to below 1"),
+        ({"folds": 1}, "folds: expected 0 or at least 2"),
+        ({"folds": 3, "fold": 3}, "fold: expected a number from 0 to below options.folds = 3, got 3"),
+        ({"fold": 1}, "folds = 0, got 1"),
+        ({"split_seed": -1}, "split_seed: expected at least 0"),
+        ({"train_share": float("nan")}, "got nan"),
+    ],
+)
 def test_options_out_of_range_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         SplitOptions(**options)

@@ -30,18 +30,27 @@ def write(tmp_path, name, content):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())),
-     ("A.CSV.XZ", lzma.compress(CSV.encode())),
-     ("a.csv.zst", pyarrow.compress(b"\xef\xbb\xbf" + CSV.encode(), "zstd", asbytes=True)),
-     ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
-     ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
-     ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
-     ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
-     ("train.data", json.dumps([{"text": "so good", "label": "pos"}, {"text": "bad, bad", "label": "neg"}], indent=1)),
-     ("a.jsonl.gz",
-      gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0)),
-     ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"),
-     ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad")])
+    [
+        ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)),
+        ("a.csv.bz2", bz2.compress(CSV.encode())),
+        ("A.CSV.XZ", lzma.compress(CSV.encode())),
+        ("a.csv.zst", pyarrow.compress(b"\xef\xbb\xbf" + CSV.encode(), "zstd", asbytes=True)),
+        ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
+        ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
+        ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
+        ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
+        (
+            "train.data",
+            json.dumps([{"text": "so good", "label": "pos"}, {"text": "bad, bad", "label": "neg"}], indent=1),
+        ),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0),
+        ),
+        ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"),
+        ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad"),
+    ],
+)
 def test_content_decides_whatever_the_name(tmp_path, name, content):
     assert TableOptions().read_table(write(tmp_path, name, content), ["text", "label"]).columns == BOTH
 
@@ -53,8 +62,8 @@ def test_texts_and_labels_stand_in_two_files(tmp_path):
     assert table.columns == {"text": ["so good", "", "bad, bad"], "label": ["1", "0", "2"]} and table.lines == [1, 2, 3]
     labels.write_text("1\n0\n")
     with pytest.raises(
-            ValueError,
-            match=r"val_labels\.txt: expected as many lines, got 2 in .*val_labels\.txt and more in the other"):
+        ValueError, match=r"val_labels\.txt: expected as many lines, got 2 in .*val_labels\.txt and more in the other"
+    ):
         TableOptions().read_table(path, ["text", "label"])
     (tmp_path / "val_text.txt").write_text("text\tlabel\na\tx\n")  # a table of this name is one
     assert TableOptions().read_table(path, ["text", "label"]).columns == {"text": ["a"], "label": ["x"]}
@@ -72,12 +81,15 @@ def test_fasttext_may_have_several_labels_or_none_but_none_without_a_name(tmp_pa
 
 def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_path):
     path = write(tmp_path, "ag_news.csv", '"3","Wall St.","Reuters, short"\n"4","Chip","x"\n')
-    assert TableOptions(header=False).read_table(
-        path, ["c2", "c1"]).columns == {"c2": ["Wall St.", "Chip"], "c1": ["3", "4"]}
+    assert TableOptions(header=False).read_table(path, ["c2", "c1"]).columns == {
+        "c2": ["Wall St.", "Chip"],
+        "c1": ["3", "4"],
+    }
     assert column_names(path, file_format="csv", header=False) == ["c1", "c2", "c3"]
     with pytest.raises(
-            ValueError,
-            match=r"ag_news\.csv: expected a column 'text', found '3'.* options\.header=false, its columns are c1"):
+        ValueError,
+        match=r"ag_news\.csv: expected a column 'text', found '3'.* options\.header=false, its columns are c1",
+    ):
         TableOptions().read_table(path, ["text"])
     with pytest.raises(ValueError, match="expected a column 'c9', found 'c1', 'c2', 'c3'$"):
         TableOptions(header=False).read_table(path, ["c9"])
@@ -103,12 +115,26 @@ RUSSIAN = "Доставка была быстрой, но качество пл�
 JAPANESE = "この商品はとても良いです。\n配送が遅くて、箱が壊れていました。\n"
 
 
-@pytest.mark.parametrize(("text", "encoding"), [
-    (GERMAN, "cp1252"), (GERMAN, "mac-roman"), (GERMAN, "cp850"), (FRENCH, "cp1252"), (FRENCH, "latin-1"),
-    (POLISH, "cp1250"), (POLISH, "iso8859-2"), (RUSSIAN, "cp1251"), (RUSSIAN, "koi8-r"), (JAPANESE, "cp932"),
-    (JAPANESE, "euc-jp"), ("배송이 빠르고 품질이 좋습니다.\n상자가 망가져서 왔어요.\n", "cp949"),
-    ("Η παράδοση ήταν γρήγορη.\nΗ ποιότητα είναι κακή.\n", "cp1253"),
-    ("texto,etiqueta\nmuy malo el año,neg\nbueno,pos\n", "cp1252"), ("x O\nschön O\nMünchen B-LOC\n", "cp1252")])
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (GERMAN, "cp1252"),
+        (GERMAN, "mac-roman"),
+        (GERMAN, "cp850"),
+        (FRENCH, "cp1252"),
+        (FRENCH, "latin-1"),
+        (POLISH, "cp1250"),
+        (POLISH, "iso8859-2"),
+        (RUSSIAN, "cp1251"),
+        (RUSSIAN, "koi8-r"),
+        (JAPANESE, "cp932"),
+        (JAPANESE, "euc-jp"),
+        ("배송이 빠르고 품질이 좋습니다.\n상자가 망가져서 왔어요.\n", "cp949"),
+        ("Η παράδοση ήταν γρήγορη.\nΗ ποιότητα είναι κακή.\n", "cp1253"),
+        ("texto,etiqueta\nmuy malo el año,neg\nbueno,pos\n", "cp1252"),
+        ("x O\nschön O\nMünchen B-LOC\n", "cp1252"),
+    ],
+)
 def test_the_letters_of_a_language_tell_the_encoding(tmp_path, text, encoding):
     path = write(tmp_path, "a.txt", text.encode(encoding))
     assert "".join(encodings.text_lines(path)) == text
@@ -123,17 +149,27 @@ def test_an_encoding_on_which_detectors_disagree_is_refused_with_the_candidates(
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("text", ["text,label\nso good,1\n", "text,label\n一好,1\n" + "一些中文没有字母,0\n" * 40])
 def test_utf_16_without_a_mark_is_read_and_zero_bytes_in_texts_are_no_sign_of_it(tmp_path, encoding, text):
-    for name, content in (("a.csv", text.encode(encoding)),
-                          ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0))):
+    for name, content in (
+        ("a.csv", text.encode(encoding)),
+        ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0)),
+    ):
         assert TableOptions().read_table(write(tmp_path, name, content), ["label"]).columns["label"][0] == "1"
     table = TableOptions().read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"])
     assert table.columns["text"] == ["a\0b"]
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("a.csv", "text;label\na, b;1\n"), ("a.tsv", "text,label\n\"a, b\",1\n"), ("a.csv", "text\tlabel\na, b\t1\n"),
-    ("a.txt", "label|text\n1|a, b\n"), ("a.tsv", '"text"\t"label"\n"a, b"\t"1"\n'),
-    ("a.csv", ";text;label\n0;a, b;1\n;;\n\n"), ("a.csv", "sep=;\r\ntext;label\r\na, b;1\r\n")])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text;label\na, b;1\n"),
+        ("a.tsv", 'text,label\n"a, b",1\n'),
+        ("a.csv", "text\tlabel\na, b\t1\n"),
+        ("a.txt", "label|text\n1|a, b\n"),
+        ("a.tsv", '"text"\t"label"\n"a, b"\t"1"\n'),
+        ("a.csv", ";text;label\n0;a, b;1\n;;\n\n"),
+        ("a.csv", "sep=;\r\ntext;label\r\na, b;1\r\n"),
+    ],
+)
 def test_the_delimiter_with_which_the_first_line_names_the_columns_is_taken(tmp_path, name, content):
     table = TableOptions().read_table(write(tmp_path, name, content), ["text", "label"])
     assert table.columns == {"text": ["a, b"], "label": ["1"]}
@@ -164,21 +200,35 @@ def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
 
 
 def test_a_key_may_be_within_another(tmp_path):
-    path = write(tmp_path, "a.json",
-                 '[{"t": "a", "labels": {"label": 1}, "x.y": 2}, {"t": "b", "labels": {"label": 0}, "x.y": 3}]')
-    assert TableOptions().read_table(
-        path, ["t", "labels.label", "x.y"]).columns == {"t": ["a", "b"], "labels.label": [1, 0], "x.y": [2, 3]}
-    with pytest.raises(ValueError,
-                       match=r"a\.json\[row 0\]: expected a key 'labels\.binary', found 't', 'labels', 'x\.y'"):
+    path = write(
+        tmp_path,
+        "a.json",
+        '[{"t": "a", "labels": {"label": 1}, "x.y": 2}, {"t": "b", "labels": {"label": 0}, "x.y": 3}]',
+    )
+    assert TableOptions().read_table(path, ["t", "labels.label", "x.y"]).columns == {
+        "t": ["a", "b"],
+        "labels.label": [1, 0],
+        "x.y": [2, 3],
+    }
+    with pytest.raises(
+        ValueError, match=r"a\.json\[row 0\]: expected a key 'labels\.binary', found 't', 'labels', 'x\.y'"
+    ):
         TableOptions().read_table(path, ["labels.binary"])
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.csv", "Text,label\na,1\n",
-     r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)"),
-    ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"),
-    ("a.csv", "text,label\ra,1\r", "a carriage return alone does not end a line"),
-    ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            "Text,label\na,1\n",
+            r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)",
+        ),
+        ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"),
+        ("a.csv", "text,label\ra,1\r", "a carriage return alone does not end a line"),
+        ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook"),
+    ],
+)
 def test_the_name_that_is_meant_is_named(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         TableOptions().read_table(write(tmp_path, name, content), ["text", "label"])
@@ -191,10 +241,17 @@ def test_damaged_packed_files_are_named(tmp_path):
         TableOptions().read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode() * 99)[:-20]), ["text"])
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.tsv", "text\tlabel\n__label__x\t1\n"),
-                                               ("a.tsv", '{"a"}\ttext\tlabel\nx\ty\tz\n'),
-                                               ("a.csv", "[text,text,label\na,b,c\n"),
-                                               ("a_text.txt", "text\tlabel\nx\ty\n")])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "text\tlabel\n__label__x\t1\n"),
+        ("a.tsv", '{"a"}\ttext\tlabel\nx\ty\tz\n'),
+        ("a.csv", "[text,text,label\na,b,c\n"),
+        ("a_text.txt", "text\tlabel\nx\ty\n"),
+    ],
+)
 def test_a_table_whose_first_line_names_the_columns_is_one(tmp_path, name, content):
-    assert TableOptions().format_of(write(tmp_path, name, content),
-                                    ["text", "label"]) == tables.SUFFIXES["." + name.rpartition(".")[2]]
+    assert (
+        TableOptions().format_of(write(tmp_path, name, content), ["text", "label"])
+        == tables.SUFFIXES["." + name.rpartition(".")[2]]
+    )

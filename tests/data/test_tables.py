@@ -59,8 +59,10 @@ def test_a_blank_line_is_a_row_of_a_single_column_only(tmp_path, name):
 def test_names_of_columns_are_read_without_the_rows(tmp_path):
     assert column_names(written(tmp_path, "a.tsv", "\ufeff\nid\tbody\nonly one\n"), file_format="tsv") == ["id", "body"]
     assert column_names(written(tmp_path, "a.csv", "id;body\n"), file_format="csv", delimiter=";") == ["id", "body"]
-    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'),
-                        file_format="jsonl") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'), file_format="jsonl") == [
+        "id",
+        "body",
+    ]
     assert column_names(written(tmp_path, "b.tsv", ""), file_format="tsv") == []
 
 
@@ -76,13 +78,17 @@ def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
 ONE, OTHER = {"text": "one", "label": 1}, {"text": "other", "label": [2]}
 
 
-@pytest.mark.parametrize(("text", "place"), [
-    (f"{json.dumps(ONE)}\n\n{json.dumps(OTHER)}\n", "a.json:3"),
-    (json.dumps([ONE, OTHER]), "a.json[row 1]"),
-    ("\ufeff\n" + json.dumps([ONE, OTHER], indent=2), "a.json[row 1]"),
-    (json.dumps({"version": "1", "data": [ONE, OTHER]}), "a.json[row 1]"),
-    (json.dumps({"version": "1", "data": [ONE, OTHER]}, indent=0), "a.json[row 1]")],
-    ids=["lines", "list", "spread", "data", "spread_data"])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (f"{json.dumps(ONE)}\n\n{json.dumps(OTHER)}\n", "a.json:3"),
+        (json.dumps([ONE, OTHER]), "a.json[row 1]"),
+        ("\ufeff\n" + json.dumps([ONE, OTHER], indent=2), "a.json[row 1]"),
+        (json.dumps({"version": "1", "data": [ONE, OTHER]}), "a.json[row 1]"),
+        (json.dumps({"version": "1", "data": [ONE, OTHER]}, indent=0), "a.json[row 1]"),
+    ],
+    ids=["lines", "list", "spread", "data", "spread_data"],
+)
 def test_json_is_lines_or_a_list_by_its_content(tmp_path, text, place):
     path = written(tmp_path, "a.json", text)
     table = TableOptions().read_table(path, ["text", "label"])
@@ -105,6 +111,7 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
         for line in [json.dumps(ONE) + "\n"] * 9:
             read.append(line)
             yield line
+
     monkeypatch.setattr(tables, "text_lines", lines)
     path = written(tmp_path, "a.json", "")
     assert column_names(path, file_format="jsonl") == ["text", "label"] and len(read) == 2
@@ -112,8 +119,10 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
 
 def test_another_delimiter_and_a_file_without_names(tmp_path):
     path = written(tmp_path, "a.csv", "text;label\none, two;1\n")
-    assert TableOptions(delimiter=";").read_table(path,
-                                                  ["text", "label"]).columns == {"text": ["one, two"], "label": ["1"]}
+    assert TableOptions(delimiter=";").read_table(path, ["text", "label"]).columns == {
+        "text": ["one, two"],
+        "label": ["1"],
+    }
     headless = written(tmp_path, "b.tsv", "x\tone\ny\ttwo\n")
     table = TableOptions().read_table(headless, ["text"], names=["source", "text"])
     assert table.columns["text"] == ["one", "two"] and table.lines == [1, 2]
@@ -127,31 +136,65 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
     assert table.columns["text"] == ["one", "three"] and len(table.broken) == 1
 
 
-@pytest.mark.parametrize(("name", "text", "wanted", "said"), [
-    ("a.tsv", "text\tlabel\n", ["text"], "a.tsv: no row in this file"),
-    ("a.tsv", "", ["text"], "expected a column 'text', found nothing"),
-    ("a.tsv", "sentence\tlabel\na\t1\n", ["text"], "a.tsv: expected a column 'text', found 'sentence', 'label'"),
-    ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' occurs 2 times"),
-    ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
-    ("a.jsonl", "[1, 2]\n[3]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
-    ("a.json", '["a"]\n', ["text"],
-     r'a.json\[row 0\]: expected a JSON object, got "a"; a file has an object a line, or a list'),
-    ("a.json", '"a"\n', ["text"], 'a.json:1: expected a JSON object, got "a"; a file has an object a line, or a list'),
-    ("a.json", '[\n{"text": "a"},\n{"label": 1}]\n', ["text"
-                                                      ], r"a.json\[row 1\]: expected a key 'text', found 'label'"),
-    ("a.json", '\n[\n{"text": "a"}\n{"text": "b"}]\n', ["text"
-                                                        ], "a.json:4: not valid JSON: .* at column 1; .*or a list"),
-    ("a.json", '{"text": "a",\n{"text": "b"}\n', ["text"], "a.json:1: not valid JSON: .*; expected an object a line$"),
-    ("a.json", '{"text": x}\n{"text": "b"}\n', ["text"
-                                                ], "a.json:1: not valid JSON: .* at column 10; .* an object a line$"),
-    ("a.json", '{"data": []}', ["text"], "a.json: no row in this file"),
-    ("a.json", "\n \n", ["text"], "a.json: no row in this file"),
-    pytest.param("a.json", "[" * 100000, ["text"], "a.json:1: not valid JSON: nested too deeply", id="deep"),
-    pytest.param("a.json", '{"a": 1}\n{"a": ' + "1" * 5000 + "}", ["a"], "a.json:2: not valid JSON: Exceeds the limit",
-                 id="digits"),
-    ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
-    ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "wanted", "said"),
+    [
+        ("a.tsv", "text\tlabel\n", ["text"], "a.tsv: no row in this file"),
+        ("a.tsv", "", ["text"], "expected a column 'text', found nothing"),
+        ("a.tsv", "sentence\tlabel\na\t1\n", ["text"], "a.tsv: expected a column 'text', found 'sentence', 'label'"),
+        ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' occurs 2 times"),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
+        ("a.jsonl", "[1, 2]\n[3]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
+        (
+            "a.json",
+            '["a"]\n',
+            ["text"],
+            r'a.json\[row 0\]: expected a JSON object, got "a"; a file has an object a line, or a list',
+        ),
+        (
+            "a.json",
+            '"a"\n',
+            ["text"],
+            'a.json:1: expected a JSON object, got "a"; a file has an object a line, or a list',
+        ),
+        (
+            "a.json",
+            '[\n{"text": "a"},\n{"label": 1}]\n',
+            ["text"],
+            r"a.json\[row 1\]: expected a key 'text', found 'label'",
+        ),
+        (
+            "a.json",
+            '\n[\n{"text": "a"}\n{"text": "b"}]\n',
+            ["text"],
+            "a.json:4: not valid JSON: .* at column 1; .*or a list",
+        ),
+        (
+            "a.json",
+            '{"text": "a",\n{"text": "b"}\n',
+            ["text"],
+            "a.json:1: not valid JSON: .*; expected an object a line$",
+        ),
+        (
+            "a.json",
+            '{"text": x}\n{"text": "b"}\n',
+            ["text"],
+            "a.json:1: not valid JSON: .* at column 10; .* an object a line$",
+        ),
+        ("a.json", '{"data": []}', ["text"], "a.json: no row in this file"),
+        ("a.json", "\n \n", ["text"], "a.json: no row in this file"),
+        pytest.param("a.json", "[" * 100000, ["text"], "a.json:1: not valid JSON: nested too deeply", id="deep"),
+        pytest.param(
+            "a.json",
+            '{"a": 1}\n{"a": ' + "1" * 5000 + "}",
+            ["a"],
+            "a.json:2: not valid JSON: Exceeds the limit",
+            id="digits",
+        ),
+        ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
+        ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
+    ],
+)
 def test_mistakes_name_file_and_line(tmp_path, name, text, wanted, said):
     with pytest.raises(ValueError, match=said):
         TableOptions().read_table(written(tmp_path, name, text), wanted)
@@ -191,25 +234,39 @@ def test_labels_in_lines_beside_json_lines_are_the_column_that_its_rows_lack(tmp
     path = tmp_path / "train.jsonl"
     path.write_text('{"goal": "a"}\n{"goal": "b"}\n')
     (tmp_path / "train-labels.lst").write_text("1\n0\n")
-    assert TableOptions().read_table(str(path), ["goal", "label"], label="label").columns == {"goal": ["a", "b"],
-                                                                                              "label": ["1", "0"]}
+    assert TableOptions().read_table(str(path), ["goal", "label"], label="label").columns == {
+        "goal": ["a", "b"],
+        "label": ["1", "0"],
+    }
     assert TableOptions().read_table(str(path), ["goal"]).columns == {"goal": ["a", "b"]}
     with pytest.raises(ValueError, match=r"train\.jsonl:1: expected a key 'gaol'"):
         TableOptions().read_table(str(path), ["gaol"])
     (tmp_path / "train-labels.lst").write_text("1\n")
-    with pytest.raises(ValueError,
-                       match=r"train\.jsonl, .*train-labels\.lst: expected as many lines, got 1 in .*lst and"):
+    with pytest.raises(
+        ValueError, match=r"train\.jsonl, .*train-labels\.lst: expected as many lines, got 1 in .*lst and"
+    ):
         TableOptions().read_table(str(path), ["goal", "label"], label="label")
     path.write_text('{"goal": "a", "label": 7}\n')
     assert TableOptions().read_table(str(path), ["goal", "label"], label="label").columns["label"] == [7]
 
 
-@pytest.mark.parametrize(("answers", "kept"), [
-    (["accept", "reject", "ignore", "accept"], [0, 3]), (["reject", "accept", None], [1]), (["yes", "reject"], [0, 1]),
-    ([["accept"], "accept"], [0, 1])])
+@pytest.mark.parametrize(
+    ("answers", "kept"),
+    [
+        (["accept", "reject", "ignore", "accept"], [0, 3]),
+        (["reject", "accept", None], [1]),
+        (["yes", "reject"], [0, 1]),
+        ([["accept"], "accept"], [0, 1]),
+    ],
+)
 def test_rows_that_nobody_accepted_are_left_out_of_labelled_files(answers, kept):
-    rows = Rows("f", [{"text": str(number), "answer": answer} | ({"label": "x"} if number in kept else {})
-                      for number, answer in enumerate(answers)])
+    rows = Rows(
+        "f",
+        [
+            {"text": str(number), "answer": answer} | ({"label": "x"} if number in kept else {})
+            for number, answer in enumerate(answers)
+        ],
+    )
     table = TableOptions().read_table(rows, ["text", "label"], label="label")
     assert table.columns["text"] == list(map(str, kept)) and table.lines == kept
     assert table.unaccepted == len(answers) - len(kept)

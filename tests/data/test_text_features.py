@@ -25,7 +25,8 @@ def rows_of(examples, tokenizer, pairs):
     rows = [row for row in examples["rows"] if (row["text_b"] is not None) == pairs]
     second = [row["text_b"] for row in rows] if pairs else None
     return rows, TextFeatures(
-        make_features([row["text_a"] for row in rows], second, tokenizer, examples["max_seq_length"]))
+        make_features([row["text_a"] for row in rows], second, tokenizer, examples["max_seq_length"])
+    )
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -35,11 +36,12 @@ def test_rows_equal_those_of_2018_up_to_padding(examples, tokenizer, pairs):
     for row, found in zip(rows, features):
         for name in ("input_ids", "input_mask", "segment_ids"):
             padded = np.zeros(examples["max_seq_length"], np.int32)
-            padded[:len(found[name])] = found[name]
+            padded[: len(found[name])] = found[name]
             assert padded.tolist() == row[name], row
     assert features.longer == sum(sum(row["input_mask"]) == 32 for row in rows) - sum(
         len(tokenizer.tokenize(row["text_a"])) + len(tokenizer.tokenize(row["text_b"] or "")) == 32 - 2 - pairs
-        for row in rows)
+        for row in rows
+    )
 
 
 def test_the_compiled_tokenizer_gives_the_same_rows(examples, tokenizer, monkeypatch):
@@ -63,8 +65,13 @@ def test_rows_are_kept_between_runs_until_text_vocabulary_or_length_change(token
     pack_all = text_features._pack_all
     monkeypatch.setattr(text_features, "_pack_all", lambda *values: calls.append(1) or pack_all(*values))
     cased = FullTokenizer(str(golden / "vocab_cased.txt"), do_lower_case=False)
-    cases = [(["a", "bc"], None, tokenizer, 8), (["ab", "c"], None, tokenizer, 8), (["a", "bc"], None, tokenizer, 9),
-             (["a", "bc"], ["", ""], tokenizer, 8), (["a", "bc"], None, cased, 8)]
+    cases = [
+        (["a", "bc"], None, tokenizer, 8),
+        (["ab", "c"], None, tokenizer, 8),
+        (["a", "bc"], None, tokenizer, 9),
+        (["a", "bc"], ["", ""], tokenizer, 8),
+        (["a", "bc"], None, cased, 8),
+    ]
     first = [make_features(*case, str(tmp_path)) for case in cases]
     assert len(calls) == len(cases)
     again = [make_features(*case, str(tmp_path)) for case in cases]
@@ -80,8 +87,9 @@ def test_choices_are_rows_that_belong_together(tokenizer):
     for index in range(2):
         for choice in range(2):
             length = int(features[index]["input_mask"][choice].sum())
-            np.testing.assert_array_equal(features[index]["input_ids"][choice, :length],
-                                          rows[2 * index + choice]["input_ids"])
+            np.testing.assert_array_equal(
+                features[index]["input_ids"][choice, :length], rows[2 * index + choice]["input_ids"]
+            )
             assert not features[index]["input_ids"][choice, length:].any()
 
 

@@ -17,8 +17,11 @@ training: {batch_size: 32, steps: 500, log_every: 100, save_every: 200}
 """
 
 
-@pytest.fixture(scope="session", params=[InThisProcess, pytest.param(ByProcesses, marks=pytest.mark.slow)],
-                ids=["in_this_process", "by_processes"])
+@pytest.fixture(
+    scope="session",
+    params=[InThisProcess, pytest.param(ByProcesses, marks=pytest.mark.slow)],
+    ids=["in_this_process", "by_processes"],
+)
 def way(request):
     """Returns the class that runs commands."""
     return request.param
@@ -40,12 +43,14 @@ def pretrained(way, tmp_path_factory):
     person.types("python tools/prepare_corpus.py --input_file=raw.jsonl --output_file=corpus.txt --num_workers=1")
     done = person.types(
         "python tools/build_vocab.py --input_file=corpus.txt --output_file=vocab.txt --vocab_size=160 --num_unused=5 "
-        "--num_workers=1")
+        "--num_workers=1"
+    )
     size = re.search(r"set model.vocab_size to (\d+)", done.out).group(1)
     (person.folder / "tiny.yaml").write_text(TINY.replace("VOCAB_SIZE", size), encoding="utf-8")
     person.types(
         "python tools/create_pretraining_data.py --input_file=corpus.txt --output_file=train.tfrecord "
         "--vocab_file=vocab.txt "
-        "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=10")
+        "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=10"
+    )
     person.types(PRETRAIN)
     return person

@@ -1,5 +1,4 @@
-"""A person predicts with a trained model, corrects two rows in a labelling tool, reads them back, and trains on them.
-"""
+"""A person predicts with a trained model, corrects two rows in a labelling tool, reads them back, and trains on them."""
 
 import csv
 import json
@@ -14,8 +13,10 @@ from official_bert.data.tagged.span_forms import span_rows
 from official_bert.tasks.tagging import conll
 
 pytestmark = pytest.mark.slow
-TUNE = ("python -m official_bert.run_finetuning --cache_dir= --max_seq_length=32 --train_batch_size=16 "
-        "--learning_rate=2e-3 ")
+TUNE = (
+    "python -m official_bert.run_finetuning --cache_dir= --max_seq_length=32 --train_batch_size=16 "
+    "--learning_rate=2e-3 "
+)
 PREDICT = "python -m official_bert.run_predict "
 KINDS = {"ferry": "BOAT", "violin": "MUSIC"}
 
@@ -40,20 +41,41 @@ def texts(count, seed):
 
 
 def doccano(path, rows, labelled=True):
-    path.write_text("".join(json.dumps({"id": number, "text": text, "label": [list(span)] if labelled else []}) + "\n"
-                            for number, (text, *span) in enumerate(rows)), encoding="utf-8")
+    path.write_text(
+        "".join(
+            json.dumps({"id": number, "text": text, "label": [list(span)] if labelled else []}) + "\n"
+            for number, (text, *span) in enumerate(rows)
+        ),
+        encoding="utf-8",
+    )
 
 
 def label_studio(path, rows, labelled=True):
     path.write_text(
-        json.dumps([{
-            "id": number, "data": {"text": text}, "annotations": [{
-                "result": [{
-                    "type": "labels", "from_name": "a", "to_name": "text",
-                    "value": {"start": start, "end": end, "labels": [kind]}
-                }]
-            }] * labelled
-        } for number, (text, start, end, kind) in enumerate(rows)]), encoding="utf-8")
+        json.dumps(
+            [
+                {
+                    "id": number,
+                    "data": {"text": text},
+                    "annotations": [
+                        {
+                            "result": [
+                                {
+                                    "type": "labels",
+                                    "from_name": "a",
+                                    "to_name": "text",
+                                    "value": {"start": start, "end": end, "labels": [kind]},
+                                }
+                            ]
+                        }
+                    ]
+                    * labelled,
+                }
+                for number, (text, start, end, kind) in enumerate(rows)
+            ]
+        ),
+        encoding="utf-8",
+    )
 
 
 def brat(path, rows, labelled=True):
@@ -71,17 +93,23 @@ def tags(path):
     return [(sentence.words, sentence.tags) for sentence in conll.read_sentences(span_rows(str(path)))]
 
 
-@pytest.mark.parametrize(("write", "ending", "tool", "old", "new"),
-                         [(doccano, "jsonl", "doccano", '"BOAT"]]', '"SHIP"]]'),
-                          (label_studio, "json", "Label Studio's JSON", '"BOAT"', '"SHIP"'),
-                          (brat, "ann", "brat", "BOAT ", "SHIP ")])
+@pytest.mark.parametrize(
+    ("write", "ending", "tool", "old", "new"),
+    [
+        (doccano, "jsonl", "doccano", '"BOAT"]]', '"SHIP"]]'),
+        (label_studio, "json", "Label Studio's JSON", '"BOAT"', '"SHIP"'),
+        (brat, "ann", "brat", "BOAT ", "SHIP "),
+    ],
+)
 def test_two_corrected_entities_are_exactly_what_differs_and_training_reads_them(tuner, write, ending, tool, old, new):
     folder = tuner.folder
     rows = list(texts(160, 0))
     write(folder / f"train.{ending}", rows)
     write(folder / f"new.{ending}", list(texts(20, 1)), labelled=False)
-    done = tuner.types(f"{TUNE} --task=ner --train_file=train.{ending} --init_checkpoint=bert --output_dir=runs/first "
-                       "--num_train_epochs=10 --set=options.dev_share=0")
+    done = tuner.types(
+        f"{TUNE} --task=ner --train_file=train.{ending} --init_checkpoint=bert --output_dir=runs/first "
+        "--num_train_epochs=10 --set=options.dev_share=0"
+    )
     assert "tags: BOAT" in done.out
     done = tuner.types(f"{PREDICT} --model=runs/first --input_file=new.{ending} --output_file=answers.{ending}")
     assert f"answers.{ending}: in the form of --input_file, {tool}" in done.out
@@ -101,10 +129,12 @@ def test_two_corrected_entities_are_exactly_what_differs_and_training_reads_them
     assert differ == boats[:2] and all("B-SHIP" in after[number][1] for number in differ)
     done = tuner.types(
         f"{TUNE} --task=ner --train_file=answers.{ending} --init_checkpoint=bert --output_dir=runs/second "
-        "--num_train_epochs=1 --set=options.dev_share=0")
+        "--num_train_epochs=1 --set=options.dev_share=0"
+    )
     assert "SHIP 2" in done.out
     done = tuner.types(
-        f"{PREDICT} --model=runs/first --input_file=new.{ending} --output_file=all.rows.jsonl --output_format=outputs")
+        f"{PREDICT} --model=runs/first --input_file=new.{ending} --output_file=all.rows.jsonl --output_format=outputs"
+    )
     written = [json.loads(line) for line in (folder / "all.rows.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["types"] for row in written] == [[kind] for _, _, _, kind in texts(20, 1)] and "scores" in written[0]
 
@@ -114,13 +144,17 @@ def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_r
     for name, count, seed in (("train", 160, 0), ("new", 20, 1)):
         with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerows([("id", "review", "kind"),
-                              *((number, f'{text}, "so\n', kind)
-                                for number, (text, _, _, kind) in enumerate(texts(count, seed)))])
+            writer.writerows(
+                [
+                    ("id", "review", "kind"),
+                    *((number, f'{text}, "so\n', kind) for number, (text, _, _, kind) in enumerate(texts(count, seed))),
+                ]
+            )
     reads = "--set=options.text_column=review --set=options.label_column=kind "
     done = tuner.types(
         f"{TUNE} --task=classification --train_file=train.csv --init_checkpoint=bert --output_dir=runs/first {reads}"
-        "--num_train_epochs=10 --set=options.dev_share=0")
+        "--num_train_epochs=10 --set=options.dev_share=0"
+    )
     assert "training rows: 160, of the labels BOAT" in done.out
     tuner.types(
         f"{PREDICT} --model=runs/first --input_file=new.csv --keep_columns=id --output_file=answers.csv "
@@ -143,5 +177,6 @@ def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_r
     done = tuner.types(
         f"{TUNE} --task=classification --train_file=corrected.csv --init_checkpoint=bert --output_dir=runs/second "
         f"{reads}"
-        "--num_train_epochs=1 --set=options.dev_share=0")
+        "--num_train_epochs=1 --set=options.dev_share=0"
+    )
     assert "SHIP 2" in done.out

@@ -30,7 +30,8 @@ training: {batch_size: 16, log_every: 2, save_every: 2, eval_every: 4, keep_chec
 PRETRAIN = (
     "-m official_bert.run_pretraining --config=$HERE/base.yaml --input_file=$HERE/records/train-*,$HERE/records/more@2 "
     "--eval_input_file=$HERE/records/train-00000-of-00002 --vocab_file=$HERE/vocab.txt --output_dir=$HERE/run "
-    "--cache_dir=$HERE/cache --num_train_steps=")
+    "--cache_dir=$HERE/cache --num_train_steps="
+)
 STORY = (
     "tools/prepare_corpus.py --input_file=$HERE/raw/*.jsonl --output_file=$HERE/corpus.txt --num_workers=1",
     "tools/build_vocab.py --input_file=$HERE/corpus.txt --output_file=$HERE/vocab.txt --vocab_size=120 --num_unused=5 "
@@ -41,7 +42,9 @@ STORY = (
     "tools/create_pretraining_data.py --input_file=$HERE/corpus.txt --output_file=$HERE/records/more@2 "
     "--vocab_file=$HERE/vocab.txt "
     "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=1 --gzip_compress --report_file=$HERE/report.json",
-    "tools/inspect_records.py --input_file=$HERE/records --vocab_file=$HERE/vocab.txt", PRETRAIN + "4", PRETRAIN + "8",
+    "tools/inspect_records.py --input_file=$HERE/records --vocab_file=$HERE/vocab.txt",
+    PRETRAIN + "4",
+    PRETRAIN + "8",
     PRETRAIN + "8 --mode=eval",
     "-m official_bert.run_export --checkpoint=$HERE/run --output=$HERE/models/tiny --warmup_batch_sizes=1",
     "-m official_bert.run_predict --task=fill_mask --model=$HERE/models/tiny --input_file=$HERE/lines.txt "
@@ -55,7 +58,8 @@ STORY = (
     "-m official_bert.run_finetuning --task=classification --train_file=$HERE/train.tsv --eval_file=$HERE/train.tsv "
     "--predict_file=$HERE/train.tsv --init_checkpoint=$HERE/run/best --output_dir=$HERE/tuned --cache_dir=$HERE/cache "
     "--max_seq_length=32 --num_train_epochs=1 --set=training.batch_size=16 --allow_same_data",
-    "tools/plot_run.py $HERE/run --output_file=$HERE/loss.png")
+    "tools/plot_run.py $HERE/run --output_file=$HERE/loss.png",
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +96,11 @@ def tell(given, here, run):
         return {
             "records": file.read(),
             "run": [name for name in files.list_names(f"{here}/run") if name.startswith("ckpt")],
-            "losses": [[row.get("train/loss"), row.get("eval/loss")]
-                       for row in log], "exported": files.read_text(f"{here}/out.jsonl"),
-            "answers": files.read_text(f"{here}/answers.jsonl"), "features": files.read_text(f"{here}/features.jsonl"),
-            "classes": files.read_text(f"{here}/tuned/predictions.tsv")
+            "losses": [[row.get("train/loss"), row.get("eval/loss")] for row in log],
+            "exported": files.read_text(f"{here}/out.jsonl"),
+            "answers": files.read_text(f"{here}/answers.jsonl"),
+            "features": files.read_text(f"{here}/features.jsonl"),
+            "classes": files.read_text(f"{here}/tuned/predictions.tsv"),
         }
 
 
@@ -127,12 +132,17 @@ def bucket(tmp_path, monkeypatch):
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     for name, value in {
-            "FSSPEC_S3_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1"
+        "FSSPEC_S3_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         for _ in range(200):
             try:
@@ -141,6 +151,7 @@ def bucket(tmp_path, monkeypatch):
             except OSError:
                 time.sleep(0.2)
         import fsspec
+
         fsspec.config.set_conf_env(fsspec.config.conf)
         fsspec.filesystem("s3").mkdir("world")
         yield "s3://world/toy"
@@ -155,9 +166,17 @@ def test_processes_share_a_bucket(bucket, given, on_this_machine, tmp_path):
     def run(arguments):
         if arguments[0].endswith(".py"):
             arguments = [str(ROOT / arguments[0]), *arguments[1:]]
-        done = subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True, timeout=300,
-                              cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         return done.returncode, done.stdout, done.stderr
+
     told = tell(given, bucket, run)
     assert told == on_this_machine
     assert os.listdir(tmp_path) == [], "a local folder of the store's name"

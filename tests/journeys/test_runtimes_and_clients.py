@@ -1,5 +1,4 @@
-"""The story of somebody whose model must answer in four runtimes, in C and to everybody's clients: with equal answers.
-"""
+"""The story of somebody whose model must answer in four runtimes, in C and to everybody's clients: with equal answers."""
 
 import json
 import shutil
@@ -32,7 +31,7 @@ def rows_of_ids(vocab_file, texts):
     ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
     mask = np.zeros_like(ids)
     for place, row in enumerate(rows):
-        ids[place, :len(row)], mask[place, :len(row)] = row, 1
+        ids[place, : len(row)], mask[place, : len(row)] = row, 1
     return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
@@ -49,16 +48,19 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         "--nodo_eval "
         "--init_checkpoint=bert --output_dir=runs/reviews --max_seq_length=32 --train_batch_size=16 "
         "--learning_rate=2e-3 "
-        "--num_train_epochs=4")
+        "--num_train_epochs=4"
+    )
     done = person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
         "--format=saved_model,onnx,litert,litert_int8,openvino --check_file=train.jsonl --check_label=label "
-        "--check_loss=0.05")
+        "--check_loss=0.05"
+    )
     for form in ("text", "ids", "onnx", "litert", "litert_int8", "openvino"):
         assert f"models/reviews/{form}/1: " in done.out, done.out
     person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/vectors --head=embeddings "
-        "--format=saved_model,onnx,litert,openvino")
+        "--format=saved_model,onnx,litert,openvino"
+    )
     rows = rows_of_ids(str(folder / "bert/vocab.txt"), TEXTS)
     wanted = Predictor(folder / "runs/reviews")(TEXTS)
     logits = np.array([answer["logits"] for answer in wanted])
@@ -70,21 +72,40 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         np.testing.assert_allclose(session.run([key], rows)[0], expected, atol=1e-4)
         runner = Interpreter(str(folder / f"models/{name}/litert/1/model.tflite")).get_signature_runner()
         np.testing.assert_allclose(runner(**rows)[key], expected, atol=1e-4)
-        compiled = openvino.compile_model(folder / f"models/{name}/openvino/1/model.xml", "CPU",
-                                          {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = openvino.compile_model(
+            folder / f"models/{name}/openvino/1/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
         np.testing.assert_allclose(compiled(rows)[key], expected, atol=1e-4)
     for form in ("onnx", "litert", "openvino"):
-        assert [answer["label"] for answer in Predictor(folder / "models/reviews" / form)(TEXTS)
-                ] == [answer["label"] for answer in wanted]
+        assert [answer["label"] for answer in Predictor(folder / "models/reviews" / form)(TEXTS)] == [
+            answer["label"] for answer in wanted
+        ]
 
     # Clients.
-    (folder / "models.config").write_text("model_config_list {" + "".join(
-        f'config {{ name: "{name}{suffix}" base_path: "{folder}/models/{name}/{form}" model_platform: "tensorflow" }}'
-        for name in ("reviews", "vectors") for suffix, form in (("", "text"), ("-ids", "ids"))) + "}")
-    server = subprocess.Popen([
-        sys.executable, "-m", "official_bert.serve", "--model_config_file=models.config", "--default_model=vectors",
-        "--rest_api_port=0", "--port=0"
-    ], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    (folder / "models.config").write_text(
+        "model_config_list {"
+        + "".join(
+            f'config {{ name: "{name}{suffix}" base_path: "{folder}/models/{name}/{form}" model_platform: "tensorflow" }}'
+            for name in ("reviews", "vectors")
+            for suffix, form in (("", "text"), ("-ids", "ids"))
+        )
+        + "}"
+    )
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            "--model_config_file=models.config",
+            "--default_model=vectors",
+            "--rest_api_port=0",
+            "--port=0",
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         words = server.stdout.readline().split()
         url, target = next(word for word in words if word.startswith("http")).rstrip(";"), words[-1]
@@ -112,26 +133,45 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
             answer = client.embeddings.create(model="vectors", input=ids)
             np.testing.assert_allclose([item.embedding for item in answer.data], units, atol=1e-5)
         client = InferenceClient(model=url, token="none")
-        np.testing.assert_allclose(np.concatenate([client.feature_extraction(text) for text in TEXTS]), units,
-                                   atol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate([client.feature_extraction(text) for text in TEXTS]), units, atol=1e-5
+        )
     finally:
         server.terminate()
         assert server.wait(SERVER_SECONDS) == 0
 
     # A C program and engines, from the same raw texts.
     if is_installed("gcc"):
-        subprocess.run(["make", "-o", ".venv/.installed", "c-program", f"C_PROGRAM={folder}/predict"], cwd=ROOT,
-                       check=True, stdout=subprocess.DEVNULL)
-        done = subprocess.run([f"{folder}/predict", f"{folder}/models/reviews/text/1", *map("text={}".format, TEXTS)],
-                              check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["make", "-o", ".venv/.installed", "c-program", f"C_PROGRAM={folder}/predict"],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        done = subprocess.run(
+            [f"{folder}/predict", f"{folder}/models/reviews/text/1", *map("text={}".format, TEXTS)],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         answers = json.loads(done.stdout)
         assert answers["label"] == [answer["label"] for answer in wanted]
         np.testing.assert_allclose(answers["logits"], logits, atol=1e-5)
     for engine in ("onnx", "openvino"):
-        server = subprocess.Popen([
-            sys.executable, "-m", "official_bert.serve", "--model_base_path=models/reviews/text",
-            f"--engine={engine}", "--rest_api_port=0"
-        ], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        server = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "official_bert.serve",
+                "--model_base_path=models/reviews/text",
+                f"--engine={engine}",
+                "--rest_api_port=0",
+            ],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         try:
             url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(";")
             with RestClient(url, "default", timeout=SERVER_SECONDS) as client:

@@ -14,9 +14,13 @@ from official_bert import Predictor
 pytestmark = pytest.mark.slow
 PLACES = ("city", "river", "road", "school", "church", "island")
 SUBJECTS = ("music", "film", "war", "book", "water", "football")
-QUESTIONS = ("what is known of the {place} of {subject}", "tell about {subject} in the {place}",
-             "where is the {place} with {subject}", "the {place} and its {subject}",
-             "which {place} is known for {subject}")
+QUESTIONS = (
+    "what is known of the {place} of {subject}",
+    "tell about {subject} in the {place}",
+    "where is the {place} with {subject}",
+    "the {place} and its {subject}",
+    "which {place} is known for {subject}",
+)
 HELD_OUT = 24
 BEST = 10  # passages of a search that the reranker sees
 TUNE = "python -m official_bert.run_finetuning --data_dir=beir --init_checkpoint=bert"
@@ -44,11 +48,24 @@ def write_collection(folder):
 
     def write(name, rows):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    write("corpus.jsonl", [{"_id": f"p{number}", "title": f"a {place}", "metadata": {},
-                            "text": f"the {place} is known for its {subject} and was called so by many"}
-                           for number, (place, subject) in enumerate(pairs)])
-    questions = [(form.format(place=place, subject=subject), number)
-                 for form in QUESTIONS for number, (place, subject) in enumerate(pairs)]
+
+    write(
+        "corpus.jsonl",
+        [
+            {
+                "_id": f"p{number}",
+                "title": f"a {place}",
+                "metadata": {},
+                "text": f"the {place} is known for its {subject} and was called so by many",
+            }
+            for number, (place, subject) in enumerate(pairs)
+        ],
+    )
+    questions = [
+        (form.format(place=place, subject=subject), number)
+        for form in QUESTIONS
+        for number, (place, subject) in enumerate(pairs)
+    ]
     questions = [questions[number] for number in draw.permutation(len(questions))]
     write("queries.jsonl", [{"_id": f"q{number}", "text": text} for number, (text, _) in enumerate(questions)])
     lines = [f"q{number}\tp{answer}\t1\n" for number, (_, answer) in enumerate(questions)]
@@ -70,24 +87,32 @@ def test_a_collection_is_searched_at_the_sixth_command(tmp_path, golden):
     shutil.copy(golden / "vocab_uncased.txt", folder / "bert/vocab.txt")
     asked = write_collection(folder / "beir")
     questions = [text for text, _ in asked]
-    passages = [f"{row['title']} {row['text']}"
-                for row in map(json.loads, (folder / "beir/corpus.jsonl").read_text("utf-8").splitlines())]
+    passages = [
+        f"{row['title']} {row['text']}"
+        for row in map(json.loads, (folder / "beir/corpus.jsonl").read_text("utf-8").splitlines())
+    ]
     by_server = {}
 
     def ask(line):
         url = re.search(r"http://\S+", line)[0].rstrip(";")
         by_server["passages"], by_server["questions"] = (
-            np.array(post(f"{url}/embed", {"inputs": texts})) for texts in (passages, questions))
+            np.array(post(f"{url}/embed", {"inputs": texts})) for texts in (passages, questions)
+        )
         best = np.argsort(-(by_server["questions"] @ by_server["passages"].T), axis=1, kind="stable")[:, :BEST]
         by_server["best"] = best
         by_server["reranked"] = [
-            post(f"{url}/rerank", {"query": question, "texts": [passages[number] for number in row],
-                                   "raw_scores": True}) for question, row in zip(questions, best)]
+            post(
+                f"{url}/rerank", {"query": question, "texts": [passages[number] for number in row], "raw_scores": True}
+            )
+            for question, row in zip(questions, best)
+        ]
 
     search, reranker, *exports, server = COMMANDS
     assert len(COMMANDS) + 1 == 6
-    metrics = [printed_metrics(done.out)["ndcg_at_10"]
-               for done in (person.types(search), person.types(reranker, messages=(FOUND_BY_WORDS,)))]
+    metrics = [
+        printed_metrics(done.out)["ndcg_at_10"]
+        for done in (person.types(search), person.types(reranker, messages=(FOUND_BY_WORDS,)))
+    ]
     assert min(metrics) > 0.8, metrics
     for export in exports:
         person.types(export)
@@ -102,10 +127,16 @@ def test_a_collection_is_searched_at_the_sixth_command(tmp_path, golden):
         for question, row, answer in zip(questions[:3], by_server["best"], by_server["reranked"]):
             ranked, served = (
                 {one["index"]: one["score"] for one in answers}
-                for answers in (model.rank(question, [passages[number] for number in row]), answer))
-            np.testing.assert_allclose([ranked[place] for place in range(BEST)],
-                                       [served[place] for place in range(BEST)], atol=1e-4)
-    found = np.mean([row[ranked[0]["index"]] == answer
-                     for (_, answer), row, ranked in zip(asked, by_server["best"], by_server["reranked"])])
+                for answers in (model.rank(question, [passages[number] for number in row]), answer)
+            )
+            np.testing.assert_allclose(
+                [ranked[place] for place in range(BEST)], [served[place] for place in range(BEST)], atol=1e-4
+            )
+    found = np.mean(
+        [
+            row[ranked[0]["index"]] == answer
+            for (_, answer), row, ranked in zip(asked, by_server["best"], by_server["reranked"])
+        ]
+    )
     print(f"ndcg_at_10 of both: {metrics}; the right passage is the first one of the server for {found:.0%}")
     assert found > 0.7  # chance: 0.1

@@ -41,8 +41,14 @@ def test_two_commands_give_the_first_answer(minilm, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
     def command(name, *arguments):
-        return subprocess.Popen([sys.executable, "-m", f"official_bert.{name}", *arguments], cwd=tmp_path, text=True,
-                                env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        return subprocess.Popen(
+            [sys.executable, "-m", f"official_bert.{name}", *arguments],
+            cwd=tmp_path,
+            text=True,
+            env=environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     export = command("run_export", f"--checkpoint={minilm}", "--head=embeddings", "--output=models/minilm")
     assert export.wait(300) == 0, export.stderr.read()

@@ -1,5 +1,4 @@
-"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a tagger that is served.
-"""
+"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a tagger that is served."""
 
 import random
 import re
@@ -13,12 +12,18 @@ from official_bert import Predictor
 pytestmark = pytest.mark.slow
 NAMES = ("José", "Lucía", "Íñigo", "Begoña")
 CITIES = ("Córdoba", "Cádiz", "León", "Málaga")
-ABOUT_PEOPLE = ("{name} vive en {city}.", "La oficina de {name} está en {city}.",
-                "Cada mañana {name} camina por las calles de {city}.", "Según {name}, en {city} llueve poco.")
-ABOUT_WATER = ("La contaminación del agua preocupa mucho a los vecinos.",
-               "El informe oficial confirma la contaminación del aire.",
-               "Los niños pequeños beben el agua fresca de la fuente.",
-               "Finalmente la oficina publica un informe sobre la fuente.")
+ABOUT_PEOPLE = (
+    "{name} vive en {city}.",
+    "La oficina de {name} está en {city}.",
+    "Cada mañana {name} camina por las calles de {city}.",
+    "Según {name}, en {city} llueve poco.",
+)
+ABOUT_WATER = (
+    "La contaminación del agua preocupa mucho a los vecinos.",
+    "El informe oficial confirma la contaminación del aire.",
+    "Los niños pequeños beben el agua fresca de la fuente.",
+    "Finalmente la oficina publica un informe sobre la fuente.",
+)
 LINE = 64  # characters of a PDF's line
 FILES = 24
 CUT_OFF = r"warning: .* of the tokens of running text were dropped: cut off at --max_seq_length .*"  # 32 tokens
@@ -52,8 +57,12 @@ training: {batch_size: 32, steps: 200, log_every: 100}
 
 def sentences_of(draw, count, held_out=False):
     """Draws sentences about people and water; of people, those pairs with a city that are held out or the others."""
-    pairs = [(name, city) for row, name in enumerate(NAMES) for column, city in enumerate(CITIES)
-             if (row == column) == held_out]
+    pairs = [
+        (name, city)
+        for row, name in enumerate(NAMES)
+        for column, city in enumerate(CITIES)
+        if (row == column) == held_out
+    ]
     rows = []
     for _ in range(count):
         name, city = draw.choice(pairs)
@@ -85,7 +94,7 @@ def write_pdfs(folder, draw):
         written += sentences
         pages = []
         for first in range(0, len(sentences), 12):
-            halves = (sentences[first:first + 6], sentences[first + 6:first + 12])
+            halves = (sentences[first : first + 6], sentences[first + 6 : first + 12])
             lines = [line for half in halves for line in (*as_in_a_pdf(" ".join(half)), "")]
             pages.append("\n".join([*lines, f"{' ' * 30}{len(pages) + 1}", "", ""]))
         (folder / f"acta_{number:02}.txt").write_text("\f".join([*pages, ""]), encoding="utf-8")
@@ -96,14 +105,15 @@ def write_tagged(path, sentences):
     """Writes CoNLL columns: words and tags."""
     tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(CITIES, "B-LOC")}
     rows = [re.findall(r"\w+|[^\w\s]", text) for text in sentences]
-    path.write_text("\n\n".join("\n".join(f"{word} {tags.get(word, 'O')}" for word in words) for words in rows) + "\n",
-                    encoding="utf-8")
+    path.write_text(
+        "\n\n".join("\n".join(f"{word} {tags.get(word, 'O')}" for word in words) for words in rows) + "\n",
+        encoding="utf-8",
+    )
 
 
 def entities_of(answers):
     """Returns the types and the texts of the entities of each answer."""
-    return [[(kind, entity) for kind, entity in zip(answer["types"], answer["entities"]) if kind]
-            for answer in answers]
+    return [[(kind, entity) for kind, entity in zip(answer["types"], answer["entities"]) if kind] for answer in answers]
 
 
 def test_spanish_pdfs_and_tagged_sentences_are_a_served_tagger_at_the_eighth_command(tmp_path):
@@ -127,13 +137,20 @@ def test_spanish_pdfs_and_tagged_sentences_are_a_served_tagger_at_the_eighth_com
     person.types(pretrain)
     assert "f1 = 100.00 %" in person.types(tune).out
     person.types(export)
-    texts = ["Según Lucía, en Cádiz llueve poco.", "Los niños pequeños beben el agua.", "Begoña vive en Málaga.",
-             "¿Vive Íñigo en León, o José en Málaga?"]  # the last one asks as no sentence before
+    texts = [
+        "Según Lucía, en Cádiz llueve poco.",
+        "Los niños pequeños beben el agua.",
+        "Begoña vive en Málaga.",
+        "¿Vive Íñigo en León, o José en Málaga?",
+    ]  # the last one asks as no sentence before
     by_server = []
     person.types(server, **ask("ner", texts, by_server))
     print(f"{len(written)} sentences; answers of the server: {entities_of(by_server)}")
-    assert entities_of(by_server)[:3] == [[("PER", "Lucía"), ("LOC", "Cádiz")], [],
-                                          [("PER", "Begoña"), ("LOC", "Málaga")]]
+    assert entities_of(by_server)[:3] == [
+        [("PER", "Lucía"), ("LOC", "Cádiz")],
+        [],
+        [("PER", "Begoña"), ("LOC", "Málaga")],
+    ]
     for path in ("runs/ner", "models/ner"):
         answers = Predictor(tmp_path / path)(texts)
         assert entities_of(answers) == entities_of(by_server)

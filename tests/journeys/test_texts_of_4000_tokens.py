@@ -22,7 +22,7 @@ def long_texts(tokenizer, count, seed):
     for number in range(count):
         words, size, kind = [], 0, number % 2
         while size < 4000:
-            words.append(draw.choice(WORDS[3 * kind:3 * kind + 3]))
+            words.append(draw.choice(WORDS[3 * kind : 3 * kind + 3]))
             size += sizes[words[-1]]
         yield " ".join(words), "speech" if kind else "water"
 
@@ -37,13 +37,17 @@ def test_a_modernbert_classifies_texts_of_4000_tokens(person):
         person.types(
             f"python tools/create_pretraining_data.py --input_file=text.txt --output_file=text{length}.tfrecord "
             f"--vocab_file=hf "
-            f"--max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none", messages=(".*",))
+            f"--max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none",
+            messages=(".*",),
+        )
         person.types(
             f"python -m official_bert.run_pretraining --init_checkpoint=hf --input_file=text{length}.tfrecord "
             f"--output_dir=runs/more{length} --max_seq_length={length} --max_predictions_per_seq={predictions} "
             "--num_train_steps=2 --set=training.batch_size=2 --set=optimizer.warmup_steps=1 "
             "--set=options.sentence_task=none "
-            "--set=options.pack=true", messages=(".*",))
+            "--set=options.pack=true",
+            messages=(".*",),
+        )
     for name, count, seed in (("train", 24, 0), ("dev", 8, 1)):
         rows = [json.dumps({"text": text, "label": kind}) for text, kind in long_texts(tokenizer, count, seed)]
         (person.folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
@@ -52,15 +56,20 @@ def test_a_modernbert_classifies_texts_of_4000_tokens(person):
         f"--train_file=train.jsonl --eval_file=dev.jsonl --output_dir=runs/kinds --set=options.max_seq_length={LENGTH} "
         "--set=training.batch_size=4 --set=training.epochs=3 --set=optimizer.learning_rate=0.01 "
         "--set=training.report=false",
-        messages=(".*",))
+        messages=(".*",),
+    )
     person.types(
         "python -m official_bert.run_export --checkpoint=runs/kinds --output=models/kinds --warmup_batch_sizes=",
-        messages=(".*",))
+        messages=(".*",),
+    )
     texts = [text for text, _ in long_texts(tokenizer, 4, 2)]
     texts += ["boat", "", texts[0] * 2]
     by_rest, by_grpc = [], []
-    person.types(f"{SERVE} --model_base_path=models/kinds/text --model_name=kinds",
-                 **ask("kinds", texts, by_rest, by_grpc), messages=(".*",))
+    person.types(
+        f"{SERVE} --model_base_path=models/kinds/text --model_name=kinds",
+        **ask("kinds", texts, by_rest, by_grpc),
+        messages=(".*",),
+    )
     answers = official_bert.Predictor(str(person.folder / "runs/kinds"))(texts)
     assert all(3990 < len(tokenizer.tokenize_ids(text)) <= LENGTH - 2 for text in texts[:4])
     for served in (by_rest, by_grpc):

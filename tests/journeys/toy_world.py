@@ -11,8 +11,12 @@ CITIES = ("Rome", "Oslo", "Cairo", "Lima")
 
 def somebody(draw, held_out=False):
     """Draws a name and a city; every fourth pair is held out."""
-    pairs = [(name, city) for row, name in enumerate(NAMES) for column, city in enumerate(CITIES)
-             if (row == column) == held_out]
+    pairs = [
+        (name, city)
+        for row, name in enumerate(NAMES)
+        for column, city in enumerate(CITIES)
+        if (row == column) == held_out
+    ]
     return draw.choice(pairs)
 
 
@@ -25,13 +29,15 @@ def about_an_animal(draw, animal):
     """Draws a sentence about it."""
     sound = SOUNDS[animal]
     return draw.choice(
-        (f"The {animal} {sound}.", f"A young {animal} {sound} at night.", f"We hear that the {animal} {sound}."))
+        (f"The {animal} {sound}.", f"A young {animal} {sound} at night.", f"We hear that the {animal} {sound}.")
+    )
 
 
 def about_a_person(draw, name, city):
     """Draws a sentence that names both."""
     return draw.choice(
-        (f"{name} lives in {city}.", f"We hear that {name} works in {city}.", f"The young {name} lives in {city}."))
+        (f"{name} lives in {city}.", f"We hear that {name} works in {city}.", f"The young {name} lives in {city}.")
+    )
 
 
 def write_corpus(path, documents=160, seed=0):
@@ -51,8 +57,10 @@ def heard(count, seed):
     """Returns (text, whether its animal is wild) pairs; the texts contain commas and quotation marks."""
     draw = random.Random(seed)
     animals = [any_animal(draw) for _ in range(count)]
-    return [(f'{draw.choice(NAMES)}, in {draw.choice(CITIES)}: "{about_an_animal(draw, animal)}"', animal in WILD)
-            for animal in animals]
+    return [
+        (f'{draw.choice(NAMES)}, in {draw.choice(CITIES)}: "{about_an_animal(draw, animal)}"', animal in WILD)
+        for animal in animals
+    ]
 
 
 def write_questions(path, count, seed, held_out=False):
@@ -64,14 +72,25 @@ def write_questions(path, count, seed, held_out=False):
         context = " ".join((about_an_animal(draw, any_animal(draw)), about_a_person(draw, name, city)))
         wanted = {
             f"{path.stem}-where-{number}": (f"Where is {name}?", city),
-            f"{path.stem}-who-{number}": (f"Who lives in {city}?", name)
+            f"{path.stem}-who-{number}": (f"Who lives in {city}?", name),
         }
-        paragraphs.append({"context": context, "qas": [
-            {"id": key, "question": question, "answers": [{"text": answer, "answer_start": context.index(answer)}]}
-            for key, (question, answer) in wanted.items()]})
+        paragraphs.append(
+            {
+                "context": context,
+                "qas": [
+                    {
+                        "id": key,
+                        "question": question,
+                        "answers": [{"text": answer, "answer_start": context.index(answer)}],
+                    }
+                    for key, (question, answer) in wanted.items()
+                ],
+            }
+        )
         answers |= {key: answer for key, (_, answer) in wanted.items()}
-    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "toy", "paragraphs": paragraphs}]}),
-                    encoding="utf-8")
+    path.write_text(
+        json.dumps({"version": "1.1", "data": [{"title": "toy", "paragraphs": paragraphs}]}), encoding="utf-8"
+    )
     return answers
 
 
@@ -79,10 +98,14 @@ def write_tagged(path, count, seed, held_out=False):
     """Writes CoNLL columns with persons and places; a third of the sentences has none, unless pairs are held out."""
     draw = random.Random(seed)
     texts = [
-        about_a_person(draw, *somebody(draw, held_out)) if held_out or number % 3 else about_an_animal(
-            draw, any_animal(draw)) for number in range(count)
+        about_a_person(draw, *somebody(draw, held_out))
+        if held_out or number % 3
+        else about_an_animal(draw, any_animal(draw))
+        for number in range(count)
     ]
     rows = [[*text.removesuffix(".").split(), "."] for text in texts]
     tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(CITIES, "B-LOC")}
-    path.write_text("\n\n".join("\n".join(f"{word} {tags.get(word, 'O')}" for word in words) for words in rows) + "\n",
-                    encoding="utf-8")
+    path.write_text(
+        "\n\n".join("\n".join(f"{word} {tags.get(word, 'O')}" for word in words) for words in rows) + "\n",
+        encoding="utf-8",
+    )

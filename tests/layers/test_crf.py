@@ -96,8 +96,10 @@ def test_gradients_equal_finite_differences():
             total = likelihood(*values)
         return tape.gradient(total, values)
 
-    computed = [tf.function(gradients, jit_compile=compiled, autograph=False)(*map(tf.constant, values))
-                for compiled in (False, True)]
+    computed = [
+        tf.function(gradients, jit_compile=compiled, autograph=False)(*map(tf.constant, values))
+        for compiled in (False, True)
+    ]
     for index, of_value in enumerate(zip(*computed)):
         for place in np.ndindex(*values[index].shape):
             moved = []
@@ -105,9 +107,11 @@ def test_gradients_equal_finite_differences():
                 changed = [value.copy() for value in values]
                 changed[index][place] += step
                 moved.append(
-                    sum(_exact(changed[0][row], tags[row], mask[row], Scores(*changed[1:])) for row in range(4)))
-            assert [float(gradient.numpy()[place])
-                    for gradient in of_value] == pytest.approx([(moved[0] - moved[1]) / 2e-2] * 2, abs=1e-3)
+                    sum(_exact(changed[0][row], tags[row], mask[row], Scores(*changed[1:])) for row in range(4))
+                )
+            assert [float(gradient.numpy()[place]) for gradient in of_value] == pytest.approx(
+                [(moved[0] - moved[1]) / 2e-2] * 2, abs=1e-3
+            )
 
 
 def _exact(emissions, tags, mask, scores):
@@ -120,10 +124,13 @@ def test_lengths_that_the_graph_does_not_know_give_the_same():
     unknown = [
         tf.TensorSpec((None, None, 3)),
         tf.TensorSpec((None, None), tf.int64),
-        tf.TensorSpec((None, None), tf.bool)
+        tf.TensorSpec((None, None), tf.bool),
     ]
-    graph = tf.function(lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)),
-                        input_signature=unknown, autograph=False)
+    graph = tf.function(
+        lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)),
+        input_signature=unknown,
+        autograph=False,
+    )
     likelihood, best = graph(emissions, tags, mask)
     np.testing.assert_allclose(likelihood, crf.log_likelihood(emissions, tags, mask, scores), atol=1e-5)
     np.testing.assert_array_equal(best, crf.best_path(emissions, mask, scores))
@@ -132,8 +139,9 @@ def test_lengths_that_the_graph_does_not_know_give_the_same():
 def test_what_stands_outside_the_chain_counts_for_nothing():
     emissions, tags, mask, scores = made(4)
     other = np.where(mask[:, :, None], emissions, 1e3).astype("float32")
-    np.testing.assert_allclose(crf.log_likelihood(other, tags, mask, scores),
-                               crf.log_likelihood(emissions, tags, mask, scores), atol=1e-4)
+    np.testing.assert_allclose(
+        crf.log_likelihood(other, tags, mask, scores), crf.log_likelihood(emissions, tags, mask, scores), atol=1e-4
+    )
     np.testing.assert_array_equal(crf.best_path(other, mask, scores), crf.best_path(emissions, mask, scores))
 
 
@@ -150,9 +158,11 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
     def step():
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(layer(emissions, tags, mask))
-        for variable, gradient in zip(layer.trainable_weights,
-                                      tape.gradient(loss, [w.value for w in layer.trainable_weights])):
+        for variable, gradient in zip(
+            layer.trainable_weights, tape.gradient(loss, [w.value for w in layer.trainable_weights])
+        ):
             variable.assign_sub(gradient)
+
     for _ in range(30):
         step()
     after = float(tf.reduce_mean(layer(emissions, tags, mask)))
@@ -163,12 +173,13 @@ def test_two_chains_of_a_word_each_are_scored_apart():
     # No emissions; e to the scores: transitions 1 2 / 1 1, start 3 1, end 1 5. Alone, a word's tags weigh 3 and 5: 8 in
     # all.
     scores = Scores(
-        np.log([[1.0, 2.0], [1.0, 1.0]]).astype("f4"),
-        np.log([3.0, 1.0]).astype("f4"),
-        np.log([1.0, 5.0]).astype("f4"))
+        np.log([[1.0, 2.0], [1.0, 1.0]]).astype("f4"), np.log([3.0, 1.0]).astype("f4"), np.log([1.0, 5.0]).astype("f4")
+    )
     emissions, tags, mask = np.zeros((1, 3, 2), "f4"), np.array([[0, 1, 1]]), np.array([[True, False, True]])
-    together, apart = (float(crf.log_likelihood(emissions, tags, mask, scores, begins)[0])
-                       for begins in (None, np.array([[False, False, True]])))
+    together, apart = (
+        float(crf.log_likelihood(emissions, tags, mask, scores, begins)[0])
+        for begins in (None, np.array([[False, False, True]]))
+    )
     assert together == pytest.approx(np.log(30 / 39), abs=1e-6)  # paths weigh 3, 30, 1, 5
     assert apart == pytest.approx(np.log(3 / 8 * 5 / 8), abs=1e-6)
 
@@ -185,8 +196,12 @@ def test_likelihood_and_gradients_of_a_rows_chains_are_those_of_single_chains(co
         return crf.log_likelihood(emissions, tags, mask, Scores(*scores), begins)
 
     def single(emissions, *scores):
-        return tf.add_n([crf.log_likelihood(emissions, tags, mask & (numbers == number), Scores(*scores))
-                         for number in range(numbers.max() + 1)])
+        return tf.add_n(
+            [
+                crf.log_likelihood(emissions, tags, mask & (numbers == number), Scores(*scores))
+                for number in range(numbers.max() + 1)
+            ]
+        )
 
     @tf.function(jit_compile=compiled, autograph=False)
     def likelihood_and_gradients(function, *values):

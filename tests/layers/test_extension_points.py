@@ -38,7 +38,8 @@ def test_overrides_nest_and_are_restored_even_after_an_error(dense):
 
 def test_a_method_that_is_no_extension_point_is_refused(dense):
     for owner, name in ((dense, "build"), (dense, "nothing"), (SelfAttention(num_heads=2, hidden_size=4), "scores")):
-        with pytest.raises(TypeError, match=f"{type(owner).__name__}.{name} is no extension point"), overridden({
-            (owner, name): print
-        }):
+        with (
+            pytest.raises(TypeError, match=f"{type(owner).__name__}.{name} is no extension point"),
+            overridden({(owner, name): print}),
+        ):
             pass

@@ -48,6 +48,7 @@ def trained(layer, *inputs, compiled=None):
             found, _ = layer.stateless_call(weights, seeds, x, *inputs, training=True)
             total = tf.reduce_sum(tf.cast(found, tf.float32) * tf.range(float(D)))
         return [tf.cast(part, tf.float32) for part in (found, *tape.gradient(total, [x, *weights]))]
+
     run = run if compiled is None else tf.function(run, jit_compile=compiled, autograph=False)
     return run(tf.cast(X, layer.compute_dtype), [tf.convert_to_tensor(weight) for weight in layer.trainable_variables])
 
@@ -58,8 +59,9 @@ def test_activations_and_their_gradients_are_those_of_float64(monkeypatch, name,
     x = tf.cast(np.linspace(-6, 6, 241), dtype)
     exact = tf.cast(x, tf.float64)
     run, compiled = fused.run_compiled, []
-    monkeypatch.setattr(fused, "run_compiled",
-                        lambda *tensors, **options: compiled.append(1) or run(*tensors, **options))
+    monkeypatch.setattr(
+        fused, "run_compiled", lambda *tensors, **options: compiled.append(1) or run(*tensors, **options)
+    )
     results = []
     for given, training in ((x, True), (exact, False)):
         with tf.GradientTape() as tape:
@@ -75,8 +77,15 @@ def test_activations_and_their_gradients_are_those_of_float64(monkeypatch, name,
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @pytest.mark.parametrize(("policy", "tolerance"), [("float32", 2e-5), ("mixed_bfloat16", 0.1)])
 def test_a_layer_of_pieces_trains_as_the_plain_one_dropout_included(monkeypatch, rate, policy, tolerance):
-    layer = TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16, dropout=rate, attention_dropout=rate,
-                             initializer_range=0.3, dtype=policy)
+    layer = TransformerLayer(
+        num_heads=2,
+        hidden_size=D,
+        intermediate_size=16,
+        dropout=rate,
+        attention_dropout=rate,
+        initializer_range=0.3,
+        dtype=policy,
+    )
     layer.build((None, None, D))
     layer.attention_layer_norm.gamma.assign(RNG.normal(size=D))
     found = trained(layer, MASK)
@@ -106,8 +115,9 @@ def test_a_layer_of_pieces_for_every_length_gives_the_same_as_for_known_shapes(r
     layer.build((None, None, D))
     seeds = [tf.constant([7, number], site.dtype) for number, site in enumerate(layer.non_trainable_variables)]
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)],
-                 autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)], autograph=False
+    )
     def run(x, mask):
         weights = [tf.convert_to_tensor(weight) for weight in layer.trainable_variables]
         with computing(compiles_every_length=True), tf.GradientTape() as tape:
@@ -115,6 +125,7 @@ def test_a_layer_of_pieces_for_every_length_gives_the_same_as_for_known_shapes(r
             found, _ = layer.stateless_call(weights, seeds, x, mask, training=True)
             total = tf.reduce_sum(found * tf.range(float(D)))
         return [found, *tape.gradient(total, [x, *weights])]
+
     for one, other in zip(run(X, MASK), trained(layer, MASK)):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     shorter = run(X[:, :4], MASK[..., :4])[0]  # another length in the same graph
@@ -135,21 +146,24 @@ def test_masks_of_dropout_are_functions_of_the_seed_and_keep_the_rate():
     def dropped(seed):
         found, _ = layer.stateless_call([], [tf.constant(seed, layer.seed_generator.state.dtype)], x, training=True)
         return found.numpy()
+
     first = dropped([1, 2])
     np.testing.assert_array_equal(first, dropped([1, 2]))
     assert (first != dropped([1, 3])).any() and (first != dropped([2, 2])).any()
     assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.9)}
-    assert abs((first == 0).mean() - 0.1) < 0.01               # 20,000 numbers: 5 standard deviations
+    assert abs((first == 0).mean() - 0.1) < 0.01  # 20,000 numbers: 5 standard deviations
     np.testing.assert_array_equal(layer(x), x)
     with tf.GradientTape() as tape:
         tape.watch(x)
         found = layer(x, training=True)
-    np.testing.assert_array_equal(tape.gradient(found, x), found)   # of ones
+    np.testing.assert_array_equal(tape.gradient(found, x), found)  # of ones
 
 
 def test_the_heads_logits_and_gradients_are_those_of_numpy():
-    head, table = MaskedLMHead(vocab_size=V, hidden_size=D,
-                               hidden_act="linear"), RNG.normal(size=(V, D)).astype("float32")
+    head, table = (
+        MaskedLMHead(vocab_size=V, hidden_size=D, hidden_act="linear"),
+        RNG.normal(size=(V, D)).astype("float32"),
+    )
     head.build((None, None, D))
     head.output_bias.assign(RNG.normal(size=V))
     rows = head.layer_norm(head.transform(X)).numpy()
@@ -168,9 +182,13 @@ def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch)
     layer.build((None, None, D))
 
     def compiled(training, rows=B):
-        graph = tf.function(lambda x: layer(x, MASK[:1], training=training), autograph=False).get_concrete_function(
-            tf.TensorSpec((rows, S, D))).graph
+        graph = (
+            tf.function(lambda x: layer(x, MASK[:1], training=training), autograph=False)
+            .get_concrete_function(tf.TensorSpec((rows, S, D)))
+            .graph
+        )
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
+
     assert compiled(True) and not compiled(False) and not compiled(True, rows=None)
     with computing(compiles_every_length=True):
         assert compiled(True, rows=None) and not compiled(False, rows=None)

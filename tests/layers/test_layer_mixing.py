@@ -7,9 +7,17 @@ import pytest
 from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
 
 
-@pytest.mark.parametrize(("features", "count", "wanted"), [("embeddings", 4, [0]), ("last", 4, [12]),
-                                                           ("second_to_last", 4, [11]), ("concat", 4, [9, 10, 11, 12]),
-                                                           ("sum", 1, [12]), ("weighted_sum", 0, list(range(1, 13)))])
+@pytest.mark.parametrize(
+    ("features", "count", "wanted"),
+    [
+        ("embeddings", 4, [0]),
+        ("last", 4, [12]),
+        ("second_to_last", 4, [11]),
+        ("concat", 4, [9, 10, 11, 12]),
+        ("sum", 1, [12]),
+        ("weighted_sum", 0, list(range(1, 13))),
+    ],
+)
 def test_layers_are_those_of_table_7(features, count, wanted):
     assert chosen_layers(features, count, 12) == wanted
 

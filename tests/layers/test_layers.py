@@ -23,8 +23,11 @@ TABLE = RNG.normal(size=(V, D)).astype("float32")
 HARNESS = [
     (lambda **more: SelfAttention(num_heads=2, hidden_size=D, **more), (X, MASK), (B, S, D)),
     (lambda **more: TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16, **more), (X, MASK), (B, S, D)),
-    (lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more), (IDS, SEGMENTS), (B, S,
-                                                                                                                  D)),
+    (
+        lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more),
+        (IDS, SEGMENTS),
+        (B, S, D),
+    ),
     (lambda **more: MaskedLMHead(vocab_size=V, hidden_size=D, **more), (X, TABLE), (B, S, V)),
     (lambda **more: OutputLayer(num_classes=3, **more), (X,), (B, S, 3)),
     (lambda **more: LayerNormalization(**more), (X,), (B, S, D)),
@@ -82,8 +85,10 @@ def test_bfloat16_stays_near_float32(case):
 def test_attention_is_that_of_the_paper():
     layer = SelfAttention(num_heads=2, hidden_size=D, initializer_range=0.5)
     out = ops.convert_to_numpy(layer(X, MASK))
-    q, k, v = (np.einsum("bsd,dnh->bnsh", X, part.kernel.numpy()) + part.bias.numpy()[:, None] for part in
-               (layer.query, layer.key, layer.value))
+    q, k, v = (
+        np.einsum("bsd,dnh->bnsh", X, part.kernel.numpy()) + part.bias.numpy()[:, None]
+        for part in (layer.query, layer.key, layer.value)
+    )
     scores = np.einsum("bnqh,bnkh->bnqk", q, k) / np.sqrt(D / 2)
     powers = np.exp(scores - scores.max(-1, keepdims=True)) * MASK
     context = np.einsum("bnqk,bnkh->bqnh", powers / powers.sum(-1, keepdims=True), v)
@@ -108,14 +113,21 @@ def test_a_row_that_sees_nothing_is_finite():
 def test_the_mask_keeps_packed_instances_apart():
     mask = make_attention_mask(np.array([[1, 1, 1, 0]]), np.array([[0, 0, 1, 2]]))
     assert ops.convert_to_numpy(mask)[0, 0].tolist() == [
-        [True, True, False, False], [True, True, False, False], [False, False, True, False], [False] * 4]
+        [True, True, False, False],
+        [True, True, False, False],
+        [False, False, True, False],
+        [False] * 4,
+    ]
 
 
 def test_embeddings_are_summed_and_normalised():
     layer = Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S)
     out = ops.convert_to_numpy(layer(IDS, SEGMENTS))
-    summed = (layer.word_embeddings.numpy()[IDS] + layer.token_type_embeddings.numpy()[SEGMENTS]
-              + layer.position_embeddings.numpy()[None])
+    summed = (
+        layer.word_embeddings.numpy()[IDS]
+        + layer.token_type_embeddings.numpy()[SEGMENTS]
+        + layer.position_embeddings.numpy()[None]
+    )
     wanted = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)
     np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
     restarted = ops.convert_to_numpy(layer(IDS[:, 2:], SEGMENTS[:, 2:], np.array([[2, 3, 4]] * B)))
@@ -128,8 +140,9 @@ def test_a_sequence_longer_than_the_position_table_is_refused():
         layer(IDS, SEGMENTS)
 
 
-@pytest.mark.parametrize(("name", "value"), [("gelu", 0.841192), ("gelu_erf", 0.841345), ("relu", 1.0),
-                                             ("tanh", 0.761594), ("linear", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("gelu", 0.841192), ("gelu_erf", 0.841345), ("relu", 1.0), ("tanh", 0.761594), ("linear", 1.0)]
+)
 def test_activations_at_one(name, value):
     assert float(get_activation(name)(np.float32(1.0))) == pytest.approx(value, abs=2e-6)
 

@@ -38,15 +38,20 @@ def layout_of(mask, packed=None, left_to_right=False, base=0.0, window=0, in_tur
     """Returns a layer's layout: queries in turn, or one mask for all; with a window, that of a layer which has one."""
     inputs = TokenInputs(tf.cast(mask, tf.bool), packed, left_to_right)
     positions = Rotary(np.arange(S)[None], base, D // N) if base else EMBEDDED
-    layout = LongLayout(None, inputs, positions=positions) if in_turn else TokenLayout(
-        make_attention_mask(mask, packed, left_to_right), inputs, positions=positions)
+    layout = (
+        LongLayout(None, inputs, positions=positions)
+        if in_turn
+        else TokenLayout(make_attention_mask(mask, packed, left_to_right), inputs, positions=positions)
+    )
     return in_windows(layout, window) if window else layout
 
 
 def whole(layer, x, window=0, packed=None, left_to_right=False, base=0.0):
     """Returns the attention's output for all rows from one [S,S] matrix, in float64."""
-    q, k, v = (np.einsum("bsd,dnh->bsnh", x.astype("float64"), np.array(part.kernel)) + np.array(part.bias)
-               for part in (layer.query, layer.key, layer.value))
+    q, k, v = (
+        np.einsum("bsd,dnh->bsnh", x.astype("float64"), np.array(part.kernel)) + np.array(part.bias)
+        for part in (layer.query, layer.key, layer.value)
+    )
     q, k = (turned(rows, base) if base else rows for rows in (q, k))
     places = np.arange(S)
     seen = MASK[:, None, :] == 1
@@ -72,8 +77,10 @@ def layer():
     return made
 
 
-CASES = [dict(zip(("packed", "left_to_right", "base"), case)) for case in (
-    (None, False, 0.0), (PACKED, False, 0.0), (None, True, 0.0), (PACKED, True, 50.0), (None, False, 50.0))]
+CASES = [
+    dict(zip(("packed", "left_to_right", "base"), case))
+    for case in ((None, False, 0.0), (PACKED, False, 0.0), (None, True, 0.0), (PACKED, True, 50.0), (None, False, 50.0))
+]
 
 
 @pytest.mark.parametrize("window", [4, 8, 23])
@@ -143,25 +150,44 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
                 rows = part(rows, attention_mask=layout_of(ids + 1, ids, window=32 * number), training=True)
             loss = tf.reduce_sum(rows)
         return tape.gradient(loss, x)
+
     graph = tf.function(step, autograph=False).get_concrete_function(x).graph
-    largest = max((math.prod(output.shape) for op in graph.get_operations() for output in op.outputs
-                   if output.shape.rank is not None and None not in tuple(output.shape)), default=0)
+    largest = max(
+        (
+            math.prod(output.shape)
+            for op in graph.get_operations()
+            for output in op.outputs
+            if output.shape.rank is not None and None not in tuple(output.shape)
+        ),
+        default=0,
+    )
     assert length * 256 * N <= largest < length * length * N / 4
 
 
 @pytest.mark.parametrize("window", [0, 4])
 def test_rows_of_unknown_length_are_computed_alike(layer, window):
-    run = tf.function(lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window)), autograph=False,
-                      input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)])
+    run = tf.function(
+        lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window)),
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)],
+    )
     real = MASK == 1
     np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window)[real], atol=2e-5)
-    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], MASK[:1, None, None, :3].astype(bool)),
-                               atol=2e-5)
+    np.testing.assert_allclose(
+        run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], MASK[:1, None, None, :3].astype(bool)), atol=2e-5
+    )
 
 
 def test_gated_units_before_their_norms_are_those_of_the_paper():
-    made = PreNormLayer(num_heads=N, hidden_size=D, intermediate_size=6, hidden_act="relu", feed_forward="gated",
-                            biases=False, initializer_range=0.5)
+    made = PreNormLayer(
+        num_heads=N,
+        hidden_size=D,
+        intermediate_size=6,
+        hidden_act="relu",
+        feed_forward="gated",
+        biases=False,
+        initializer_range=0.5,
+    )
     got = np.asarray(made(X, attention_mask=MASK[:, None, None].astype(bool)))
     assert not any(weight.name in ("bias", "beta") for weight in made.weights)
 
@@ -169,7 +195,8 @@ def test_gated_units_before_their_norms_are_those_of_the_paper():
         return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * np.array(norm.gamma)
 
     attended = np.asarray(
-        made.attention(normalized(X, made.attention_layer_norm).astype("float32"), MASK[:, None, None].astype(bool)))
+        made.attention(normalized(X, made.attention_layer_norm).astype("float32"), MASK[:, None, None].astype(bool))
+    )
     rows = X + attended
     both = normalized(rows, made.output_layer_norm) @ np.array(made.intermediate.kernel)
     wanted = rows + (np.maximum(both[..., :6], 0) * both[..., 6:]) @ np.array(made.output_dense.kernel)

@@ -22,8 +22,14 @@ def adapted(shape, input_shape, contracted_axes=1, **settings):
 def test_product_and_gradients_are_those_of_the_formula(shape, input_shape, contracted_axes):
     layer = adapted(shape, input_shape, contracted_axes, rank=2, scale=0.5)
     x = np.random.default_rng(0).normal(size=(3, 4, *input_shape)).astype("float32")
-    kernel, down, up = (np.reshape(weight, (-1, width)) for weight, width in (
-        (layer.kernel, layer.units), (layer.adapter.lora_A, 2), (layer.adapter.lora_B, layer.units)))
+    kernel, down, up = (
+        np.reshape(weight, (-1, width))
+        for weight, width in (
+            (layer.kernel, layer.units),
+            (layer.adapter.lora_A, 2),
+            (layer.adapter.lora_B, layer.units),
+        )
+    )
     with tf.GradientTape() as tape:
         found = layer(x, training=True)
         loss = tf.reduce_sum(tf.square(found))
@@ -45,7 +51,7 @@ def test_an_adapter_begins_with_nothing_and_its_dropout_leaves_the_fixed_product
     assert np.abs(layer.adapter.lora_A).max() <= 0.25 and layer.adapter.lora_A.path.endswith("adapter/lora_A")
     layer.adapter.lora_A.assign(np.eye(16, 4))
     layer.adapter.lora_B.assign(np.eye(4, 5))
-    added = np.array(layer(x, training=True)) - plain                  # 2 x of the first four, doubled or dropped
+    added = np.array(layer(x, training=True)) - plain  # 2 x of the first four, doubled or dropped
     share = added[:, :4] / (2 * x[:, :4])
     assert set(np.round(share, 3).ravel()) == {0.0, 2.0} and not added[:, 4].any()
     np.testing.assert_allclose(np.array(layer(x)) - plain, np.pad(2 * x[:, :4], ((0, 0), (0, 1))), rtol=1e-4, atol=1e-5)

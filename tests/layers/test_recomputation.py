@@ -32,6 +32,7 @@ def trained(layer, mask, jit_compile=None, rows=B):
             tape.watch([x, *weights])
             found, states = layer.stateless_call(weights, seeds, x, mask, training=True)
         return found, tape.gradient(found, [x, *weights], output_gradients=UPSTREAM), states
+
     return run(X, *[tf.convert_to_tensor(weight) for weight in layer.trainable_variables])
 
 
@@ -41,19 +42,28 @@ def made(recompute, dropout):
     return layer
 
 
-@pytest.mark.parametrize(("block", "dropout", "pieces", "jit_compile", "rows"), [
-    (10_000, 0.3, True, None, B), (2 * N * S * S, 0.0, True, None, B), (1, 0.0, False, None, B),
-    (10_000, 0.3, False, True, B), (1, 0.3, False, None, None)],
-    ids=["one block", "two rows", "a row", "compiled", "any number of rows"])
-def test_values_and_gradients_are_those_of_weights_that_are_kept(monkeypatch, block, dropout, pieces, jit_compile,
-                                                                 rows):
+@pytest.mark.parametrize(
+    ("block", "dropout", "pieces", "jit_compile", "rows"),
+    [
+        (10_000, 0.3, True, None, B),
+        (2 * N * S * S, 0.0, True, None, B),
+        (1, 0.0, False, None, B),
+        (10_000, 0.3, False, True, B),
+        (1, 0.3, False, None, None),
+    ],
+    ids=["one block", "two rows", "a row", "compiled", "any number of rows"],
+)
+def test_values_and_gradients_are_those_of_weights_that_are_kept(
+    monkeypatch, block, dropout, pieces, jit_compile, rows
+):
     monkeypatch.setattr(attention, "BLOCK", block)
-    monkeypatch.setattr(fused, "LEAST", 1 if pieces else 2 ** 60)
+    monkeypatch.setattr(fused, "LEAST", 1 if pieces else 2**60)
     kept, again = made(False, dropout), made(True, dropout)
     again.set_weights(kept.get_weights())
     for mask in (MASK, PACKED):
         (wanted, gradients, _), (found, others, _) = (
-            trained(layer, mask, jit_compile, rows) for layer in (kept, again))
+            trained(layer, mask, jit_compile, rows) for layer in (kept, again)
+        )
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
         assert len(gradients) == 9
         for one, other in zip(others, gradients):
@@ -67,11 +77,12 @@ def test_each_block_has_masks_of_its_own_and_the_backward_pass_has_the_same_ones
     layer.merge_heads.bias.assign(tf.zeros_like(layer.merge_heads.bias))
     same = tf.repeat(X[:1], B, axis=0)
     rows, gradients, [state] = trained(layer, MASK[:1] | tf.ones((B, 1, 1, 1), tf.bool))
-    assert state.numpy().tolist() == [5, 9 + B]                                  # a seed a block
+    assert state.numpy().tolist() == [5, 9 + B]  # a seed a block
     # The output is linear in the kernel of the values: <kernel, its gradient> = <output, its gradient>, if the masks
     # are the same.
-    kernel = next(index for index, weight in enumerate(layer.trainable_variables)
-                  if weight.path.endswith("value/kernel"))
+    kernel = next(
+        index for index, weight in enumerate(layer.trainable_variables) if weight.path.endswith("value/kernel")
+    )
     left = tf.reduce_sum(gradients[1 + kernel] * layer.trainable_variables[kernel])
     assert float(left) == pytest.approx(float(tf.reduce_sum(rows * UPSTREAM)), rel=1e-4)
     found = layer(same, tf.repeat(MASK[:1], B, axis=0), training=True).numpy()
@@ -86,8 +97,13 @@ def test_weights_are_made_again_in_training_alone_and_not_for_a_few_rows():
                 tape.watch(x)
                 found = layer(x, MASK, queries=queries, training=training)
             return tape.gradient(found, x)
+
         return sum(node.op == "Softmax" for node in run.get_concrete_function(X).graph.as_graph_def().node)
 
-    assert softmaxes(made(False, 0.1), True) == softmaxes(made(True, 0.1), False) == softmaxes(
-        made(True, 0.1), True, X[:, :2]) == 1
+    assert (
+        softmaxes(made(False, 0.1), True)
+        == softmaxes(made(True, 0.1), False)
+        == softmaxes(made(True, 0.1), True, X[:, :2])
+        == 1
+    )
     assert softmaxes(made(True, 0.1), True) == 2

@@ -46,15 +46,21 @@ def relatives() -> dict[str, ModelConfig]:
     plain = dataclasses.replace(TINY, vocab_size=97, hidden_size=32, intermediate_size=64, max_position_embeddings=40)
     members = {path.parent.parent.name: path.parent for path in sorted(FAMILY.glob("*/*/config.json"), reverse=True)}
     changes: dict[str, dict] = {
-        "bilstm": {"bilstm_layers": 2}, "gated": {"feed_forward": "gated"},
+        "bilstm": {"bilstm_layers": 2},
+        "gated": {"feed_forward": "gated"},
         "left_to_right": {"attention": "left_to_right"},
-        "layer_groups": {"num_hidden_layers": 4, "layer_groups": 2}, "long_rows": {"max_position_embeddings": 2048},
-        "mean_pooling": {"pooling": "mean"}, "no_biases": {"biases": False}, "pre_norm": {"norm": "pre"}}
+        "layer_groups": {"num_hidden_layers": 4, "layer_groups": 2},
+        "long_rows": {"max_position_embeddings": 2048},
+        "mean_pooling": {"pooling": "mean"},
+        "no_biases": {"biases": False},
+        "pre_norm": {"norm": "pre"},
+    }
     parts = {name: dataclasses.replace(plain, **change) for name, change in changes.items()}
     return {name: formats.read(str(folder)).config for name, folder in sorted(members.items())} | parts
 
 
 # Histograms of graphs
+
 
 def input_specs(shape: tuple, names: Iterable[str] = ()) -> dict[str, tf.TensorSpec]:
     """Returns the specifications of an encoder's inputs, and of further ones that are named; shape: `LARGE_BATCH`."""
@@ -66,13 +72,16 @@ def input_specs(shape: tuple, names: Iterable[str] = ()) -> dict[str, tf.TensorS
 
 def trace_inference(model: Pretrainer, shape: tuple, names: Iterable[str] = ()) -> tf.Graph:
     """Returns the graph of the encoder's outputs."""
+
     def infer(inputs):
         return model.encoder(inputs, training=False)
+
     return tf.function(infer, autograph=False).get_concrete_function(input_specs(shape, names)).graph
 
 
 def trace_step(model: Pretrainer, shape: tuple, names: Iterable[str] = ()) -> tf.Graph:
     """Returns the graph of the losses of pre-training, with dropout, and of their gradients by all weights."""
+
     def loss_of(logits):
         labels = tf.zeros(tf.shape(logits)[:-1], tf.int32)
         return losses.cross_entropy(logits, labels, tf.ones(tf.shape(labels)))[0]
@@ -83,6 +92,7 @@ def trace_step(model: Pretrainer, shape: tuple, names: Iterable[str] = ()) -> tf
             loss = loss_of(outputs["mlm_logits"]) + loss_of(outputs["nsp_logits"])
         gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
         return loss, [gradient for gradient in gradients if gradient is not None]
+
     specs = input_specs(shape, ("masked_lm_positions", *names))
     return tf.function(step, autograph=False).get_concrete_function(specs).graph
 
@@ -112,6 +122,7 @@ def live_operations(graph: tf.Graph) -> Histogram:
             function = functions[name]
             counted[name] = count(function.node_def, [*function.ret.values(), *function.control_ret.values()])
         return counted[name]
+
     ends = [tensor.op.name for tensor in graph.outputs] + [operation.name for operation in graph.control_outputs]
     return dict(sorted(count(definition.node, ends).items()))
 
@@ -129,15 +140,17 @@ def bert_histograms(sizes: Iterable[str] = ("tiny", "small")) -> dict[str, Histo
 
 def usual_histograms(model: Pretrainer) -> dict[str, Histogram]:
     """Returns the histograms of the graphs that most users have."""
-    graphs = {"step": trace_step(model, LARGE_BATCH),
-              "step of a small batch": trace_step(model, SMALL_BATCH),
-              "step of unknown length": trace_step(model, UNKNOWN),
-              "step of packed rows": trace_step(model, LARGE_BATCH, PACKED),
-              "inference": trace_inference(model, UNKNOWN),
-              "inference at a known length": trace_inference(model, LARGE_BATCH),
-              "pruned rows": trace_inference(model, UNKNOWN, ["output_positions"]),
-              "packed rows": trace_inference(model, UNKNOWN, PACKED),
-              "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *PACKED))}
+    graphs = {
+        "step": trace_step(model, LARGE_BATCH),
+        "step of a small batch": trace_step(model, SMALL_BATCH),
+        "step of unknown length": trace_step(model, UNKNOWN),
+        "step of packed rows": trace_step(model, LARGE_BATCH, PACKED),
+        "inference": trace_inference(model, UNKNOWN),
+        "inference at a known length": trace_inference(model, LARGE_BATCH),
+        "pruned rows": trace_inference(model, UNKNOWN, ["output_positions"]),
+        "packed rows": trace_inference(model, UNKNOWN, PACKED),
+        "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *PACKED)),
+    }
     return {name: live_operations(graph) for name, graph in graphs.items()}
 
 
@@ -155,9 +168,11 @@ def unpadded_histograms(model: Pretrainer) -> dict[str, Histogram]:
 
 def training_histograms() -> dict[str, Histogram]:
     """Returns the histograms of steps of BERT tiny that are computed in other ways, and of its long rows."""
-    models = {"with recomputed layers": Pretrainer.make(TINY, recompute=True),
-              "with recomputed attention": Pretrainer.make(TINY, recompute="attention"),
-              "in bfloat16": Pretrainer.make(TINY, dtype="mixed_bfloat16")}
+    models = {
+        "with recomputed layers": Pretrainer.make(TINY, recompute=True),
+        "with recomputed attention": Pretrainer.make(TINY, recompute="attention"),
+        "in bfloat16": Pretrainer.make(TINY, dtype="mixed_bfloat16"),
+    }
     long_rows = Pretrainer.make(dataclasses.replace(TINY, max_position_embeddings=2048))
     found = {f"step {way}": trace_step(model, LARGE_BATCH) for way, model in models.items()}
     found["step of long rows"] = trace_step(long_rows, (2, 2048, 20))
@@ -171,10 +186,12 @@ def relatives_histograms() -> dict[str, Histogram]:
     for name, config in relatives().items():
         model = Pretrainer.make(config)
         packed = () if config.bilstm_layers else PACKED
-        graphs = {"inference": trace_inference(model, UNKNOWN),
-                  "inference at a known length": trace_inference(model, SMALL_BATCH),
-                  "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *packed)),
-                  "step": trace_step(model, SMALL_BATCH)}
+        graphs = {
+            "inference": trace_inference(model, UNKNOWN),
+            "inference at a known length": trace_inference(model, SMALL_BATCH),
+            "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *packed)),
+            "step": trace_step(model, SMALL_BATCH),
+        }
         with computing(removes_padding=True):
             graphs["step without padding"] = trace_step(model, UNKNOWN)
         found |= {f"{name}: {case}": live_operations(graph) for case, graph in graphs.items()}
@@ -182,6 +199,7 @@ def relatives_histograms() -> dict[str, Histogram]:
 
 
 # First weights
+
 
 def first_weights(config: ModelConfig) -> dict[str, list]:
     """Returns shape, dtype and fingerprint of each weight of a model under seed 1, in order; then its dropouts' seeds.
@@ -208,6 +226,7 @@ def weight_configs() -> dict[str, ModelConfig]:
 
 # The script
 
+
 def differences(old: dict[str, Histogram], new: dict[str, Histogram]) -> list[str]:
     """Returns a line for each case whose operations changed: their number, and each type whose count is another one."""
     lines = []
@@ -216,18 +235,23 @@ def differences(old: dict[str, Histogram], new: dict[str, Histogram]) -> list[st
         if before is None or after is None:
             lines.append(f"{case}: {'not recorded' if before is None else 'no longer traced'}")
         elif before != after:
-            kinds = [f"{kind} {before.get(kind, 0)} -> {after.get(kind, 0)}" for kind in sorted({*before, *after})
-                     if before.get(kind, 0) != after.get(kind, 0)]
+            kinds = [
+                f"{kind} {before.get(kind, 0)} -> {after.get(kind, 0)}"
+                for kind in sorted({*before, *after})
+                if before.get(kind, 0) != after.get(kind, 0)
+            ]
             lines.append(f"{case}: {sum(before.values())} -> {sum(after.values())} operations: {', '.join(kinds)}")
     return lines
 
 
 def write(path: pathlib.Path, values: dict[str, dict]) -> None:
     """Writes a line for each case, or for each entry of a case with lists: changes of versions then read well."""
+
     def line(value) -> str:
         if any(isinstance(entry, list) for entry in value.values()):
             return "{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items()) + "}"
         return json.dumps(value)
+
     lines = [f"{json.dumps(case)}: {line(value)}" for case, value in values.items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -9,9 +9,15 @@ from official_bert.models.bi_encoder import BiEncoder
 from official_bert.training import ranking_losses
 
 SMALL = {
-    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-    "max_position_embeddings": 32, "initializer_range": 0.3, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
 
 
@@ -29,8 +35,9 @@ def make_batch(rows=6, texts=3):
     lengths = rng.integers(3, [8, 24, 24][:texts], (rows, texts))
     mask = (np.arange(24) < lengths[..., None]).astype(np.int32)
     return {
-        "input_ids": rng.integers(1, 50, mask.shape).astype(np.int32) * mask, "input_mask": mask,
-        "segment_ids": np.zeros_like(mask)
+        "input_ids": rng.integers(1, 50, mask.shape).astype(np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": np.zeros_like(mask),
     }
 
 
@@ -51,21 +58,27 @@ def gradients_of(model, batch, length=24, compiled=False):
             loss = total / weight
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], outputs["embedding"]
+
     if compiled is not None:
         run = tf.function(run, input_signature=[dict.fromkeys(batch, spec)], autograph=False, jit_compile=compiled)
     return run(batch)
 
 
-@pytest.mark.parametrize(("settings", "length", "compiled"), [
-    ({"texts_at_once": 5}, 24, False),
-    pytest.param({"cuts": True, "texts_at_once": 4}, None, False, marks=pytest.mark.slow),
-    pytest.param({"texts_at_once": 5}, 24, True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("settings", "length", "compiled"),
+    [
+        ({"texts_at_once": 5}, 24, False),
+        pytest.param({"cuts": True, "texts_at_once": 4}, None, False, marks=pytest.mark.slow),
+        pytest.param({"texts_at_once": 5}, 24, True, marks=pytest.mark.slow),
+    ],
+)
 def test_cached_gradients_are_those_of_the_whole_group(settings, length, compiled, monkeypatch):
     batch = make_batch()
     wanted = gradients_of(make_model(), batch, compiled=None)
     watched, watch = [], tf.GradientTape.watch
-    monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values:
-                        (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
+    monkeypatch.setattr(
+        tf.GradientTape, "watch", lambda tape, values: (watched.extend(tf.nest.flatten(values)), watch(tape, values))
+    )
     found = gradients_of(make_model(**settings), batch, length, compiled)
     # TensorFlow would warn of each integer that is watched.
     assert len(watched) > 10 and all(value.dtype.is_floating for value in watched)

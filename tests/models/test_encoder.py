@@ -13,8 +13,15 @@ from official_bert.models import checkpoints
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import Pretrainer
 
-SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=24, initializer_range=0.3)
+SMALL = ModelConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=24,
+    initializer_range=0.3,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +40,11 @@ def batch_of(golden):
 def features(length=12, rows=3, seed=1):
     rng = np.random.default_rng(seed)
     mask = (np.arange(length) < rng.integers(length // 2, length + 1, (rows, 1))).astype("int32")
-    return {"input_ids": rng.integers(0, 50, (rows, length)).astype("int32") * mask, "input_mask": mask,
-            "segment_ids": (np.arange(length) > 4).astype("int32") * mask}
+    return {
+        "input_ids": rng.integers(0, 50, (rows, length)).astype("int32") * mask,
+        "input_mask": mask,
+        "segment_ids": (np.arange(length) > 4).astype("int32") * mask,
+    }
 
 
 def test_every_output_is_that_of_the_2018_code(golden, golden_model):
@@ -59,7 +69,8 @@ def test_every_gradient_is_that_of_the_2018_code(golden, golden_model):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["masked_lm_ids"], outputs["mlm_logits"])
         weights = tf.cast(batch["masked_lm_weights"], tf.float32)
         loss = tf.reduce_sum(losses * weights) / (tf.reduce_sum(weights) + 1e-5) + tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(batch["next_sentence_labels"][:, 0], outputs["nsp_logits"]))
+            tf.nn.sparse_softmax_cross_entropy_with_logits(batch["next_sentence_labels"][:, 0], outputs["nsp_logits"])
+        )
     gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
     for name, gradient in zip(variables, gradients):
         got = tf.convert_to_tensor(gradient).numpy().reshape(wanted[name].shape)
@@ -98,8 +109,12 @@ def test_padding_changes_nothing_and_an_empty_row_is_finite():
     padded = {name: np.pad(value, [(0, 0), (0, 6)]) for name, value in inputs.items()}
     padded["input_ids"][:, 12:] = 7
     real = inputs["input_mask"].astype(bool)
-    np.testing.assert_allclose(encoder(padded)["sequence_output"].numpy()[:, :12][real],
-                               encoder(inputs)["sequence_output"].numpy()[real], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        encoder(padded)["sequence_output"].numpy()[:, :12][real],
+        encoder(inputs)["sequence_output"].numpy()[real],
+        rtol=1e-4,
+        atol=1e-5,
+    )
     empty = {name: np.zeros_like(value) for name, value in inputs.items()}
     assert np.isfinite(encoder(empty)["sequence_output"]).all()
 
@@ -113,15 +128,25 @@ def parameter_count(model: ModelConfig) -> int:
     return embeddings + model.num_hidden_layers * layer + heads
 
 
-@pytest.mark.parametrize(("name", "words", "count"), [("tiny", 30522, 4_433_468), ("mini", 30522, 11_267_900),
-                                                      ("small", 30522, 29_058_876), ("medium", 30522, 41_668_412),
-                                                      ("base", 30522, 110_106_428), ("large", 30522, 336_226_108),
-                                                      ("base_cased", 28996, 108_932_934),
-                                                      ("multilingual_cased", 119547, 178_566_653),
-                                                      ("chinese", 21128, 102_882_442)])
+@pytest.mark.parametrize(
+    ("name", "words", "count"),
+    [
+        ("tiny", 30522, 4_433_468),
+        ("mini", 30522, 11_267_900),
+        ("small", 30522, 29_058_876),
+        ("medium", 30522, 41_668_412),
+        ("base", 30522, 110_106_428),
+        ("large", 30522, 336_226_108),
+        ("base_cased", 28996, 108_932_934),
+        ("multilingual_cased", 119547, 178_566_653),
+        ("chinese", 21128, 102_882_442),
+    ],
+)
 def test_parameter_counts_of_the_published_sizes(root, name, words, count):
-    assert parameter_count(load_config(str(root / f"configs/model/{name}.yaml"),
-                                       count_entries=lambda _: words).model) == count
+    assert (
+        parameter_count(load_config(str(root / f"configs/model/{name}.yaml"), count_entries=lambda _: words).model)
+        == count
+    )
 
 
 @pytest.mark.parametrize("name", ["tiny", "mini", "small"])
@@ -131,9 +156,14 @@ def test_the_models_have_as_many_parameters_as_counted_by_hand(root, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "words", "sentences", "count"), [("base", 30522, True, 110_106_428),
-                                                                   ("large", 30522, True, 336_226_108),
-                                                                   ("modern_base", 50368, False, 149_655_232)])
+@pytest.mark.parametrize(
+    ("name", "words", "sentences", "count"),
+    [
+        ("base", 30522, True, 110_106_428),
+        ("large", 30522, True, 336_226_108),
+        ("modern_base", 50368, False, 149_655_232),
+    ],
+)
 def test_the_papers_models_have_their_parameters(root, name, words, sentences, count):
     config = load_config(str(root / f"configs/model/{name}.yaml"), count_entries=lambda _: words).model
     assert Pretrainer.make(config, {"next_sentence": sentences}).count_params() == count
@@ -169,8 +199,14 @@ np.savez(sys.argv[1] + "/outputs.npz", **{name: np.asarray(value) for name, valu
 @pytest.mark.slow
 def test_a_model_gives_the_same_on_another_keras_backend(tmp_path):
     _, wanted = save_small(tmp_path)
-    done = subprocess.run([sys.executable, "-c", OTHER_BACKEND, str(tmp_path)], check=False, capture_output=True,
-                          text=True, env={"KERAS_BACKEND": "jax", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_BACKEND, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"KERAS_BACKEND": "jax", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     for name, value in np.load(tmp_path / "outputs.npz").items():
         np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
@@ -193,8 +229,9 @@ def test_mixed_bfloat16_and_training_mode_run():
     assert np.isfinite(trained).all() and np.abs(trained - exact["mlm_logits"].numpy()).max() > 1e-3
 
 
-@pytest.mark.parametrize(("recompute", "compiled"), [
-    (True, False), pytest.param(True, True, marks=pytest.mark.slow), ("attention", False)])
+@pytest.mark.parametrize(
+    ("recompute", "compiled"), [(True, False), pytest.param(True, True, marks=pytest.mark.slow), ("attention", False)]
+)
 def test_recomputation_changes_no_gradient_of_a_step_with_dropout(recompute, compiled):
     inputs = {name: tf.constant(value) for name, value in features().items()}
     inputs["masked_lm_positions"] = tf.constant([[1, 2], [3, 1], [0, 2]])
@@ -233,16 +270,20 @@ def test_pruned_rows_are_the_same_in_a_graph_that_knows_no_shapes(small_config, 
     encoder = make_encoder(dataclasses.replace(small_config, num_hidden_layers=2))
     rng = np.random.default_rng(0)
     inputs = {
-        "input_ids": rng.integers(0, 3000, (2, 9)), "input_mask": np.ones((2, 9)), "segment_ids": np.zeros((2, 9)),
-        "output_positions": np.array([[1, 3, 8], [0, 2, 4]])
+        "input_ids": rng.integers(0, 3000, (2, 9)),
+        "input_mask": np.ones((2, 9)),
+        "segment_ids": np.zeros((2, 9)),
+        "output_positions": np.array([[1, 3, 8], [0, 2, 4]]),
     }
     if packed:
         inputs |= {"instance_ids": np.array([[1] * 5 + [2] * 4] * 2), "cls_positions": np.array([[0, 5]] * 2)}
     inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
-    graph = tf.function(encoder, input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in inputs}],
-                        autograph=False)
+    graph = tf.function(
+        encoder, input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in inputs}], autograph=False
+    )
     wanted, found = encoder(inputs), graph(inputs)
-    assert wanted["sequence_output"].shape == (2, 3, 16) and wanted["pooled_output"].shape == ((2, 2, 16) if packed else
-                                                                                               (2, 16))
+    assert wanted["sequence_output"].shape == (2, 3, 16) and wanted["pooled_output"].shape == (
+        (2, 2, 16) if packed else (2, 16)
+    )
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

@@ -21,9 +21,13 @@ CONFIGS = pathlib.Path(__file__).parent.parent.parent / "configs" / "model"
 SPREAD = 0.02 * 0.8796
 SMALL = ModelConfig(vocab_size=600, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
 HEADS = {
-    "pretrainer": (Pretrainer, {}), "classifier": (Classifier, {"num_classes": 300}), "choice": (ChoiceClassifier, {}),
-    "span": (SpanPredictor, {}), "tagger": (Tagger, {"num_tags": 9}), "crf": (CRFTagger, {"num_tags": 9}),
-    "features": (FeatureTagger, {"num_tags": 9, "feature_layers": 2, "lstm_size": 8})
+    "pretrainer": (Pretrainer, {}),
+    "classifier": (Classifier, {"num_classes": 300}),
+    "choice": (ChoiceClassifier, {}),
+    "span": (SpanPredictor, {}),
+    "tagger": (Tagger, {"num_tags": 9}),
+    "crf": (CRFTagger, {"num_tags": 9}),
+    "features": (FeatureTagger, {"num_tags": 9, "feature_layers": 2, "lstm_size": 8}),
 }
 
 
@@ -37,16 +41,17 @@ def random_rows(values):
     """Returns the rows [rows,width] of the weights that are not constant at first, by name."""
     return {
         name: value.reshape(-1, value.shape[-1])
-        for name, value in values.items() if value.ndim > 1 and np.ptp(value) > 0
+        for name, value in values.items()
+        if value.ndim > 1 and np.ptp(value) > 0
     }
 
 
 def check(values):
     """No two rows are equal, within a table or between two; the spread is that of the truncated normal."""
     rows = random_rows(values)
-    assert {"embeddings/word_embeddings",
-            "embeddings/position_embeddings"} <= {name.removeprefix("encoder/")
-                                                  for name in rows}
+    assert {"embeddings/word_embeddings", "embeddings/position_embeddings"} <= {
+        name.removeprefix("encoder/") for name in rows
+    }
     by_width = {}
     for name, table in rows.items():
         if "lstm" not in name:
@@ -60,8 +65,10 @@ def check(values):
         assert len(np.unique(starts.view("u8,u8"))) == len(starts)
 
 
-@pytest.mark.parametrize("size", ["tiny", *(
-    pytest.param(size, marks=pytest.mark.slow) for size in ("mini", "small", "medium", "base", "large"))])
+@pytest.mark.parametrize(
+    "size",
+    ["tiny", *(pytest.param(size, marks=pytest.mark.slow) for size in ("mini", "small", "medium", "base", "large"))],
+)
 def test_no_two_rows_of_a_published_size_are_equal(size):
     check(drawn(Pretrainer.make(load_config(str(CONFIGS / f"{size}.yaml")).model)))
 
@@ -105,13 +112,14 @@ def test_replicas_begin_with_the_same_weights_as_one_device():
 
 def first_layer(values, ids, left_to_right=False):
     """The weights of the first layer's attention in NumPy, after the paper: ids [S] -> [N,S,S]."""
-    rows = values["embeddings/word_embeddings"][ids] + values["embeddings/position_embeddings"][:len(ids)]
+    rows = values["embeddings/word_embeddings"][ids] + values["embeddings/position_embeddings"][: len(ids)]
     rows = rows + values["embeddings/token_type_embeddings"][0]
     rows = (rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
     if "embeddings/projection/kernel" in values:
         rows = rows @ values["embeddings/projection/kernel"]
-    query, key = (np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"])
-                  for name in ("query", "key"))
+    query, key = (
+        np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"]) for name in ("query", "key")
+    )
     scores = np.einsum("nqh,nsh->nqs", query, key) / np.sqrt(query.shape[-1])
     if left_to_right:
         scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
@@ -119,24 +127,36 @@ def first_layer(values, ids, left_to_right=False):
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize(("change", "shifts", "least"), [
-    ({}, (1, -1), 0.7),
-    ({"num_attention_heads": 6}, (1, -1, 2, -2), 0.7),
-    ({"num_hidden_layers": 2, "layer_groups": 1}, (1, -1), 0.7),  # ALBERT's layers
-    ({"attention": "left_to_right"}, (-1, -2), 0.7),
-    ({"hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 512}, (1, -1, 2, -2), 0.7),
-    ({"max_position_embeddings": 512}, (1, -1), 0.2),  # more positions than directions; by chance 0.02
-    ({"max_position_embeddings": 1}, (), 1.0)])
+@pytest.mark.parametrize(
+    ("change", "shifts", "least"),
+    [
+        ({}, (1, -1), 0.7),
+        ({"num_attention_heads": 6}, (1, -1, 2, -2), 0.7),
+        ({"num_hidden_layers": 2, "layer_groups": 1}, (1, -1), 0.7),  # ALBERT's layers
+        ({"attention": "left_to_right"}, (-1, -2), 0.7),
+        ({"hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 512}, (1, -1, 2, -2), 0.7),
+        ({"max_position_embeddings": 512}, (1, -1), 0.2),  # more positions than directions; by chance 0.02
+        ({"max_position_embeddings": 1}, (), 1.0),
+    ],
+)
 def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
-    size = {"hidden_size": 192, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64
-            } | change
+    size = {
+        "hidden_size": 192,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 64,
+    } | change
     model = Pretrainer.make(dataclasses.replace(SMALL, **size))
     before = drawn(model)
     begin_with_neighbours(model, 1)
     values = {name: np.array(variable) for name, variable in weights_by_name(model).items()}
     changed = {name for name in values if not np.array_equal(values[name], before[name])}
-    assert changed == {"embeddings/position_embeddings", "layer_0/attention/query/kernel",
-                       "layer_0/attention/key/kernel", "masked_lm/transform/kernel"}
+    assert changed == {
+        "embeddings/position_embeddings",
+        "layer_0/attention/query/kernel",
+        "layer_0/attention/key/kernel",
+        "masked_lm/transform/kernel",
+    }
     untouched = values["layer_0/attention/query/kernel"][:, 4:]
     np.testing.assert_array_equal(untouched, before["layer_0/attention/query/kernel"][:, 4:])
     ids = np.random.default_rng(0).integers(5, 600, size=min(48, model.encoder.settings["max_position_embeddings"]))
@@ -146,24 +166,28 @@ def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
     np.testing.assert_array_equal(values["masked_lm/transform/kernel"], np.eye(size["hidden_size"]))
     np.testing.assert_allclose(values["embeddings/position_embeddings"].std(), 0.02, rtol=0.1)
     begin_with_neighbours(model, 1)
-    np.testing.assert_array_equal(np.array(model.encoder.embeddings.position_embeddings),
-                                  values["embeddings/position_embeddings"])
+    np.testing.assert_array_equal(
+        np.array(model.encoder.embeddings.position_embeddings), values["embeddings/position_embeddings"]
+    )
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled", "separate"])
 @pytest.mark.parametrize("change", [{}, {"embedding_size": 96}])
 def test_a_model_that_tells_replaced_tokens_and_its_generator_look_at_neighbours(sharing, change):
-    config = dataclasses.replace(SMALL, hidden_size=192, num_attention_heads=3, num_hidden_layers=1,
-                                 max_position_embeddings=64, **change)
-    model = ReplacedTokenPretrainer.make(config, {"generator": encoder_settings(generator_config(config, 1 / 3, 1.0)),
-                                                  "embedding_sharing": sharing})
+    config = dataclasses.replace(
+        SMALL, hidden_size=192, num_attention_heads=3, num_hidden_layers=1, max_position_embeddings=64, **change
+    )
+    model = ReplacedTokenPretrainer.make(
+        config, {"generator": encoder_settings(generator_config(config, 1 / 3, 1.0)), "embedding_sharing": sharing}
+    )
     before = drawn(model)
     begin_with_neighbours(model, 1)
     values = {name: np.array(variable) for name, variable in weights_by_name(model).items()}
     ids = np.random.default_rng(0).integers(5, 600, size=48)
     own = {
         name.removeprefix("generator/encoder/"): value
-        for name, value in values.items() if name.startswith("generator/encoder/")
+        for name, value in values.items()
+        if name.startswith("generator/encoder/")
     }
     lent = {name: value for name, value in own.items() if "projection" not in name}
     for part, shifts in ((lent | values, (1, -1, 2)), (values | own, (1,))):  # a part without tables reads the other's

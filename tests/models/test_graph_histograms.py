@@ -55,6 +55,7 @@ def test_live_operations_are_those_on_which_results_depend_in_called_functions_t
     def outer(x):
         tf.cos(x)
         return inner(inner(x))
+
     graph = tf.function(outer, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
     operations = graph_histograms.live_operations(graph)
     assert operations["Exp"] == operations["AddV2"] == 2 and not {"Cos", "Sin"} & operations.keys()

@@ -1,5 +1,4 @@
-"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy.
-"""
+"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy."""
 
 import keras
 import numpy as np
@@ -10,18 +9,30 @@ from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import weights_by_name
 
-SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=24, initializer_range=0.3)
-MAKERS = {"classifier": lambda **more: Classifier.make(SMALL, {"num_classes": 3}, **more),
-          "choice": lambda **more: ChoiceClassifier.make(SMALL, **more),
-          "tagger": lambda **more: Tagger.make(SMALL, {"num_tags": 5}, **more),
-          "embeddings": lambda **more: BiEncoder.make(SMALL, **more),
-         "embeddings of [CLS]": lambda **more: BiEncoder.make(SMALL, {"pooling": "cls"}, **more),
-         "span": lambda **more: SpanPredictor.make(SMALL, **more)}
+SMALL = ModelConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=24,
+    initializer_range=0.3,
+)
+MAKERS = {
+    "classifier": lambda **more: Classifier.make(SMALL, {"num_classes": 3}, **more),
+    "choice": lambda **more: ChoiceClassifier.make(SMALL, **more),
+    "tagger": lambda **more: Tagger.make(SMALL, {"num_tags": 5}, **more),
+    "embeddings": lambda **more: BiEncoder.make(SMALL, **more),
+    "embeddings of [CLS]": lambda **more: BiEncoder.make(SMALL, {"pooling": "cls"}, **more),
+    "span": lambda **more: SpanPredictor.make(SMALL, **more),
+}
 RNG = np.random.default_rng(0)
 MASK = (np.arange(9) < np.array([[9], [6], [4], [7]])).astype("int32")
-ROWS = {"input_ids": RNG.integers(1, 50, (4, 9)).astype("int32") * MASK, "input_mask": MASK,
-        "segment_ids": (np.arange(9) > 3).astype("int32") * MASK}
+ROWS = {
+    "input_ids": RNG.integers(1, 50, (4, 9)).astype("int32") * MASK,
+    "input_mask": MASK,
+    "segment_ids": (np.arange(9) > 3).astype("int32") * MASK,
+}
 CHOICES = {name: value.reshape(2, 2, 9) for name, value in ROWS.items()}
 
 

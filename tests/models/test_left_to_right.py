@@ -1,5 +1,4 @@
-"""An encoder that attends from left to right, and BiLSTMs on top of an encoder, against hand-worked values and NumPy.
-"""
+"""An encoder that attends from left to right, and BiLSTMs on top of an encoder, against hand-worked values and NumPy."""
 
 import dataclasses
 
@@ -14,12 +13,23 @@ from official_bert.models.bi_encoder import text_vectors
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import make_encoder, weights_by_name
 
-SMALL = ModelConfig(vocab_size=50, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=12, initializer_range=0.3, attention="left_to_right")
+SMALL = ModelConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+    initializer_range=0.3,
+    attention="left_to_right",
+)
 WITH_BILSTM = dataclasses.replace(SMALL, bilstm_layers=2)
 MASK = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]], "int32")
-ROWS = {"input_ids": np.random.default_rng(0).integers(1, 50, MASK.shape).astype("int32") * MASK, "input_mask": MASK,
-        "segment_ids": MASK * 0}
+ROWS = {
+    "input_ids": np.random.default_rng(0).integers(1, 50, MASK.shape).astype("int32") * MASK,
+    "input_mask": MASK,
+    "segment_ids": MASK * 0,
+}
 
 
 def test_a_row_sees_itself_and_the_real_rows_before_it():
@@ -28,7 +38,8 @@ def test_a_row_sees_itself_and_the_real_rows_before_it():
     np.testing.assert_array_equal(mask[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]], bool))
     packed = make_attention_mask(np.array([[1, 1, 1, 1]]), np.array([[0, 0, 1, 1]]), left_to_right=True)
     np.testing.assert_array_equal(
-        np.asarray(packed)[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]], bool))
+        np.asarray(packed)[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]], bool)
+    )
 
 
 @pytest.mark.parametrize("place", range(7))
@@ -64,8 +75,10 @@ def test_the_pooled_row_is_that_of_the_last_real_token():
 
 def lstm_in_numpy(x, kernel, recurrent, bias):
     """x [S,D] -> states [S,H]: the equations of an LSTM, gates in the order input, forget, candidate, output."""
+
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))
+
     state = cell = np.zeros(recurrent.shape[0])
     states = []
     for row in x:
@@ -77,8 +90,10 @@ def lstm_in_numpy(x, kernel, recurrent, bias):
 
 
 def bilstm_in_numpy(bilstm, x):
-    forward, backward = (lstm_in_numpy(part, *(variable.numpy() for variable in layer.weights)) for part, layer in (
-        (x, bilstm.forward_layer), (x[::-1], bilstm.backward_layer)))
+    forward, backward = (
+        lstm_in_numpy(part, *(variable.numpy() for variable in layer.weights))
+        for part, layer in ((x, bilstm.forward_layer), (x[::-1], bilstm.backward_layer))
+    )
     return np.concatenate([forward, backward[::-1]], axis=1)
 
 
@@ -117,8 +132,8 @@ def test_both_come_back_from_a_keras_file_and_run_recomputed_and_in_bfloat16(tmp
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(
-            ValueError,
-            match=r"config.model.attention: expected one of \['bidirectional', 'left_to_right'\], got 'right'"):
+        ValueError, match=r"config.model.attention: expected one of \['bidirectional', 'left_to_right'\], got 'right'"
+    ):
         load_config(None, overrides=["model.attention=right"])
     with pytest.raises(ValueError, match="model.bilstm_layers: expected at least 0, and an even hidden_size"):
         load_config(None, overrides=["model.bilstm_layers=1", "model.hidden_size=9", "model.num_attention_heads=3"])

@@ -21,26 +21,39 @@ def model():
 
 
 def test_parts_are_named_one_by_one_or_in_ranges():
-    for given, wanted in (("embeddings, layers 0-1", {"embeddings", "layer_0",
-                                                      "layer_1"}), (("layer 2", "pooler"), {"layer_2", "pooler"}),
-                          ("encoder", {"embeddings", "layer_0", "layer_1", "layer_2",
-                                       "pooler"}), ("", set()), ((), set())):
+    for given, wanted in (
+        ("embeddings, layers 0-1", {"embeddings", "layer_0", "layer_1"}),
+        (("layer 2", "pooler"), {"layer_2", "pooler"}),
+        ("encoder", {"embeddings", "layer_0", "layer_1", "layer_2", "pooler"}),
+        ("", set()),
+        ((), set()),
+    ):
         assert parts.frozen_parts(given, 3) == wanted
-    for wrong, said in (("layers 0-3", "layers 0-3: expected layers from 0 to 2"),
-                        ("layers 2-1", "the last one not before the first"),
-                        ("embedings",
-                         r"expected embeddings, layers 0-2 \(or any of them\), pooler, encoder, got 'embedings'"),
-                        ("layers", "got 'layers'")):
+    for wrong, said in (
+        ("layers 0-3", "layers 0-3: expected layers from 0 to 2"),
+        ("layers 2-1", "the last one not before the first"),
+        ("embedings", r"expected embeddings, layers 0-2 \(or any of them\), pooler, encoder, got 'embedings'"),
+        ("layers", "got 'layers'"),
+    ):
         with pytest.raises(ValueError, match=f"config.training.freeze: .*{said}"):
             parts.frozen_parts(wrong, 3)
 
 
 def test_a_layer_learns_at_a_share_of_the_rate_of_the_one_above_it(model):
     factors = dict(
-        zip((name for name, weight in weights_by_name(model).items() if weight.trainable),
-            parts.rate_factors(model, 0.5, 10.0)))
-    wanted = {"embeddings/word_embeddings": 0.125, "layer_0/attention/query/kernel": 0.25, "layer_1/output/bias": 0.5,
-              "layer_2/intermediate/kernel": 1.0, "pooler/kernel": 1.0, "classifier/output_weights": 10.0}
+        zip(
+            (name for name, weight in weights_by_name(model).items() if weight.trainable),
+            parts.rate_factors(model, 0.5, 10.0),
+        )
+    )
+    wanted = {
+        "embeddings/word_embeddings": 0.125,
+        "layer_0/attention/query/kernel": 0.25,
+        "layer_1/output/bias": 0.5,
+        "layer_2/intermediate/kernel": 1.0,
+        "pooler/kernel": 1.0,
+        "classifier/output_weights": 10.0,
+    }
     assert {name: factors[name] for name in wanted} == wanted
     assert set(parts.rate_factors(model, 1.0, 1.0)) == {1.0}
     with pytest.raises(ValueError, match="head_rate: expected 1.0 for a model without a head, got 2.0"):
@@ -68,15 +81,18 @@ def test_a_frozen_encoder_has_neither_layers_made_anew_nor_a_decay():
     classifier = Classifier.make(THREE_LAYERS)
     parts.freeze(classifier, "embeddings, layers 0-1")
     assert len(parts.first_values(classifier, 1)) == 18  # 16 of a layer, 2 of the pooler
-    for model, frozen, count, layer in ((tagger, "encoder", 1, "layer_2"), (classifier, "embeddings, layers 0-1", 2,
-                                                                            "layer_1")):
+    for model, frozen, count, layer in (
+        (tagger, "encoder", 1, "layer_2"),
+        (classifier, "embeddings, layers 0-1", 2, "layer_1"),
+    ):
         parts.check_parts(frozen, 0, 1.0, 3)
         with pytest.raises(
-                ValueError,
-                match=rf"reinitialize_layers: {layer} would be reinitialized and frozen \(.*options\.features\)"):
+            ValueError, match=rf"reinitialize_layers: {layer} would be reinitialized and frozen \(.*options\.features\)"
+        ):
             parts.check_parts(frozen, count, 1.0, 3)
-        with pytest.raises(ValueError,
-                           match=r"optimizer\.layer_decay: expected 1\.0, .* frozen \(.*options\.features\), got 0\.5"):
+        with pytest.raises(
+            ValueError, match=r"optimizer\.layer_decay: expected 1\.0, .* frozen \(.*options\.features\), got 0\.5"
+        ):
             parts.check_parts(frozen, 0, 0.5, 3)
         assert set(parts.rate_factors(model, 1.0, 3.0)) == ({3.0} if model is tagger else {1.0, 3.0})
 

@@ -21,24 +21,44 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config, replace_tokens
 from official_bert.tasks.loading import load_task
 
-TINY = ModelConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
-                   embedding_size=12, max_position_embeddings=16, initializer_range=0.3, hidden_act="gelu_erf",
-                   pooler_act="gelu_erf", masked_lm_act="gelu_erf", hidden_dropout_prob=0.0,
-                   attention_probs_dropout_prob=0.0)
+TINY = ModelConfig(
+    vocab_size=40,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    embedding_size=12,
+    max_position_embeddings=16,
+    initializer_range=0.3,
+    hidden_act="gelu_erf",
+    pooler_act="gelu_erf",
+    masked_lm_act="gelu_erf",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 SMALLER = generator_config(TINY, 0.5, 0.5)
-SHARING = ("disentangled", pytest.param("shared",
-                                        marks=pytest.mark.slow), pytest.param("separate", marks=pytest.mark.slow))
-BATCH = {"input_ids": [[2, 4, 8, 4, 9, 3, 0, 0], [2, 7, 4, 4, 11, 12, 13, 3]],
-         "input_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], "segment_ids": [[0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]],
-         "masked_lm_positions": [[1, 3, 3, 4], [2, 3, 5, 0]], "masked_lm_ids": [[7, 6, 6, 9], [10, 8, 12, 0]],
-         "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]], "sample_keys": [[5, 6], [7, 8]]}
+SHARING = (
+    "disentangled",
+    pytest.param("shared", marks=pytest.mark.slow),
+    pytest.param("separate", marks=pytest.mark.slow),
+)
+BATCH = {
+    "input_ids": [[2, 4, 8, 4, 9, 3, 0, 0], [2, 7, 4, 4, 11, 12, 13, 3]],
+    "input_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8],
+    "segment_ids": [[0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]],
+    "masked_lm_positions": [[1, 3, 3, 4], [2, 3, 5, 0]],
+    "masked_lm_ids": [[7, 6, 6, 9], [10, 8, 12, 0]],
+    "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]],
+    "sample_keys": [[5, 6], [7, 8]],
+}
 ROWS = {name: np.array(value, "float32" if "weights" in name else "int32") for name, value in BATCH.items()}
 
 
 @pytest.fixture(scope="module", params=SHARING)
 def pretrainer(request):
-    model = ReplacedTokenPretrainer.make(TINY,
-                                         {"generator": dataclasses.asdict(SMALLER), "embedding_sharing": request.param})
+    model = ReplacedTokenPretrainer.make(
+        TINY, {"generator": dataclasses.asdict(SMALLER), "embedding_sharing": request.param}
+    )
     draw_first_weights(model, 3)
     for name, weight in weights_by_name(model).items():
         if name.endswith("_difference"):
@@ -77,7 +97,8 @@ def test_draws_have_the_distribution_of_the_softmax_and_are_a_function_of_the_ro
     np.testing.assert_array_equal(draw_words(logits, keys[41:42])[0], drawn[41])
     noise = np.array(gumbel_noise(keys, 2, 9))
     assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02) and noise.var() == pytest.approx(
-        np.pi**2 / 6, rel=0.03)
+        np.pi**2 / 6, rel=0.03
+    )
     assert np.isfinite(noise).all() and len(np.unique(noise)) > 0.99 * noise.size
 
 
@@ -103,9 +124,16 @@ def test_both_models_are_those_of_their_own_folders(pretrainer):
 
 def run_of(model):
     """The configuration of a run with such a model."""
-    return Config(task="pretraining", model=TINY, options={
-        "objective": "replaced_tokens", "generator_width": 0.5, "generator_layers": 0.5,
-        "embedding_sharing": model.settings["embedding_sharing"]})
+    return Config(
+        task="pretraining",
+        model=TINY,
+        options={
+            "objective": "replaced_tokens",
+            "generator_width": 0.5,
+            "generator_layers": 0.5,
+            "embedding_sharing": model.settings["embedding_sharing"],
+        },
+    )
 
 
 def test_they_are_put_together_again_and_a_discriminator_alone_lends_its_tables(pretrainer):
@@ -117,8 +145,9 @@ def test_they_are_put_together_again_and_a_discriminator_alone_lends_its_tables(
         np.testing.assert_allclose(again.weights[name], stored.weights[name], atol=1e-6, err_msg=name)
     alone = generators.put_together(dataclasses.replace(apart, generator=None), names)
     if pretrainer.settings["embedding_sharing"] == "disentangled":
-        np.testing.assert_array_equal(alone.weights["generator/encoder/embeddings/word_embeddings"],
-                                      apart.weights["embeddings/word_embeddings"])
+        np.testing.assert_array_equal(
+            alone.weights["generator/encoder/embeddings/word_embeddings"], apart.weights["embeddings/word_embeddings"]
+        )
         assert not alone.weights["embeddings/word_embeddings_difference"].any()
 
 
@@ -132,21 +161,26 @@ def test_gradients_reach_the_tables_as_the_sharing_says(pretrainer):
         touched[loss] = {name for name, gradient in zip(named, gradients) if gradient is not None}
     lender = "generator/encoder/embeddings/word_embeddings"
     own, of_words = {
-        "shared": ("embeddings/word_embeddings",) * 2, "separate": ("embeddings/word_embeddings", lender),
-        "disentangled": ("embeddings/word_embeddings_difference", lender)
+        "shared": ("embeddings/word_embeddings",) * 2,
+        "separate": ("embeddings/word_embeddings", lender),
+        "disentangled": ("embeddings/word_embeddings_difference", lender),
     }[pretrainer.settings["embedding_sharing"]]
     assert touched == {"mlm_logits": {of_words}, "replaced_logits": {own}}  # guesses let no gradient through
 
 
-@pytest.mark.parametrize(("model", "width", "layers", "sizes"), [
-    # hidden size, layers, heads, feed-forward network, width of the tables: the paper's small, base and large, and
-    # DeBERTa v3's.
-    ((256, 12, 4, 1024, 128), 0.25, 1.0, (64, 12, 1, 256, 128)),
-    ((768, 12, 12, 3072, 0), 1 / 3, 1.0, (256, 12, 4, 1024, 768)),
-    ((1024, 24, 16, 4096, 0), 0.25, 1.0, (256, 24, 4, 1024, 1024)),
-    ((768, 12, 12, 3072, 0), 1.0, 0.5, (768, 6, 12, 3072, 0)), ((192, 4, 3, 768, 0), 0.25, 0.1, (48, 1, 1, 192, 192)),
-    ((256, 4, 4, 1024, 64), 0.25, 1.0, (64, 4, 1, 256, 0))
-])
+@pytest.mark.parametrize(
+    ("model", "width", "layers", "sizes"),
+    [
+        # hidden size, layers, heads, feed-forward network, width of the tables: the paper's small, base and large, and
+        # DeBERTa v3's.
+        ((256, 12, 4, 1024, 128), 0.25, 1.0, (64, 12, 1, 256, 128)),
+        ((768, 12, 12, 3072, 0), 1 / 3, 1.0, (256, 12, 4, 1024, 768)),
+        ((1024, 24, 16, 4096, 0), 0.25, 1.0, (256, 24, 4, 1024, 1024)),
+        ((768, 12, 12, 3072, 0), 1.0, 0.5, (768, 6, 12, 3072, 0)),
+        ((192, 4, 3, 768, 0), 0.25, 0.1, (48, 1, 1, 192, 192)),
+        ((256, 4, 4, 1024, 64), 0.25, 1.0, (64, 4, 1, 256, 0)),
+    ],
+)
 def test_generators_are_as_large_as_those_of_the_papers(model, width, layers, sizes):
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "embedding_size")
     found = generator_config(ModelConfig(**dict(zip(names, model))), width, layers)
@@ -155,21 +189,32 @@ def test_generators_are_as_large_as_those_of_the_papers(model, width, layers, si
 
 def test_losses_are_those_that_hugging_face_recorded():
     family = pathlib.Path(__file__).parents[1] / "golden" / "family"
-    folders = (family / "electra_discriminator" / "ElectraForPreTraining",
-               family / "electra_generator" / "ElectraForMaskedLM")
+    folders = (
+        family / "electra_discriminator" / "ElectraForPreTraining",
+        family / "electra_generator" / "ElectraForMaskedLM",
+    )
     (told, wanted), (words, of_words) = (
-        (np.load(folder / "expected.npz"), np.load(folder / "gradients.npz")) for folder in folders)
+        (np.load(folder / "expected.npz"), np.load(folder / "gradients.npz")) for folder in folders
+    )
     predicted = of_words["label.labels"] != -100
     task = load_task(make_config(options={"objective": "replaced_tokens"}))
-    outputs = {"mlm_logits": tf.constant(words["out.logits"]), "replaced_logits": tf.constant(told["out.logits"]),
-               "replaced": tf.constant(wanted["label.labels"], tf.int32)}
-    batch = {"input_mask": tf.constant(told["in.attention_mask"], tf.int32), "example_weights": tf.ones(len(predicted)),
-             "masked_lm_ids": tf.constant(np.where(predicted, of_words["label.labels"], 0), tf.int32),
-             "masked_lm_weights": tf.constant(predicted, tf.float32)}
+    outputs = {
+        "mlm_logits": tf.constant(words["out.logits"]),
+        "replaced_logits": tf.constant(told["out.logits"]),
+        "replaced": tf.constant(wanted["label.labels"], tf.int32),
+    }
+    batch = {
+        "input_mask": tf.constant(told["in.attention_mask"], tf.int32),
+        "example_weights": tf.ones(len(predicted)),
+        "masked_lm_ids": tf.constant(np.where(predicted, of_words["label.labels"], 0), tf.int32),
+        "masked_lm_weights": tf.constant(predicted, tf.float32),
+    }
     found = {name: float(loss / weight) for name, (loss, weight) in task.losses(outputs, batch).items()}
     assert found == pytest.approx({"mlm": float(of_words["loss"]), "replaced": 50 * float(wanted["loss"])}, rel=1e-5)
     assert {name: float(value) for name, value in task.loss_weights(batch).items()} == {
-        "mlm": predicted.sum(), "replaced": told["in.attention_mask"].sum()}
+        "mlm": predicted.sum(),
+        "replaced": told["in.attention_mask"].sum(),
+    }
     called, real = told["out.logits"] > 0, told["in.attention_mask"] == 1
     replaced = wanted["label.labels"] == 1
     counted = {name: float(part / weight) for name, (part, weight) in task.counters(outputs, batch).items()}

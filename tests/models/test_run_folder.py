@@ -16,8 +16,9 @@ from official_bert.models import checkpoints, run_folder
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks import loading
 
-CONFIG = Config(task="pretraining", model=ModelConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1,
-                                                      num_attention_heads=1))
+CONFIG = Config(
+    task="pretraining", model=ModelConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+)
 
 
 @pytest.fixture(params=["here", "elsewhere"])
@@ -38,15 +39,19 @@ def touch(path, text=""):
 def test_a_run_is_found_from_each_of_its_places(run):
     places = (run.path, f"{run.path}/", run.checkpoint(5), run.best.path, run.best.checkpoint(5))
     assert {RunFolder.holding(place) for place in places} == {run}
-    assert RunFolder.holding("") is RunFolder.holding(f"{run.path}-2") is RunFolder.holding(
-        f"{run.path}/model.keras") is None
+    assert (
+        RunFolder.holding("")
+        is RunFolder.holding(f"{run.path}-2")
+        is RunFolder.holding(f"{run.path}/model.keras")
+        is None
+    )
     assert not RunFolder("").has_begun and RunFolder("").checkpoints() == [] and RunFolder("").origin == {}
 
 
 def test_what_is_no_run_is_refused_in_one_way(run, tmp_path):
     with pytest.raises(
-            ValueError,
-            match=f"{tmp_path}: expected the output folder of a training run, got none: config.yaml is missing"):
+        ValueError, match=f"{tmp_path}: expected the output folder of a training run, got none: config.yaml is missing"
+    ):
         RunFolder.require(str(tmp_path))
     assert RunFolder.require(run.best.path) == run
 
@@ -54,8 +59,9 @@ def test_what_is_no_run_is_refused_in_one_way(run, tmp_path):
 def test_half_a_run_is_refused_in_one_way_by_all_who_want_its_weights(tmp_path):
     half = RunFolder(str(tmp_path))
     half.write_config(Config())
-    told = (f"{tmp_path}: expected the output folder of a training run, got one without weights: no checkpoint found "
-            f"there")
+    told = (
+        f"{tmp_path}: expected the output folder of a training run, got one without weights: no checkpoint found there"
+    )
     for use in (checkpoints.trained_weights, lambda run: loading.restore_model(run.path)):
         with pytest.raises(ValueError, match=told):
             use(half)
@@ -85,7 +91,11 @@ def test_what_was_tuned_is_that_of_the_step_or_of_the_last_one_before_it(run):
     for step in (5, 10):
         run_folder.write_tuned({"threshold": step}, run.checkpoint(step))
     assert [run_folder.tuned_for(run.checkpoint(step)) for step in (4, 5, 7, 12)] == [
-        {}, {"threshold": 5}, {"threshold": 5}, {"threshold": 10}]
+        {},
+        {"threshold": 5},
+        {"threshold": 5},
+        {"threshold": 10},
+    ]
     said = []
     run.forget_tuned(said.append)
     run.forget_tuned(said.append)
@@ -125,7 +135,7 @@ def test_logs_are_read_past_their_broken_lines(run):
     assert run.last_followed()["step"] == 3 and run.last_followed()["loss"] != run.last_followed()["loss"]
 
 
-@pytest.mark.parametrize("name", ["ckpt-7", "model.ckpt-7", "größe-7", "it's \"a\"-7"])
+@pytest.mark.parametrize("name", ["ckpt-7", "model.ckpt-7", "größe-7", 'it\'s "a"-7'])
 def test_the_state_file_is_read_as_tensorflow_reads_it(tmp_path, name):
     prefix = tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / name))
     tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / "other-9"))
@@ -137,8 +147,10 @@ def test_the_state_file_is_read_as_tensorflow_reads_it(tmp_path, name):
 
 
 def test_a_run_is_known_without_tensorflow():
-    code = ("import sys; from official_bert.models.run_folder import RunFolder; print({'tensorflow', 'keras'} & "
-            "sys.modules.keys() or '')")
+    code = (
+        "import sys; from official_bert.models.run_folder import RunFolder; print({'tensorflow', 'keras'} & "
+        "sys.modules.keys() or '')"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
@@ -147,11 +159,19 @@ def test_a_moved_folder_of_2018_gives_its_checkpoint_without_errors_of_tensorflo
     """Its state file has the whole paths of the place where it was written."""
     tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / "model.ckpt-20"))
     tf.train.Checkpoint(v=tf.Variable(1)).write(str(tmp_path / "model.ckpt-30"))
-    lines = [f'{name}: "/home/somebody/gone/model.ckpt-{step}"\n' for name, step in (
-        ("model_checkpoint_path", 30), ("all_model_checkpoint_paths", 20), ("all_model_checkpoint_paths", 30))]
+    lines = [
+        f'{name}: "/home/somebody/gone/model.ckpt-{step}"\n'
+        for name, step in (
+            ("model_checkpoint_path", 30),
+            ("all_model_checkpoint_paths", 20),
+            ("all_model_checkpoint_paths", 30),
+        )
+    ]
     (tmp_path / "checkpoint").write_text("".join(lines))
-    code = ("import sys; from official_bert.models.interchange import formats\n"
-            f"assert formats.find_prefix({str(tmp_path)!r}).endswith('model.ckpt-30')")
+    code = (
+        "import sys; from official_bert.models.interchange import formats\n"
+        f"assert formats.find_prefix({str(tmp_path)!r}).endswith('model.ckpt-30')"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "ERROR" not in done.stderr and "gone" not in done.stderr, done.stderr
 
@@ -161,13 +181,17 @@ def test_evaluations_on_other_data_have_names_of_their_own(tmp_path):
     assert run.name_of_evaluation("a/dev.csv.gz", "one") == ""  # the first one of a folder without results
     run.write_results({"f1": 0.5}, digest="one")
     assert run.name_of_evaluation("elsewhere/moved.csv", "one") == "" and run.name_of_evaluation("train.csv", "") == ""
-    assert run.name_of_evaluation("b/dev.csv.gz", "two") == "dev" and run.name_of_evaluation("dev.v2.csv",
-                                                                                             "two") == "dev.v2"
+    assert (
+        run.name_of_evaluation("b/dev.csv.gz", "two") == "dev"
+        and run.name_of_evaluation("dev.v2.csv", "two") == "dev.v2"
+    )
     run.write_results({"f1": 0.25}, "dev", "two")
     assert (tmp_path / "eval_results.txt").read_text() == "f1 = 0.5\n" and (
-        tmp_path / "eval_results.dev.txt").read_text() == "f1 = 0.25\n"
+        tmp_path / "eval_results.dev.txt"
+    ).read_text() == "f1 = 0.25\n"
     assert run.name_of_evaluation("c/dev.csv", "two") == "dev"
     with pytest.raises(
-            ValueError,
-            match=r"--eval_file=c/dev\.csv: .*eval_results\.dev\.txt has the results of another file of this name"):
+        ValueError,
+        match=r"--eval_file=c/dev\.csv: .*eval_results\.dev\.txt has the results of another file of this name",
+    ):
         run.name_of_evaluation("c/dev.csv", "three")

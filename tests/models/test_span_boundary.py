@@ -20,8 +20,10 @@ def test_neighbours_are_one_span():
     positions = np.array([[2, 3, 4, 7, 9, 10, 0], [1, 2, 0, 0, 0, 0, 0]])
     weights = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0, 0]], "float32")
     begin, end, place = (np.array(part).tolist() for part in places_in_spans(positions, weights))
-    assert begin == [[2, 2, 2, 7, 9, 9, 0], [1, 1, 0, 0, 0, 0, 0]] and end == [[4, 4, 4, 7, 10, 10, 0],
-                                                                               [2, 2, 0, 0, 0, 0, 0]]
+    assert begin == [[2, 2, 2, 7, 9, 9, 0], [1, 1, 0, 0, 0, 0, 0]] and end == [
+        [4, 4, 4, 7, 10, 10, 0],
+        [2, 2, 0, 0, 0, 0, 0],
+    ]
     assert place == [[0, 1, 2, 0, 0, 1, 0], [0, 1, 0, 0, 0, 0, 0]]
 
 
@@ -30,7 +32,7 @@ def normalized(rows, gamma, beta, epsilon=1e-12):
 
 
 def gelu(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 @pytest.mark.parametrize("embedding_size", [12, pytest.param(0, marks=pytest.mark.slow)])
@@ -44,18 +46,27 @@ def test_words_are_predicted_from_the_rows_beside_their_span(small_config, embed
     w = {name.removeprefix("boundary/"): weight.numpy() for name, weight in named.items()}
     rng = np.random.default_rng(0)
     batch = {
-        "input_ids": rng.integers(5, 50, (2, 12)), "input_mask": np.ones((2, 12), int), "segment_ids": np.zeros(
-            (2, 12), int), "masked_lm_positions": np.array([[3, 4, 8], [1, 11, 0]]),
-        "masked_lm_weights": np.array([[1, 1, 1], [1, 1, 0]], "float32")
+        "input_ids": rng.integers(5, 50, (2, 12)),
+        "input_mask": np.ones((2, 12), int),
+        "segment_ids": np.zeros((2, 12), int),
+        "masked_lm_positions": np.array([[3, 4, 8], [1, 11, 0]]),
+        "masked_lm_weights": np.array([[1, 1, 1], [1, 1, 0]], "float32"),
     }
     outputs, rows = model(batch), model.encoder(batch)["sequence_output"].numpy()
-    for row, at, left, right, place in ((0, 0, 2, 5, 0), (0, 1, 2, 5, 1), (0, 2, 7, 9, 0), (1, 0, 0, 2, 0), (1, 1, 10,
-                                                                                                             11, 0)):
+    for row, at, left, right, place in (
+        (0, 0, 2, 5, 0),
+        (0, 1, 2, 5, 1),
+        (0, 2, 7, 9, 0),
+        (1, 0, 0, 2, 0),
+        (1, 1, 10, 11, 0),
+    ):
         x = np.concatenate([rows[row, left], rows[row, right], w["place_embeddings"][place]])
-        x = normalized(gelu(x @ w["first/kernel"] + w["first/bias"]), w["first_LayerNorm/gamma"],
-                       w["first_LayerNorm/beta"])
-        x = normalized(gelu(x @ w["second/kernel"] + w["second/bias"]), w["second_LayerNorm/gamma"],
-                       w["second_LayerNorm/beta"])
+        x = normalized(
+            gelu(x @ w["first/kernel"] + w["first/bias"]), w["first_LayerNorm/gamma"], w["first_LayerNorm/beta"]
+        )
+        x = normalized(
+            gelu(x @ w["second/kernel"] + w["second/bias"]), w["second_LayerNorm/gamma"], w["second_LayerNorm/beta"]
+        )
         wanted = x @ w["embeddings/word_embeddings"].T + w["output_bias"]
         np.testing.assert_allclose(outputs["boundary_logits"][row, at], wanted, rtol=1e-3, atol=1e-3)
     without = model({name: value for name, value in batch.items() if name != "masked_lm_weights"})
@@ -64,8 +75,9 @@ def test_words_are_predicted_from_the_rows_beside_their_span(small_config, embed
 
 
 def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
-    run = resolve(make_config(options={"boundary_weight": 2.0, "sentence_task": "sop"}),
-                  write_records(tmp_path / "train", 32))
+    run = resolve(
+        make_config(options={"boundary_weight": 2.0, "sentence_task": "sop"}), write_records(tmp_path / "train", 32)
+    )
     assert tuple(run.task.loss_names) == ("mlm", "boundary", "sop")
     batch = next(iter(run.train.dataset()))
     outputs = run.model(batch)
@@ -74,25 +86,33 @@ def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     each = -np.take_along_axis(logs, batch["masked_lm_ids"].numpy()[..., None], -1)[..., 0]
     np.testing.assert_allclose(found["boundary"][0], 2.0 * each[used].sum(), rtol=1e-4)
-    assert {name: float(weight)
-            for name, (_, weight) in found.items()} == {name: float(value)
-                                                        for name, value in weights.items()}
+    assert {name: float(weight) for name, (_, weight) in found.items()} == {
+        name: float(value) for name, value in weights.items()
+    }
     assert float(weights["boundary"]) == used.sum() and "boundary_accuracy" in run.task.counters(outputs, batch)
     assert tuple(run.task.predictions(outputs, batch)["sums"].shape) == (32, 3, 3)
     long = {
-        "masked_lm_positions": tf.range(1, 31)[None], "masked_lm_weights": tf.ones((1, 30)),
-        "example_weights": tf.ones(1), "next_sentence_labels": tf.zeros((1, 1), tf.int32)
+        "masked_lm_positions": tf.range(1, 31)[None],
+        "masked_lm_weights": tf.ones((1, 30)),
+        "example_weights": tf.ones(1),
+        "next_sentence_labels": tf.zeros((1, 1), tf.int32),
     }
-    assert float(run.task.loss_weights(long)["boundary"]) == LONGEST_SPAN < float(
-        run.task.loss_weights(long)["mlm"]) == 30
+    assert (
+        float(run.task.loss_weights(long)["boundary"]) == LONGEST_SPAN < float(run.task.loss_weights(long)["mlm"]) == 30
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"boundary_weight": -1.0}, "boundary_weight: expected at least 0, got -1.0"),
-     ({"boundary_weight": 1.0, "objective": "replaced_tokens"
-       }, "boundary_weight: expected options.objective: masked_lm"),
-     ({"boundary_weight": 1.0, "masking": {"strategy": "token_draws"}}, "another masking.strategy than token_draws")])
+    [
+        ({"boundary_weight": -1.0}, "boundary_weight: expected at least 0, got -1.0"),
+        (
+            {"boundary_weight": 1.0, "objective": "replaced_tokens"},
+            "boundary_weight: expected options.objective: masked_lm",
+        ),
+        ({"boundary_weight": 1.0, "masking": {"strategy": "token_draws"}}, "another masking.strategy than token_draws"),
+    ],
+)
 def test_what_it_does_not_go_with_is_refused(options, told):
     with pytest.raises(ValueError, match=told):
         load_task(make_config(options=options)).options  # noqa: B018

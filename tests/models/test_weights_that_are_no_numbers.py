@@ -50,8 +50,13 @@ def test_a_run_with_nan_neither_answers_nor_is_converted(run):
             read(str(run[0]))
 
 
-@pytest.mark.parametrize("name, theirs", [("hugging_face", "bert.encoder.layer.0.intermediate.dense.weight"),
-                                          ("tf1", "bert/encoder/layer_0/intermediate/dense/kernel")])
+@pytest.mark.parametrize(
+    "name, theirs",
+    [
+        ("hugging_face", "bert.encoder.layer.0.intermediate.dense.weight"),
+        ("tf1", "bert/encoder/layer_0/intermediate/dense/kernel"),
+    ],
+)
 def test_the_message_has_the_name_in_the_file(tmp_path, name, theirs):
     stored = stored_small("pretraining")
     weights = stored.weights | {BAD: np.full_like(stored.weights[BAD], np.inf)}
@@ -64,8 +69,9 @@ def test_the_message_has_the_name_in_the_file(tmp_path, name, theirs):
 def test_an_exported_model_with_nan_is_not_served(tmp_path, load):
     module = tf.Module()
     module.kernel = tf.Variable([1.0, np.nan, np.nan])
-    call = tf.function(lambda x: {"y": x * module.kernel}, input_signature=[tf.TensorSpec([None, 3], name="x")],
-                       autograph=False)
+    call = tf.function(
+        lambda x: {"y": x * module.kernel}, input_signature=[tf.TensorSpec([None, 3], name="x")], autograph=False
+    )
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": call})
     with pytest.raises(ValueError, match=r"/1: kernel: expected (finite )?numbers, got .*2 of 3"):
         load(str(tmp_path / "1"))

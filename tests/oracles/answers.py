@@ -11,8 +11,11 @@ def answers_of(task, model, rows):
     features = oracle.encode(task, rows)
     predictions = []
     for feature in features:
-        inputs = {key: tf.constant(np.asarray(value)[None]) for key, value in feature.items()
-                  if key in ("input_ids", "input_mask", "segment_ids", "first_pieces")}
+        inputs = {
+            key: tf.constant(np.asarray(value)[None])
+            for key, value in feature.items()
+            if key in ("input_ids", "input_mask", "segment_ids", "first_pieces")
+        }
         found = task.predictions(model(inputs, training=False), inputs | {"example_weights": tf.ones([1])})
         predictions.append({key: value.numpy()[0] for key, value in found.items()})
     return oracle.decode(task, rows, features, predictions)

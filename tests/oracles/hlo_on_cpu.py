@@ -21,8 +21,11 @@ def main(proto_file, given_file, results_file):
     with open(proto_file, "rb") as file:
         computation = xla_client.XlaComputation(file.read())
     device = jax.devices("cpu")[0]
-    program = device.client.compile_and_load(_jax.mlir.xla_computation_to_mlir_module(computation).encode(),
-                                             _jax.DeviceList((device,)), xla_client.CompileOptions())
+    program = device.client.compile_and_load(
+        _jax.mlir.xla_computation_to_mlir_module(computation).encode(),
+        _jax.DeviceList((device,)),
+        xla_client.CompileOptions(),
+    )
     given = np.load(given_file)
     state, rows = [jax.device_put(array) for array in numbered(given, "state")], []
     for step in itertools.count():

@@ -21,14 +21,17 @@ def encode_example(features, values):
             raise ValueError(f"{feature.name}: expected {feature.length} values, none negative, got {value.tolist()}")
         row[0, encoder.columns[feature.name]] = value.view(np.int32)
     out = np.empty(encoder.most_bytes, np.uint8)
-    return out[FRAME_HEADER_BYTES:encoder.encode(row, out) - FRAME_FOOTER_BYTES].tobytes()
+    return out[FRAME_HEADER_BYTES : encoder.encode(row, out) - FRAME_FOOTER_BYTES].tobytes()
 
 
 def write_tfrecords(path, records, compress=False):
     """Writes records, plain or gzip; returns how many."""
     count = 0
-    with (written_beside(path) as temporary, open(temporary, "wb") as raw,
-          gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else contextlib.nullcontext(raw) as file):
+    with (
+        written_beside(path) as temporary,
+        open(temporary, "wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else contextlib.nullcontext(raw) as file,
+    ):
         for record in records:
             header = struct.pack("<Q", len(record))
             file.write(header + crc(header) + record + crc(record))

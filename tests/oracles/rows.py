@@ -7,8 +7,9 @@ from official_bert.text import packing
 
 def rows_by_hand(plain, first, second=None, length=32):
     """Returns a row for each text, packed and padded without the graph, and whether it was cut."""
-    ids = [[plain.convert_tokens_to_ids(plain.tokenize(text)) for text in column]
-           for column in (first, second or first)]
+    ids = [
+        [plain.convert_tokens_to_ids(plain.tokenize(text)) for text in column] for column in (first, second or first)
+    ]
     pairs = zip(*ids) if second else ((a, None) for a in ids[0])
     packed, cut = [], []
     for a, b in pairs:

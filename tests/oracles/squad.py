@@ -30,8 +30,9 @@ class RawFeature:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, question: str,
-                 context: str) -> list[RawFeature]:
+def raw_features(
+    maker: FeatureMaker, tokenizer: FullTokenizer, row: int, question: str, context: str
+) -> list[RawFeature]:
     """Makes the windows of one question's context; each token keeps its offsets."""
     found = tokenizer.tokenize_with_offsets(context)
     tokens = tuple(token for token, _, _ in found)
@@ -44,19 +45,27 @@ def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, questi
         length = len(feature.input_ids)
         window = slice(feature.first_position, feature.first_position + feature.window_length)
         places = np.full((2, length), -1, np.int32)
-        places[:, window] = offsets[feature.window_start:feature.window_start + feature.window_length].T
+        places[:, window] = offsets[feature.window_start : feature.window_start + feature.window_length].T
         may_start = np.zeros(length, bool)
         may_start[window] = feature.max_context
         segment_ids = (np.arange(length) >= feature.first_position).astype(np.int32)
         features.append(
-            RawFeature(row, feature.input_ids, np.ones(length, np.int32), segment_ids, *places,
-                       may_start,  # type: ignore[call-arg]
-                       len(asked) > maker.max_query_length))
+            RawFeature(
+                row,
+                feature.input_ids,
+                np.ones(length, np.int32),
+                segment_ids,
+                *places,
+                may_start,  # type: ignore[call-arg]
+                len(asked) > maker.max_query_length,
+            )
+        )
     return features
 
 
-def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
-                 rules: DecodingRules) -> dict[str, Any]:
+def answer_slice(
+    context: str, features: list[RawFeature], logits: list[Logits], rules: DecodingRules
+) -> dict[str, Any]:
     """The best span of all windows, as `answer` = context[`start`:`end`], `score`, `null_score`, `truncated`; pure.
 
     `score` is the sum of the span's two logits (0 where no span is possible), `null_score` that of [CLS], the lowest of
@@ -76,27 +85,48 @@ def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
             best = (float(scores[row, column]), int(feature.starts[starts[row]]), int(feature.ends[ends[column]]))
     null_score = null_span(logits).score
     answered = best is not None and not (
-        rules.version_2_with_negative and null_score - best[0] > rules.null_score_diff_threshold)
+        rules.version_2_with_negative and null_score - best[0] > rules.null_score_diff_threshold
+    )
     start, end = (best[1], best[2]) if best is not None and answered else (0, 0)
-    return {"answer": context[start:end], "start": start, "end": end, "score": best[0] if best is not None else 0.0,
-            "null_score": null_score, "truncated": any(feature.truncated for feature in features)}
+    return {
+        "answer": context[start:end],
+        "start": start,
+        "end": end,
+        "score": best[0] if best is not None else 0.0,
+        "null_score": null_score,
+        "truncated": any(feature.truncated for feature in features),
+    }
 
 
 def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Makes the features of all windows of questions and contexts."""
-    maker = FeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride,
-                         task.options.max_query_length)
-    return [feature.as_dict() for index, row in enumerate(rows)
-            for feature in raw_features(maker, task.tokenizer, index, row["question"], row["context"])]
+    maker = FeatureMaker(
+        task.tokenizer, task.options.max_seq_length, task.options.doc_stride, task.options.max_query_length
+    )
+    return [
+        feature.as_dict()
+        for index, row in enumerate(rows)
+        for feature in raw_features(maker, task.tokenizer, index, row["question"], row["context"])
+    ]
 
 
-def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
-           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode(
+    task,
+    rows: Sequence[Mapping[str, Any]],
+    features: Sequence[Mapping[str, Any]],
+    predictions: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """Returns `answer` (context[start:end]), `start`, `end`, `score`, `null_score`, `truncated` of each question."""
     found = [([], []) for _ in rows]
     for values, prediction in zip(features, predictions, strict=True):
         feature = RawFeature(**values)
         found[feature.row][0].append(feature)
-        found[feature.row][1].append(Logits(*(np.asarray(prediction[name][:len(feature.input_ids)], np.float64)
-                                              for name in ("start_logits", "end_logits"))))
+        found[feature.row][1].append(
+            Logits(
+                *(
+                    np.asarray(prediction[name][: len(feature.input_ids)], np.float64)
+                    for name in ("start_logits", "end_logits")
+                )
+            )
+        )
     return [answer_slice(row["context"], own, logits, task.options) for row, (own, logits) in zip(rows, found)]

@@ -49,8 +49,9 @@ def _split_run(text: str, run: list[tuple[str, int, int]]) -> list[Word]:
     return words
 
 
-def entities_of(text: str, words: Sequence[Word], tags: Sequence[str],
-                probabilities: Sequence[float]) -> dict[str, list[Any]]:
+def entities_of(
+    text: str, words: Sequence[Word], tags: Sequence[str], probabilities: Sequence[float]
+) -> dict[str, list[Any]]:
     """`entities` = text[start:end], `types`, `starts`, `ends`, `scores` from the words' tags; pure.
 
     Tags are read as conlleval reads them. A score is the mean probability of its words' tags.
@@ -58,7 +59,7 @@ def entities_of(text: str, words: Sequence[Word], tags: Sequence[str],
     found: dict[str, list[Any]] = {name: [] for name in ("entities", "types", "starts", "ends", "scores")}
     for chunk in read_chunks(tags):
         start, end = words[chunk.start].start, words[chunk.end - 1].end
-        values = (text[start:end], chunk.kind, start, end, float(np.mean(probabilities[chunk.start:chunk.end])))
+        values = (text[start:end], chunk.kind, start, end, float(np.mean(probabilities[chunk.start : chunk.end])))
         for name, value in zip(found, values):
             found[name].append(value)
     return found
@@ -72,25 +73,36 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         words = [task.tokenizer.convert_tokens_to_ids(word.pieces) for word in split_text(task.tokenizer, row["text"])]
         for feature in maker.windows(number, words):
             values = feature.row()
-            encoded.append({**{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
-                            "first_pieces": feature.first_pieces, "feature": feature})
+            encoded.append(
+                {
+                    **{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
+                    "first_pieces": feature.first_pieces,
+                    "feature": feature,
+                }
+            )
     return encoded
 
 
-def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
-           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode(
+    task,
+    rows: Sequence[Mapping[str, Any]],
+    features: Sequence[Mapping[str, Any]],
+    predictions: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """Returns `entities` (slices of the text), `types`, `starts`, `ends`, `scores` of each text; `truncated` is never
     true.
     """
     words = [split_text(task.tokenizer, row["text"]) for row in rows]
     if not features:
         return [entities_of(row["text"], [], [], []) | {"truncated": False} for row in rows]
-    logits = gather_words([row["feature"] for row in features], [row["logits"] for row in predictions],
-                          [len(part) for part in words])
+    logits = gather_words(
+        [row["feature"] for row in features], [row["logits"] for row in predictions], [len(part) for part in words]
+    )
     answers = []
     for row, own, one, found in zip(rows, words, logits, task.decode_tags(logits, predictions[0])):
         chances = scipy.special.softmax(one, axis=-1)
         names = [task.options.labels[tag] for tag in found]
         answers.append(
-            entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False})
+            entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False}
+        )
     return answers

@@ -21,7 +21,11 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(ChoiceFeatures(features, [choices] * (len(features) // choices), {}) if choices > 1 else features)
 
 
-def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
-           predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode(
+    task,
+    rows: Sequence[Mapping[str, Any]],
+    features: Sequence[Mapping[str, Any]],
+    predictions: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """Returns the answer to each row of logits that the task writes into prediction files."""
     return [task.answer(row["logits"]) for row in predictions]

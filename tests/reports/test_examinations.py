@@ -21,19 +21,24 @@ def by_name(sections):
 def test_one_label(tmp_path):
     rows = TextSet(
         "_other",
-        LabelledTexts("dev.csv", ["good", "bad", "fine", "left out"], ["1", "2", "3", "4"], np.array([1, 0, 1, 0])))
+        LabelledTexts("dev.csv", ["good", "bad", "fine", "left out"], ["1", "2", "3", "4"], np.array([1, 0, 1, 0])),
+    )
     logits = np.log([[0.2, 0.8], [0.1, 0.9], [0.6, 0.4]])
     found = by_name(texts.examine("classifier", ["no", "yes"], None, rows, [0, 1, 2], logits))
     assert list(found) == ["classes_other", "confusion_other", "calibration_other", "roc_other", "mistakes_other"]
     assert found["classes_other"].values["yes"] == {
-        "precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2, "roc_auc": 0.0
+        "precision": 0.5,
+        "recall": 0.5,
+        "f1": 0.5,
+        "support": 2,
+        "roc_auc": 0.0,
     }
     assert found["confusion_other"].values["matrix"] == [[0, 1], [1, 1]]
     # One bin each: 0.8 right, 0.9 wrong, 0.6 wrong.
     assert found["calibration_other"].values["expected_calibration_error"] == pytest.approx((0.2 + 0.9 + 0.6) / 3)
-    assert [(one["texts"], one["wanted"], one["got"], round(one["by"], 6))
-            for one in found["mistakes_other"].values] == [(["bad", "2"], "no", "yes", 0.9),
-                                                           (["fine", "3"], "yes", "no", 0.6)]
+    assert [
+        (one["texts"], one["wanted"], one["got"], round(one["by"], 6)) for one in found["mistakes_other"].values
+    ] == [(["bad", "2"], "no", "yes", 0.9), (["fine", "3"], "yes", "no", 0.6)]
 
 
 def test_several_labels_and_scores_and_choices():
@@ -46,7 +51,9 @@ def test_several_labels_and_scores_and_choices():
     rows = TextSet("", LabelledTexts("dev", ["a", "b", "c"], None, np.array([1.0, 2.0, 3.0], np.float32)))
     found = by_name(texts.examine("regression", [], None, rows, [0, 1, 2], np.array([[1.5], [2.0], [1.0]])))
     assert found["scores"].values == {
-        "mean_error": -0.5, "mean_absolute_error": pytest.approx(2.5 / 3), "largest_absolute_error": 2.0
+        "mean_error": -0.5,
+        "mean_absolute_error": pytest.approx(2.5 / 3),
+        "largest_absolute_error": 2.0,
     }
     assert found["mistakes"].values[0] == {"texts": ["c"], "wanted": "3", "got": "1", "by": 2.0}
     rows = TextSet("", LabelledTexts("dev", ["He"], None, np.array([1]), [("ran", "sat", "ate")]))
@@ -61,18 +68,31 @@ def test_all_rows_of_one_label_have_no_roc():
 
 
 def test_entities():
-    sentences = [(("Anna", "Lee", "in", "Brno"), ("B-PER", "I-PER", "O", "B-LOC"), ("B-PER", "O", "O", "B-ORG")),
-                 (("it", "rains"), ("O", "O"), ("B-LOC", "O")), (("Brno",), ("B-LOC",), ("B-LOC",)),
-                 (("Oslo",), ("B-LOC",), ("O",))]
+    sentences = [
+        (("Anna", "Lee", "in", "Brno"), ("B-PER", "I-PER", "O", "B-LOC"), ("B-PER", "O", "O", "B-ORG")),
+        (("it", "rains"), ("O", "O"), ("B-LOC", "O")),
+        (("Brno",), ("B-LOC",), ("B-LOC",)),
+        (("Oslo",), ("B-LOC",), ("O",)),
+    ]
     found = by_name(tags.examine(sentences, plain=False))
     assert found["classes"].values["LOC"] == {
-        "precision": 0.5, "recall": pytest.approx(1 / 3), "f1": pytest.approx(0.4), "support": 3
+        "precision": 0.5,
+        "recall": pytest.approx(1 / 3),
+        "f1": pytest.approx(0.4),
+        "support": 3,
     }
     assert found["classes"].values["ORG"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
     assert {(one["wanted"], one["got"]): one["times"] for one in found["confusion"].values} == {
-        ("PER", "[PER]"): 1, ("LOC", "ORG"): 1, ("(nothing)", "LOC"): 1, ("LOC", "(nothing)"): 1}
+        ("PER", "[PER]"): 1,
+        ("LOC", "ORG"): 1,
+        ("(nothing)", "LOC"): 1,
+        ("LOC", "(nothing)"): 1,
+    }
     assert found["mistakes"].values[0] == {
-        "texts": ["Anna Lee in Brno"], "wanted": "Anna Lee PER, Brno LOC", "got": "Anna PER, Brno ORG", "by": 2.0
+        "texts": ["Anna Lee in Brno"],
+        "wanted": "Anna Lee PER, Brno LOC",
+        "got": "Anna PER, Brno ORG",
+        "by": 2.0,
     }
 
 
@@ -88,39 +108,68 @@ def decoded(text, odds=0.0, best=None, probability=0.5):
 
 def test_the_length_of_an_answer_without_spaces_is_that_of_its_basic_split():
     texts = {"chinese": "布尔诺市", "mixed": "1984年", "english": "Brno"}
-    articles = [{"paragraphs": [{"context": "", "qas": [
-        {"id": key, "question": "?", "answers": [{"text": text, "answer_start": 0}]} for key, text in texts.items()]}]}]
+    articles = [
+        {
+            "paragraphs": [
+                {
+                    "context": "",
+                    "qas": [
+                        {"id": key, "question": "?", "answers": [{"text": text, "answer_start": 0}]}
+                        for key, text in texts.items()
+                    ],
+                }
+            ]
+        }
+    ]
     found = by_name(questions.examine(articles, {key: decoded(text) for key, text in texts.items()}, version_2=False))
     assert {name: row["questions"] for name, row in found["answer_length"].values.items()} == {
-        "1 word": 1, "2 words": 1, "3 to 5 words": 1}
+        "1 word": 1,
+        "2 words": 1,
+        "3 to 5 words": 1,
+    }
 
 
 def test_questions():
     def question(key, *answers):
         return {"id": key, "question": f"{key}?", "answers": [{"text": text, "answer_start": 0} for text in answers]}
-    articles = [{"paragraphs": [{"context": "all of it", "qas": [
-        question("one", "Brno", "the city of Brno"), question("three", "in the year 1984"), question("none")]}]}]
+
+    articles = [
+        {
+            "paragraphs": [
+                {
+                    "context": "all of it",
+                    "qas": [
+                        question("one", "Brno", "the city of Brno"),
+                        question("three", "in the year 1984"),
+                        question("none"),
+                    ],
+                }
+            ]
+        }
+    ]
     answers = {
-        "one": decoded("Brno", -5.0), "three": decoded("1984", -1.0), "none": decoded("Oslo", 1.0, probability=0.9)
+        "one": decoded("Brno", -5.0),
+        "three": decoded("1984", -1.0),
+        "none": decoded("Oslo", 1.0, probability=0.9),
     }
     found = by_name(questions.examine(articles, answers, version_2=True))
     assert found["answer_length"].values == {
-        "no answer": {"questions": 1, "exact_match": 0.0,
-                      "f1": 0.0}, "1 word": {"questions": 1, "exact_match": 1.0, "f1": 1.0},
-        "3 to 5 words": {"questions": 1, "exact_match": 0.0, "f1": pytest.approx(0.5)}
+        "no answer": {"questions": 1, "exact_match": 0.0, "f1": 0.0},
+        "1 word": {"questions": 1, "exact_match": 1.0, "f1": 1.0},
+        "3 to 5 words": {"questions": 1, "exact_match": 0.0, "f1": pytest.approx(0.5)},
     }  # 1984 of "in year 1984"
     by_threshold = {row["threshold"]: row["f1"] for row in found["null_threshold"].values}
     assert by_threshold[-1.0] == pytest.approx((1 + 0.5 + 1) / 3) and by_threshold[1.0] == pytest.approx(0.5)
     official = metrics.squad_metrics(articles, answers, version_2=True)
     assert official["f1"] == pytest.approx(by_threshold[1.0])
-    assert found["mistakes"].values == [{
-        "texts": ["none?", "all of it"], "wanted": "(no answer)", "got": "Oslo", "by": 0.9
-    }]
+    assert found["mistakes"].values == [
+        {"texts": ["none?", "all of it"], "wanted": "(no answer)", "got": "Oslo", "by": 0.9}
+    ]
     articles[0]["paragraphs"][0]["qas"][2] = {"id": "none", "question": "none?", "is_impossible": True}
     again = by_name(questions.examine(articles, answers, version_2=True))
-    assert {name: section.values
-            for name, section in again.items()} == {name: section.values
-                                                    for name, section in found.items()}
+    assert {name: section.values for name, section in again.items()} == {
+        name: section.values for name, section in found.items()
+    }
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "tuned", "tuned_per_label"])
@@ -128,10 +177,14 @@ def test_several_labels_are_those_of_the_tuned_thresholds(threshold):
     labelled = LabelledTexts("dev", ["a", "b", "c"], None, np.array([[1, 0], [1, 1], [0, 0]], np.float32))
     task = load_task(
         make_config(
-            "classification", options={
-                "kind": "multi_label", "labels": ["x", "y"],
-                "threshold": float(threshold) if threshold == "0.5" else threshold
-            }))
+            "classification",
+            options={
+                "kind": "multi_label",
+                "labels": ["x", "y"],
+                "threshold": float(threshold) if threshold == "0.5" else threshold,
+            },
+        )
+    )
     sets = task.make_held_out([TextSet("", labelled)], DataFiles(), None)
     assert isinstance(sets, Examined) and not isinstance(object(), Examined)
     # At 0.5 nothing is given; a tuned threshold between 0.1 and 0.3 gives every label rightly.

@@ -9,14 +9,24 @@ from official_bert.reports import comparison, model_card
 
 def card_of(right, **more):
     right = np.array(right)
-    answers = comparison.ComparableAnswers(questions=[""] * len(right), gold=[], answers=[],
-                                           measure=lambda rows: {"accuracy": float(right[rows].mean())}, right=right)
+    answers = comparison.ComparableAnswers(
+        questions=[""] * len(right),
+        gold=[],
+        answers=[],
+        measure=lambda rows: {"accuracy": float(right[rows].mean())},
+        right=right,
+    )
     return model_card.make_card(
-        "runs | <b>one", make_config("classification", options={"text_column": "a|b"}), **{
-            "checkpoint": "uncased_L-12", "data": [("training", "/home/me/train.csv", 1200),
-                                                   ("evaluation", "dev.csv", None)],
-            "metrics": {"accuracy": float(right.mean()), "loss": 0.5, "step": 3.0}, "answers": {"": answers}
-        } | more)
+        "runs | <b>one",
+        make_config("classification", options={"text_column": "a|b"}),
+        **{
+            "checkpoint": "uncased_L-12",
+            "data": [("training", "/home/me/train.csv", 1200), ("evaluation", "dev.csv", None)],
+            "metrics": {"accuracy": float(right.mean()), "loss": 0.5, "step": 3.0},
+            "answers": {"": answers},
+        }
+        | more,
+    )
 
 
 def test_a_card_names_task_checkpoint_data_settings_metrics_versions_and_date():
@@ -41,14 +51,20 @@ def test_a_card_names_task_checkpoint_data_settings_metrics_versions_and_date():
         and "| options.text\\_column | a\\|b |" in card
         and "tensorflow 2." in card
     )
-    assert "| random weights (seed " in card_of([True, False], checkpoint="") and "Not measured" in card_of([True],
-                                                                                                            metrics={})
+    assert "| random weights (seed " in card_of([True, False], checkpoint="") and "Not measured" in card_of(
+        [True], metrics={}
+    )
 
 
 def test_the_interval_of_an_accuracy_is_near_that_of_a_share():
     right = np.arange(1000) % 5 != 0
-    answers = comparison.ComparableAnswers(questions=[""] * 1000, gold=[], answers=[],
-                                           measure=lambda rows: {"accuracy": float(right[rows].mean())}, right=right)
+    answers = comparison.ComparableAnswers(
+        questions=[""] * 1000,
+        gold=[],
+        answers=[],
+        measure=lambda rows: {"accuracy": float(right[rows].mean())},
+        right=right,
+    )
     half = 1.96 * np.sqrt(0.8 * 0.2 / 1000)
     assert comparison.measure_interval(answers)["accuracy"] == pytest.approx((0.8 - half, 0.8 + half), abs=0.008)
 
@@ -56,7 +72,8 @@ def test_the_interval_of_an_accuracy_is_near_that_of_a_share():
 def test_a_card_that_a_person_has_written_stays(tmp_path):
     path = tmp_path / "README.md"
     assert model_card.write_card(str(path), f"{model_card.MARK}\none") and model_card.write_card(
-        str(path), f"{model_card.MARK}\ntwo")
+        str(path), f"{model_card.MARK}\ntwo"
+    )
     assert path.read_text().endswith("two")
     path.write_text("mine")
     assert not model_card.write_card(str(path), "three") and path.read_text() == "mine"

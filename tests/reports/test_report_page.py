@@ -17,8 +17,20 @@ from official_bert.reports import model_card, page, pictures, run_sections
 from official_bert.reports.sections import MOST_MISTAKES, Mistake, Section, mistakes_section
 
 HOSTILE = [
-    "<script>alert(1)</script>", "\" onload=\"alert(1)", "</text></svg><script>x</script>", "$x^2", "$\\frac{",
-    "a\x00b\x1b[31m", "half \ud800 a character", "日本語", "עברית", "", "long " * 100, "-->", "]]>", "&amp;"
+    "<script>alert(1)</script>",
+    '" onload="alert(1)',
+    "</text></svg><script>x</script>",
+    "$x^2",
+    "$\\frac{",
+    "a\x00b\x1b[31m",
+    "half \ud800 a character",
+    "日本語",
+    "עברית",
+    "",
+    "long " * 100,
+    "-->",
+    "]]>",
+    "&amp;",
 ]
 
 
@@ -44,16 +56,22 @@ def sections():
     curve = (np.array([0.0, 1.0]), np.array([0.0, 1.0]))
     return [
         Section(
-            name="hostile", title=HOSTILE[0], note=HOSTILE[2], values={text: text
-                                                                       for text in HOSTILE}, on_screen=True,
-            header=(HOSTILE[0], "value"), rows=[[text, float("nan")] for text in HOSTILE], pictures=[
+            name="hostile",
+            title=HOSTILE[0],
+            note=HOSTILE[2],
+            values={text: text for text in HOSTILE},
+            on_screen=True,
+            header=(HOSTILE[0], "value"),
+            rows=[[text, float("nan")] for text in HOSTILE],
+            pictures=[
                 pictures.confusion_picture(matrix, HOSTILE),
                 pictures.roc_picture(dict.fromkeys(HOSTILE[:9], curve)),
-                pictures.bars_picture({text: {"x": 1.0}
-                                       for text in HOSTILE}, "up", HOSTILE[1])
-            ]),
-        mistakes_section([Mistake([text], text, text, number / 100) for number, text in enumerate(HOSTILE * 3)],
-                         "probability")
+                pictures.bars_picture({text: {"x": 1.0} for text in HOSTILE}, "up", HOSTILE[1]),
+            ],
+        ),
+        mistakes_section(
+            [Mistake([text], text, text, number / 100) for number, text in enumerate(HOSTILE * 3)], "probability"
+        ),
     ]
 
 
@@ -63,8 +81,22 @@ def test_nothing_of_the_data_is_markup(sections, tmp_path):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     found = Tags(text)
     assert set(found.tags) == {
-        "html", "head", "meta", "title", "style", "body", "h1", "h2", "section", "p", "div", "table", "tr", "th", "td",
-        "img"
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "section",
+        "p",
+        "div",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "img",
     }
     assert {name for tag, name, _ in found.attributes if tag == "img"} == {"alt", "src"}
     assert not re.search(r"https?://", text) and "width=device-width" in text and "default-src 'none'" in text
@@ -101,8 +133,9 @@ def test_the_json_file_is_strict_and_the_screen_has_no_controls(sections):
         and values["hostile"]["日本語"] == "日本語"
         and "half \ufffd a character" in values["hostile"]
     )
-    assert json.loads(page.as_json(
-        "t", [Section(name="x", title="x", values=[float("nan"), float("inf"), 1.5])]))["x"] == [None, None, 1.5]
+    assert json.loads(page.as_json("t", [Section(name="x", title="x", values=[float("nan"), float("inf"), 1.5])]))[
+        "x"
+    ] == [None, None, 1.5]
     assert len(values["mistakes"]) == MOST_MISTAKES and values["mistakes"][0]["by"] == 0.41
     lines = page.as_lines(sections)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "".join(lines)) and len(lines) == 2 + len(HOSTILE)
@@ -125,14 +158,15 @@ def test_curves_come_from_the_log_and_later_lines_count(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text(
         '{"step": 2, "train/loss": 3.0}\n{"step": 1, "train/loss": 4.0}\nbroken\n{"step": 2, "train/loss": 2.5}\n'
-        '{"step": 2, "eval/f1": 0.5, "eval/loss": null}\n{"step": 0, "best_checkpoint": "by f1"}\n')
+        '{"step": 2, "eval/f1": 0.5, "eval/loss": null}\n{"step": 0, "best_checkpoint": "by f1"}\n'
+    )
     section = run_sections.curves_section(str(log))
     assert section.values == {"train/loss": {1: 4.0, 2: 2.5}, "eval/f1": {2: 0.5}} and len(section.pictures) == 2
     assert run_sections.curves_section(str(tmp_path / "none.jsonl")) is None
     with open(log, "a") as file:  # evaluations on other data are no points of the same line
         file.write(
             '{"step": 2, "changed_data": "another eval file"}\n{"step": 3, "eval/f1": 0.1}\n{"step": 3, "train/loss": '
-            '2.0}\n'
+            "2.0}\n"
         )
     assert run_sections.read_curves(str(log)) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "eval/f1": {3: 0.1}}
 
@@ -142,8 +176,10 @@ def test_only_cells_that_no_telephone_can_hold_are_broken_within_words():
     text = page.as_page("t", [Section(name="a", title="A", values=None, header=("label", "text"), rows=rows)])
     cells = re.findall(r"<td( class=\"long\")? dir=\"auto\">([^<]*)</td>", text)
     assert [bool(long) for long, _ in cells] == [False, True, False, True]
-    assert re.findall(r"([^{}\n]*) \{[^{}]*overflow-wrap: (\w+)(?:-word)?;", page.STYLE) == [("td", "break"),
-                                                                                             ("td.long", "anywhere")]
+    assert re.findall(r"([^{}\n]*) \{[^{}]*overflow-wrap: (\w+)(?:-word)?;", page.STYLE) == [
+        ("td", "break"),
+        ("td.long", "anywhere"),
+    ]
     assert re.search(r"td\.long \{ min-width: \d+rem", page.STYLE)
 
 
@@ -152,11 +188,16 @@ def test_a_page_says_what_was_measured_with_which_settings_and_when():
     data = [("training", "data/a.csv,data/b.csv", 1200), ("evaluation", "dev.csv", None)]
     about = dict(model_card.about_section(config, "bert", data, "best/ckpt-4").rows)
     assert about == about | {
-        "task": "classification", "weights": "best/ckpt-4", "begun with": "bert", "evaluation data": "dev.csv",
-        "training data": "a.csv, b.csv, 1,200 rows", "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+        "task": "classification",
+        "weights": "best/ckpt-4",
+        "begun with": "bert",
+        "evaluation data": "dev.csv",
+        "training data": "a.csv, b.csv, 1,200 rows",
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
     assert "begun with" not in dict(model_card.about_section(config, None, data, "elsewhere").rows)
     settings = dict(
-        model_card.settings_section(config, {"text_column": "", "max_seq_length": 32, "doc_stride": 64}).rows)
+        model_card.settings_section(config, {"text_column": "", "max_seq_length": 32, "doc_stride": 64}).rows
+    )
     assert settings["options.text_column"] == "review" and "options.max_seq_length" not in settings
     assert "optimizer.learning_rate" in settings and "options.doc_stride" not in settings

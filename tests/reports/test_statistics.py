@@ -18,8 +18,9 @@ def test_scores_of_classes_are_those_worked_out_by_hand():
     several = statistics.class_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 1], [0, 1]]), ["x", "y"])
     assert several["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert several["y"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
-    single = statistics.class_scores(np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]),
-                                     ["toxic"])
+    single = statistics.class_scores(
+        np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]), ["toxic"]
+    )
     assert single == {"toxic": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}}
     none = statistics.class_scores(np.zeros((3, 1), int), np.zeros((3, 1), int), ["toxic"])
     assert none == {"toxic": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}}
@@ -29,7 +30,9 @@ def test_confusions_are_counted_and_the_most_common_named():
     matrix = statistics.confusion(GOLD, FOUND, 3)
     np.testing.assert_array_equal(matrix, [[2, 1, 0], [0, 1, 1], [0, 0, 1]])
     assert statistics.most_confused(matrix, ["a", "b", "c"]) == [
-        {"wanted": "a", "got": "b", "rows": 1}, {"wanted": "b", "got": "c", "rows": 1}]
+        {"wanted": "a", "got": "b", "rows": 1},
+        {"wanted": "b", "got": "c", "rows": 1},
+    ]
 
 
 def test_the_calibration_error_is_the_weighted_distance_of_confidence_and_accuracy():

@@ -17,8 +17,10 @@ def write_model(folder, location, inside="initializer"):
     weight.data_location = onnx.TensorProto.EXTERNAL
     weight.external_data.add(key="location", value=location)
     types = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y", "w")]
-    add, constant = onnx.helper.make_node("Add", ["x", "w"],
-                                          ["y"]), onnx.helper.make_node("Constant", [], ["w"], value=weight)
+    add, constant = (
+        onnx.helper.make_node("Add", ["x", "w"], ["y"]),
+        onnx.helper.make_node("Constant", [], ["w"], value=weight),
+    )
     if inside == "branch":
         always = onnx.helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.array(True), "c"))
         branch = onnx.helper.make_graph([constant], "b", [], [types[2]])
@@ -37,16 +39,26 @@ def test_external_data_is_read_from_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["initializer", "attribute", "branch"])
-@pytest.mark.parametrize("location", [
-    "/etc/hostname", "../weights.bin", "C:\\weights.bin", "below/../../weights.bin", "linked", "*/_ORT_MEM_ADDR_/*",
-    "gone", ""
-])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "/etc/hostname",
+        "../weights.bin",
+        "C:\\weights.bin",
+        "below/../../weights.bin",
+        "linked",
+        "*/_ORT_MEM_ADDR_/*",
+        "gone",
+        "",
+    ],
+)
 def test_external_data_elsewhere_is_refused(tmp_path, location, inside):
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "weights.bin").write_bytes(bytes(8))
     (folder / "linked").symlink_to("../weights.bin")
     path = write_model(folder, location, inside)
-    with pytest.raises(ValueError,
-                       match=f"^{path}: OnnxModel cannot read it: external data: .*(inside the folder|is not there)"):
+    with pytest.raises(
+        ValueError, match=f"^{path}: OnnxModel cannot read it: external data: .*(inside the folder|is not there)"
+    ):
         engines.start("onnx", path)

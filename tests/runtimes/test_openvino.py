@@ -18,6 +18,7 @@ HAS_BFLOAT16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPAB
 def path(tmp_path):
     """A model of one product."""
     from openvino import opset13
+
     x = opset13.parameter([-1, 256], np.float32, "x")
     x.output(0).set_names({"x"})
     product = opset13.matmul(x, opset13.constant(WEIGHTS), False, False)
@@ -55,6 +56,9 @@ def test_a_missing_runtime_and_a_damaged_file_are_refused_in_a_line(path, monkey
         engines.start("openvino", str(tmp_path / "damaged.xml"))
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ValueError, match=r"openvino is not installed: install official-bert\[openvino\] "
-                                         r"\(requirements-openvino.txt\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"openvino is not installed: install official-bert\[openvino\] "
+        r"\(requirements-openvino.txt\)$",
+    ):
         engines.start("openvino", path)

@@ -23,15 +23,23 @@ def server(request, demo_root):
     if request.param == "embedded":
         from official_bert.server import server_config
         from official_bert.server.server import ServerOptions
-        options = ServerOptions(models=server_config.read_models(str(demo_root / "models.config")), rest_port=0,
-                                grpc_port=0, batching=server_config.read_batching(str(demo_root / "batching.config")),
-                                poll_seconds=0.2, drain_seconds=5)
+
+        options = ServerOptions(
+            models=server_config.read_models(str(demo_root / "models.config")),
+            rest_port=0,
+            grpc_port=0,
+            batching=server_config.read_batching(str(demo_root / "batching.config")),
+            poll_seconds=0.2,
+            drain_seconds=5,
+        )
         serving = made_serving.embedded(options)
     else:
         binary = os.environ.get("TF_MODEL_SERVER")
         if not binary:
-            pytest.skip("TF_MODEL_SERVER does not name a tensorflow_model_server: apt-get install "
-                        "tensorflow-model-server, from TensorFlow's repository of packages")
+            pytest.skip(
+                "TF_MODEL_SERVER does not name a tensorflow_model_server: apt-get install "
+                "tensorflow-model-server, from TensorFlow's repository of packages"
+            )
         serving = made_serving.tf_serving(binary, demo_root)
     with serving as running:
         yield running

@@ -26,9 +26,17 @@ def header(name, value, indexed=False):
     return (b"\x40" if indexed else b"\0") + text(name) + text(value)
 
 
-REQUEST = b"".join(header(*pair) for pair in (
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/tensorflow.serving.PredictionService/Predict"),
-    (b":authority", b"localhost"), (b"content-type", b"application/grpc"), (b"te", b"trailers")))
+REQUEST = b"".join(
+    header(*pair)
+    for pair in (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/tensorflow.serving.PredictionService/Predict"),
+        (b":authority", b"localhost"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    )
+)
 
 
 def many_streams(stream):
@@ -50,8 +58,11 @@ def references(stream):
 
 def resets(stream):
     """A hundred requests, each taken back at once."""
-    return 100, b"".join(frame(HEADERS, END_HEADERS, stream + 2 * place, REQUEST + header(b"x", b"a" * 4000))
-                         + frame(RESET, 0, stream + 2 * place, struct.pack(">I", 8)) for place in range(100))
+    return 100, b"".join(
+        frame(HEADERS, END_HEADERS, stream + 2 * place, REQUEST + header(b"x", b"a" * 4000))
+        + frame(RESET, 0, stream + 2 * place, struct.pack(">I", 8))
+        for place in range(100)
+    )
 
 
 def burst(target, make, seconds):

@@ -31,8 +31,12 @@ JSON = {"Content-Type": "application/json"}
 
 
 def options(demo_root, **changes):
-    return ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=0,
-                         grpc_port=0, **{"poll_seconds": 0.2, "drain_seconds": 5, **changes})
+    return ServerOptions(
+        models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))],
+        rest_port=0,
+        grpc_port=0,
+        **{"poll_seconds": 0.2, "drain_seconds": 5, **changes},
+    )
 
 
 def ask(url, path=PREDICT, body=BODY, method=None, **headers):
@@ -70,12 +74,25 @@ def guarded(demo_root, tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("LocalHost:80", 200), ("me.localhost", 200),
-                                              ("127.0.0.1:8501", 200), ("127.8.8.8", 200), ("[::1]:8501", 200),
-                                              ("rebound.example.org", 403), ("rebound.example.org:8501", 403),
-                                              ("127.0.0.1.example.org", 403), ("localhost.example.org", 403),
-                                              ("10.0.0.1", 403), ("", 403), ("[", 403),
-                                              ("user@localhost@evil.example", 403)])
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LocalHost:80", 200),
+        ("me.localhost", 200),
+        ("127.0.0.1:8501", 200),
+        ("127.8.8.8", 200),
+        ("[::1]:8501", 200),
+        ("rebound.example.org", 403),
+        ("rebound.example.org:8501", 403),
+        ("127.0.0.1.example.org", 403),
+        ("localhost.example.org", 403),
+        ("10.0.0.1", 403),
+        ("", 403),
+        ("[", 403),
+        ("user@localhost@evil.example", 403),
+    ],
+)
 def test_a_server_of_this_machine_answers_to_its_names_only(local, host, status):
     assert ask(local.url, Host=host, **JSON)[0] == status
     assert ask(local.url, "/v1/models/demo", None, Host=host)[0] == status
@@ -102,23 +119,70 @@ def test_pages_of_other_sites_are_refused_and_learn_nothing(local, origin, kind)
     assert ask(local.url, method="OPTIONS", body=None, Origin=origin, Access_Control_Request_Method="POST")[0] == 403
 
 
-@pytest.mark.parametrize("host", [
-    "[::1]evil.com", "[::1].evil.com", "[::1]evil.com:80", "[::1", "::1", "[]", "[localhost]", "[127.0.0.1]",
-    "localhost:80:80", "localhost:x", "localhost:65536", "localhost:-1", "localhost:\u0661", "127.0.0.1.evil.com",
-    "127.0.0.1.", "localhost.evil.com", "evil.com#.localhost", "a@localhost", "localhost@evil.com", "a:b@127.0.0.1",
-    "localhost..", ".localhost", "a..localhost", "localhost/", "localhost/evil.com", "localhost\\evil.com",
-    "localhost,evil.com", "localhost evil.com", " localhost", "evil.com", "evil.com.", "EVIL.COM", "notlocalhost",
-    "0.0.0.0", "[::]", "", "127.0.0.1%00", "\uff4cocalhost"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1]evil.com",
+        "[::1].evil.com",
+        "[::1]evil.com:80",
+        "[::1",
+        "::1",
+        "[]",
+        "[localhost]",
+        "[127.0.0.1]",
+        "localhost:80:80",
+        "localhost:x",
+        "localhost:65536",
+        "localhost:-1",
+        "localhost:\u0661",
+        "127.0.0.1.evil.com",
+        "127.0.0.1.",
+        "localhost.evil.com",
+        "evil.com#.localhost",
+        "a@localhost",
+        "localhost@evil.com",
+        "a:b@127.0.0.1",
+        "localhost..",
+        ".localhost",
+        "a..localhost",
+        "localhost/",
+        "localhost/evil.com",
+        "localhost\\evil.com",
+        "localhost,evil.com",
+        "localhost evil.com",
+        " localhost",
+        "evil.com",
+        "evil.com.",
+        "EVIL.COM",
+        "notlocalhost",
+        "0.0.0.0",
+        "[::]",
+        "",
+        "127.0.0.1%00",
+        "\uff4cocalhost",
+    ],
+)
 def test_a_name_that_only_resembles_this_machines_is_refused(host):
     with pytest.raises(RequestError) as caught:
         AccessRules.for_server("127.0.0.1").check_host(host)
     assert caught.value.code == "PERMISSION_DENIED"
 
 
-@pytest.mark.parametrize("host", [
-    "localhost", "LOCALHOST:8501", "localhost:", "a-b.LocalHost:0", "127.0.0.1:65535", "127.9.9.9", "[::1]", "[::1]:80",
-    "[0:0:0:0:0:0:0:1]", "Models.Example.org:1"
-])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:8501",
+        "localhost:",
+        "a-b.LocalHost:0",
+        "127.0.0.1:65535",
+        "127.9.9.9",
+        "[::1]",
+        "[::1]:80",
+        "[0:0:0:0:0:0:0:1]",
+        "Models.Example.org:1",
+    ],
+)
 def test_names_of_this_machine_are_accepted(host):
     AccessRules.for_server("127.0.0.1", hosts=["models.example.ORG"]).check_host(host)
 
@@ -141,27 +205,48 @@ SMUGGLED = b"POST /v1/models/demo:predict HTTP/1.1\r\nHost: localhost\r\nContent
 
 @pytest.mark.parametrize(
     "codings",
-    [["gzip, chunked"], ["chunked, chunked"], ["chunked", "chunked"], ["chunked", "identity"], ["identity"],
-     ["chunked, identity"], ["gzip"], ["chunked;q=1"], ["xchunked"], [""], ["chunked,"], ['"chunked"'], ["x, chunked"]])
+    [
+        ["gzip, chunked"],
+        ["chunked, chunked"],
+        ["chunked", "chunked"],
+        ["chunked", "identity"],
+        ["identity"],
+        ["chunked, identity"],
+        ["gzip"],
+        ["chunked;q=1"],
+        ["xchunked"],
+        [""],
+        ["chunked,"],
+        ['"chunked"'],
+        ["x, chunked"],
+    ],
+)
 @pytest.mark.parametrize("start", ["POST /v1/models/demo:predict", "GET /healthz", "OPTIONS /"])
 def test_other_transfer_codings_are_refused_and_end_the_connection(local, codings, start):
     lines = "".join(f"\r\nTransfer-Encoding: {coding}" for coding in codings)
-    answer = raw(local, f"{start} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json{lines}",
-                 CHUNKS + SMUGGLED)
+    answer = raw(
+        local, f"{start} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json{lines}", CHUNKS + SMUGGLED
+    )
     assert answer.split(b"\r\n")[0].split(b" ")[1] == b"400" and answer.count(b"HTTP/1.") == 1, answer
 
 
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
 def test_a_body_in_chunks_is_read(local, coding):
     answer = raw(
-        local, f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"Transfer-Encoding: {coding}", CHUNKS)
+        local,
+        f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Transfer-Encoding: {coding}",
+        CHUNKS,
+    )
     assert answer.startswith(b"HTTP/1.1 200 ") and b'"length":3' in answer.replace(b" ", b"")
 
 
 def test_two_hosts_and_two_lengths_are_refused(local):
-    for lines in ("Host: localhost\r\nHost: evil.com", "Host: localhost\r\nHost: localhost",
-                  "Host: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked"):
+    for lines in (
+        "Host: localhost\r\nHost: evil.com",
+        "Host: localhost\r\nHost: localhost",
+        "Host: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+    ):
         answer = raw(local, f"POST {PREDICT} HTTP/1.1\r\n{lines}", CHUNKS)
         assert answer.split(b" ")[1] == b"400" and answer.count(b"HTTP/1.") == 1, answer
 
@@ -173,28 +258,41 @@ def test_the_servers_own_page_may_ask(local):
 
 
 def test_an_allowed_site_may_ask_after_its_preflight(guarded):
-    status, headers, _ = ask(guarded.url, method="OPTIONS", body=None, Origin=SITE,
-                             Access_Control_Request_Method="POST",
-                             Access_Control_Request_Headers="authorization,content-type")
+    status, headers, _ = ask(
+        guarded.url,
+        method="OPTIONS",
+        body=None,
+        Origin=SITE,
+        Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="authorization,content-type",
+    )
     assert status == 204 and headers["Access-Control-Allow-Origin"] == SITE
-    assert {"authorization",
-            "content-type"} <= {name.strip().lower()
-                                for name in headers["Access-Control-Allow-Headers"].split(",")}
+    assert {"authorization", "content-type"} <= {
+        name.strip().lower() for name in headers["Access-Control-Allow-Headers"].split(",")
+    }
     status, headers, _ = ask(guarded.url, Origin=SITE, Authorization=f"Bearer {TOKEN}", **JSON)
     assert status == 200 and headers["Access-Control-Allow-Origin"] == SITE and headers["Vary"] == "Origin"
-    assert ask(guarded.url, Origin="https://notes.example.org.evil.example", Authorization=f"Bearer {TOKEN}",
-               **JSON)[0] == 403
+    assert (
+        ask(guarded.url, Origin="https://notes.example.org.evil.example", Authorization=f"Bearer {TOKEN}", **JSON)[0]
+        == 403
+    )
     assert ask(guarded.url, method="OPTIONS", body=None)[0] == 400  # as from TF Serving
 
 
-@pytest.mark.parametrize(("kind", "alone", "from_a_browser"), [("application/json", 200, 200),
-                                                               ("application/json; charset=utf-8", 200, 200),
-                                                               ("application/problem+json", 200, 200),
-                                                               ("application/x-www-form-urlencoded", 200, 415),
-                                                               (None, 200, 415), ("application/octet-stream", 200, 415),
-                                                               ("text/plain", 415, 415),
-                                                               ("multipart/form-data; boundary=x", 415, 415),
-                                                               ("image/png", 415, 415)])
+@pytest.mark.parametrize(
+    ("kind", "alone", "from_a_browser"),
+    [
+        ("application/json", 200, 200),
+        ("application/json; charset=utf-8", 200, 200),
+        ("application/problem+json", 200, 200),
+        ("application/x-www-form-urlencoded", 200, 415),
+        (None, 200, 415),
+        ("application/octet-stream", 200, 415),
+        ("text/plain", 415, 415),
+        ("multipart/form-data; boundary=x", 415, 415),
+        ("image/png", 415, 415),
+    ],
+)
 def test_only_what_is_no_browser_may_leave_json_undeclared(local, kind, alone, from_a_browser):
     """`curl -d` sends a form's type, Python's requests none: both work with TF Serving. A browser's simple requests do
     not pass.
@@ -205,13 +303,27 @@ def test_only_what_is_no_browser_may_leave_json_undeclared(local, kind, alone, f
     assert accepts(kind or "", False) == (alone == 200)
 
 
-@pytest.mark.parametrize("authorization", [
-    None, "", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer \xff\xfe",
-    "Bearer " + "x" * 5000
-])
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Basic {TOKEN}",
+        TOKEN,
+        "Bearer \xff\xfe",
+        "Bearer " + "x" * 5000,
+    ],
+)
 def test_without_a_token_nothing_is_answered(guarded, authorization):
-    for path, body in ((PREDICT, BODY), ("/v1/models/demo", None), ("/v1/models", None),
-                       ("/monitoring/prometheus/metrics", None)):
+    for path, body in (
+        (PREDICT, BODY),
+        ("/v1/models/demo", None),
+        ("/v1/models", None),
+        ("/monitoring/prometheus/metrics", None),
+    ):
         status, headers, answer = ask(guarded.url, path, body, Authorization=authorization, **JSON)
         assert status == 401 and headers["WWW-Authenticate"] == "Bearer" and b"Authorization: Bearer" in answer
     for token in (TOKEN, OLD_TOKEN):
@@ -244,8 +356,12 @@ def test_requests_have_ids_and_a_line_in_the_log(guarded):
         client.predict([{"text": "a"}])
         with pytest.raises(ServingError):
             client.predict([{"more": "a"}])
-    wanted = {("mine-1", "REST", 200), ("mine-2", "REST", 401), ("mine-3", "GRPC", "OK"),
-              ("mine-3", "GRPC", "INVALID_ARGUMENT")}
+    wanted = {
+        ("mine-1", "REST", 200),
+        ("mine-2", "REST", 401),
+        ("mine-3", "GRPC", "OK"),
+        ("mine-3", "GRPC", "INVALID_ARGUMENT"),
+    }
     deadline = time.monotonic() + 30
     while True:  # gRPC sends an error before the line is written
         lines = [json.loads(line) for line in guarded.log.read_text().splitlines()]
@@ -269,9 +385,11 @@ def test_tokens_come_from_a_file(tmp_path):
     path = tmp_path / "tokens"
     path.write_text(f"{TOKEN}\n\n  {OLD_TOKEN} \r\n")
     assert read_tokens(str(path)) == [TOKEN, OLD_TOKEN]
-    for text, message in (("", "expected a token, got an empty file"), ("short\n",
-                                                                        "tokens:1: expected a token of at least 16"),
-                          (f"{TOKEN}\nwith a space in between\n", "tokens:2: expected a token")):
+    for text, message in (
+        ("", "expected a token, got an empty file"),
+        ("short\n", "tokens:1: expected a token of at least 16"),
+        (f"{TOKEN}\nwith a space in between\n", "tokens:2: expected a token"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_tokens(str(path))
@@ -279,9 +397,17 @@ def test_tokens_come_from_a_file(tmp_path):
         read_tokens(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("values",
-                         [{"origins": ["example.org"]}, {"origins": ["*"]}, {"origins": ["https://a.org/path"]},
-                          {"hosts": ["example.org:80"]}, {"hosts": ["https://example.org"]}, {"hosts": [""]}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"origins": ["example.org"]},
+        {"origins": ["*"]},
+        {"origins": ["https://a.org/path"]},
+        {"hosts": ["example.org:80"]},
+        {"hosts": ["https://example.org"]},
+        {"hosts": [""]},
+    ],
+)
 def test_rules_that_mean_nothing_are_refused(values):
     with pytest.raises(ValueError, match="expected"):
         AccessRules.for_server("127.0.0.1", **values)
@@ -293,26 +419,37 @@ def certificate(tmp_path_factory):
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
-    made = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(
-        key.public_key()).serial_number(1).not_valid_before(now - datetime.timedelta(
-            days=1)).not_valid_after(now + datetime.timedelta(days=1)).add_extension(
-                x509.SubjectAlternativeName(
-                    [x509.DNSName("localhost"),
-                     x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-                False).add_extension(x509.BasicConstraints(ca=True, path_length=None), True).sign(key, hashes.SHA256()))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
     folder = tmp_path_factory.mktemp("tls")
     (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                                       serialization.NoEncryption()))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     return str(folder / "certificate.pem"), str(folder / "key.pem")
 
 
 def test_both_protocols_are_encrypted_with_a_certificate(demo_root, certificate):
-    with made_serving.embedded(options(demo_root, tls_certificate_file=certificate[0],
-                                       tls_key_file=certificate[1])) as running:
+    with made_serving.embedded(
+        options(demo_root, tls_certificate_file=certificate[0], tls_key_file=certificate[1])
+    ) as running:
         assert running.server.ports.addresses().startswith("REST and a page to try it: https://127.0.0.1:")
         url = running.url.replace("http:", "https:")
         for make, where in ((RestClient, url), (GrpcClient, running.target)):
@@ -330,8 +467,12 @@ def test_connections_that_never_agree_upon_tls_give_way_and_end(demo_root, certi
     """More of them than connections may be open, half of them sending rubbish; an innocent client beside them is
     served.
     """
-    served = options(demo_root, tls_certificate_file=certificate[0], tls_key_file=certificate[1],
-                     limits=Limits(max_connections=8, keepalive_seconds=1.0))
+    served = options(
+        demo_root,
+        tls_certificate_file=certificate[0],
+        tls_key_file=certificate[1],
+        limits=Limits(max_connections=8, keepalive_seconds=1.0),
+    )
     with made_serving.embedded(served) as running, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(running.url.rsplit(":", 1)[1]))
         silent = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(40)]
@@ -351,9 +492,12 @@ def test_connections_that_never_agree_upon_tls_give_way_and_end(demo_root, certi
 def test_certificates_that_do_not_fit_are_named(certificate, tmp_path):
     assert Tls.read("", "") is None and isinstance(Tls.read(*certificate).context, ssl.SSLContext)
     (tmp_path / "empty").write_text("")
-    for files, message in (((certificate[0], ""), "both"), ((certificate[0], str(tmp_path / "none")), "No such file"),
-                           ((certificate[1], certificate[0]), "expected a certificate and its unencrypted key"),
-                           ((str(tmp_path / "empty"), certificate[1]), "expected a certificate")):
+    for files, message in (
+        ((certificate[0], ""), "both"),
+        ((certificate[0], str(tmp_path / "none")), "No such file"),
+        ((certificate[1], certificate[0]), "expected a certificate and its unencrypted key"),
+        ((str(tmp_path / "empty"), certificate[1]), "expected a certificate"),
+    ):
         with pytest.raises(ValueError, match=message):
             Tls.read(*files)
 
@@ -362,8 +506,11 @@ def test_labels_of_a_model_are_in_its_metadata(tmp_path, local):
     folder = made_serving.write_model(tmp_path, 1)
     (folder / "assets").mkdir(exist_ok=True)
     (folder / "assets" / "labels.txt").write_text("no\nmaybe\nyes, \u2028 Ä\n", encoding="utf-8")
-    with made_serving.embedded(options(tmp_path).__class__(**{**vars(options(tmp_path)), "models": [
-            ServedModelConfig(name="demo", base_path=str(tmp_path))]})) as running:
+    with made_serving.embedded(
+        options(tmp_path).__class__(
+            **{**vars(options(tmp_path)), "models": [ServedModelConfig(name="demo", base_path=str(tmp_path))]}
+        )
+    ) as running:
         found = json.loads(running.ask("/v1/models/demo/metadata")[1])
         assert found["official_bert"] == {"labels": ["no", "maybe", "yes, \u2028 Ä"]}
         plain = json.loads(local.ask("/v1/models/demo/metadata")[1])
@@ -377,15 +524,21 @@ def test_a_model_is_batched_by_its_own_parameters_or_not_at_all(tmp_path):
     for name in ("own", "none", "broken"):
         (tmp_path / name).mkdir()
         made_serving.write_model(tmp_path / name, 1)
-    (tmp_path
-     / "own/1/batching_params.pbtxt").write_text("max_batch_size { value: 8 } batch_timeout_micros { value: 300000 }")
+    (tmp_path / "own/1/batching_params.pbtxt").write_text(
+        "max_batch_size { value: 8 } batch_timeout_micros { value: 300000 }"
+    )
     models = [ServedModelConfig(name=name, base_path=str(tmp_path / name)) for name in ("own", "none")]
-    with made_serving.embedded(ServerOptions(models=models, rest_port=0, grpc_port=0, poll_seconds=0.1,
-                                             per_model_batching=True)) as running:
+    with made_serving.embedded(
+        ServerOptions(models=models, rest_port=0, grpc_port=0, poll_seconds=0.1, per_model_batching=True)
+    ) as running:
+
         def batches():
             page = running.ask("/monitoring/prometheus/metrics")[1].decode()
-            return next(float(line.split()[-1]) for line in page.splitlines()
-                        if line.startswith(":tensorflow:serving:batching_session:processed_batch_size_count"))
+            return next(
+                float(line.split()[-1])
+                for line in page.splitlines()
+                if line.startswith(":tensorflow:serving:batching_session:processed_batch_size_count")
+            )
 
         for name, wanted in (("none", [0]), ("own", [1, 2])):
             with RestClient(running.url, name, batch_size=1, concurrency=8) as client:
@@ -394,22 +547,33 @@ def test_a_model_is_batched_by_its_own_parameters_or_not_at_all(tmp_path):
         with RestClient(running.url, "own", batch_size=9) as client, pytest.raises(ServingError, match="Task size 9"):
             client.predict(["x"] * 9)
     (tmp_path / "broken/1/batching_params.pbtxt").write_text("max_batch_size: 8")
-    with pytest.raises(ValueError, match=r"batching_params\.pbtxt:1"), made_serving.embedded(ServerOptions(
-            models=[ServedModelConfig(name="broken", base_path=str(tmp_path / "broken"))], rest_port=0, grpc_port=None,
-            poll_seconds=0.1, per_model_batching=True)):
+    with (
+        pytest.raises(ValueError, match=r"batching_params\.pbtxt:1"),
+        made_serving.embedded(
+            ServerOptions(
+                models=[ServedModelConfig(name="broken", base_path=str(tmp_path / "broken"))],
+                rest_port=0,
+                grpc_port=None,
+                poll_seconds=0.1,
+                per_model_batching=True,
+            )
+        ),
+    ):
         pass
 
 
 def test_a_request_past_its_deadline_stops_working_and_is_counted_as_such(demo_root):
     from official_bert.server.batching import BatchingParameters
+
     long = {"steps": 200_000_000}  # minutes
 
     def slow(**timeouts):
         with GrpcClient(running.target, "demo", attempts=1, **timeouts) as client:
             client.predict([long], "work")
 
-    with made_serving.embedded(options(demo_root, timeout_seconds=0.5, max_run_seconds=1.5,
-                                       batching=BatchingParameters(num_batch_threads=1))) as running:
+    with made_serving.embedded(
+        options(demo_root, timeout_seconds=0.5, max_run_seconds=1.5, batching=BatchingParameters(num_batch_threads=1))
+    ) as running:
         body = json.dumps({"signature_name": "work", "instances": [long]}).encode()
         assert running.ask(PREDICT, body)[0] == 504
         with GrpcClient(running.target, "demo") as innocent:  # the only thread is free again

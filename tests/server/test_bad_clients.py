@@ -1,5 +1,4 @@
-"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go.
-"""
+"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go."""
 
 import asyncio
 import concurrent.futures
@@ -30,8 +29,13 @@ SMALL = b'{"instances": ["abc"]}'
 
 
 def options_for(demo_root, limits=None, **options):
-    return ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=0,
-                         grpc_port=0, limits=limits or Limits(), **{"poll_seconds": 5.0, "drain_seconds": 5, **options})
+    return ServerOptions(
+        models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))],
+        rest_port=0,
+        grpc_port=0,
+        limits=limits or Limits(),
+        **{"poll_seconds": 5.0, "drain_seconds": 5, **options},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +76,9 @@ def connect(running):
 
 
 def header(length, path=PREDICT):
-    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {length}\r\n\r\n").encode()
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
 
 
 def post(running, **body):
@@ -118,18 +123,22 @@ def test_a_request_whose_error_cannot_even_be_decoded_fails_alone(running):
             assert (status, answer) == (200, {"predictions": [{"number": 12.0, "size": 2}]})
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (declared("input_ids", 3, [1, 1 << 23], int_val=[1]), "elements in a request"),
-    (declared("input_ids", 3, [1 << 23], int_val=[1]), "elements in a request"),
-    (declared("input_ids", 7, [1024, 1024], string_val=[b"x" * 100]), "elements in a request"),
-    (declared("input_ids", 3, [2, 5000], int_val=[1]), "whose square is at most"),
-    (declared("input_ids", 3, [1, 1 << 62, 1 << 62], int_val=[1]), "elements in a request"),
-    (declared("input_ids", 3, [1 << 62, 1 << 20, 0]), "elements in a request"),
-    (declared("input_ids", 3, [-1]), "of known shape"),
-    (declared("input_ids", 21, [1]), "type 21 cannot be sent"),
-    (b"\x12\x00" * 5000, "at most 1000 fields"),
-    (b"\x1a\x00" * 4_000_000, "at most 1000 fields"),
-], ids=range(10))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (declared("input_ids", 3, [1, 1 << 23], int_val=[1]), "elements in a request"),
+        (declared("input_ids", 3, [1 << 23], int_val=[1]), "elements in a request"),
+        (declared("input_ids", 7, [1024, 1024], string_val=[b"x" * 100]), "elements in a request"),
+        (declared("input_ids", 3, [2, 5000], int_val=[1]), "whose square is at most"),
+        (declared("input_ids", 3, [1, 1 << 62, 1 << 62], int_val=[1]), "elements in a request"),
+        (declared("input_ids", 3, [1 << 62, 1 << 20, 0]), "elements in a request"),
+        (declared("input_ids", 3, [-1]), "of known shape"),
+        (declared("input_ids", 21, [1]), "type 21 cannot be sent"),
+        (b"\x12\x00" * 5000, "at most 1000 fields"),
+        (b"\x1a\x00" * 4_000_000, "at most 1000 fields"),
+    ],
+    ids=range(10),
+)
 def test_a_few_bytes_of_grpc_are_refused_before_they_become_many(running, data, message):
     before = memory()
     with innocent(running):
@@ -185,8 +194,9 @@ def test_requests_that_are_not_batched_have_the_same_bounds(demo_root):
     with made_serving.embedded(options) as running, GrpcClient(running.target, "demo", batch_size=100) as client:
         texts = ["ab" * size for size in range(1, 41)]  # of 80 bytes at most: one at a time
         assert [row["length"] for row in client.predict(texts)] == [len(text) for text in texts]
-        assert 'runtime_latency_count{model_name="demo"} 40.0' in running.ask(
-            "/monitoring/prometheus/metrics")[1].decode()
+        assert (
+            'runtime_latency_count{model_name="demo"} 40.0' in running.ask("/monitoring/prometheus/metrics")[1].decode()
+        )
         with pytest.raises(ServingError, match="INVALID_ARGUMENT: the answer would take more than 1048576 bytes"):
             client.predict([{"sizes": 40_000}] * 10, "long")
 
@@ -235,8 +245,13 @@ child.main()"""
 
 def test_a_process_that_ends_because_it_is_full_takes_no_request_with_it(monkeypatch):
     started, start = [], process.subprocess.Popen
-    monkeypatch.setattr(process.subprocess, "Popen", lambda arguments, **options: (
-        started.append(arguments) or start([arguments[0], "-c", FULL, arguments[-1]], **options)))
+    monkeypatch.setattr(
+        process.subprocess,
+        "Popen",
+        lambda arguments, **options: (
+            started.append(arguments) or start([arguments[0], "-c", FULL, arguments[-1]], **options)
+        ),
+    )
     reader = process.RequestReader(Limits(), predict_pb2.PredictRequest)
     request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["x" * 20_000])})
     request.model_spec.name = "demo"
@@ -254,15 +269,20 @@ def test_a_process_that_ends_because_it_is_full_takes_no_request_with_it(monkeyp
 @pytest.fixture(scope="module")
 def impatient(demo_root):
     """A server with short times and few places."""
-    limits = Limits(keepalive_seconds=0.5, body_seconds=0.5, max_connections=8, max_concurrent_requests=4,
-                    max_unfinished_bytes=1 << 20)
+    limits = Limits(
+        keepalive_seconds=0.5,
+        body_seconds=0.5,
+        max_connections=8,
+        max_concurrent_requests=4,
+        max_unfinished_bytes=1 << 20,
+    )
     with made_serving.embedded(options_for(demo_root, limits)) as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    "sent",
-    [b"", b"POST /v1/mod", header(10)[:-2], b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+    "sent", [b"", b"POST /v1/mod", header(10)[:-2], b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+)
 def test_a_silent_connection_is_closed(impatient, sent):
     with connect(impatient) as connection, innocent(impatient):
         connection.sendall(sent)
@@ -329,7 +349,8 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
                 connection.sendall(header(len(work)) + work)
             with grpc.insecure_channel(running.target) as channel:
                 request = predict_pb2.PredictRequest(
-                    inputs={"steps": tf.make_tensor_proto(np.full(1, 200_000, np.int32))})
+                    inputs={"steps": tf.make_tensor_proto(np.full(1, 200_000, np.int32))}
+                )
                 request.model_spec.name, request.model_spec.signature_name = "demo", "work"
                 calls = [
                     prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request) for _ in range(4)
@@ -374,6 +395,7 @@ def test_grpc_connections_must_say_something(impatient):
     with grpc.insecure_channel(impatient.target) as channel:
         request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["abc"])})
         request.model_spec.name = "demo"
-        answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60,
-                                                                                    wait_for_ready=True)
+        answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(
+            request, timeout=60, wait_for_ready=True
+        )
     assert tf.make_ndarray(answer.outputs["length"]).tolist() == [3]

@@ -40,18 +40,23 @@ def schedule(queue):
     return batches
 
 
-@pytest.mark.parametrize(("lengths", "batches"), [
-    # Alone 20 + 10 and 21 + 10, together 2 x 21 + 10: 9 are saved. With 22: 17. With 3 only 8, with 30 nothing (5 x 30
-    # + 10 of 146).
-    ([20, 30, 22, 3, 21], [[20, 21, 22], [30], [3]]),
-    ([3, 4, 5, 38, 39], [[3, 4, 5], [38, 39]]),
-    ([5, 40, 5, 40, 5], [[5, 5, 5], [40, 40]]),
-    ([40, 5, 40], [[40, 40], [5]]),
-    ([1000, 40, 7000], [[1000, 40, 7000]]),  # each counts as 40
-    ([20] * 9, [[20] * 8, [20]]),  # 8 x 20 is full
-    ([50] * 5, [[50] * LONG, [50]]),  # long rows too run together
-    ([0, 0, 0], [[0, 0, 0]]),
-    ([7], [[7]]), ([], [])])
+@pytest.mark.parametrize(
+    ("lengths", "batches"),
+    [
+        # Alone 20 + 10 and 21 + 10, together 2 x 21 + 10: 9 are saved. With 22: 17. With 3 only 8, with 30 nothing (5 x 30
+        # + 10 of 146).
+        ([20, 30, 22, 3, 21], [[20, 21, 22], [30], [3]]),
+        ([3, 4, 5, 38, 39], [[3, 4, 5], [38, 39]]),
+        ([5, 40, 5, 40, 5], [[5, 5, 5], [40, 40]]),
+        ([40, 5, 40], [[40, 40], [5]]),
+        ([1000, 40, 7000], [[1000, 40, 7000]]),  # each counts as 40
+        ([20] * 9, [[20] * 8, [20]]),  # 8 x 20 is full
+        ([50] * 5, [[50] * LONG, [50]]),  # long rows too run together
+        ([0, 0, 0], [[0, 0, 0]]),
+        ([7], [[7]]),
+        ([], []),
+    ],
+)
 def test_the_oldest_runs_with_those_of_like_length_as_long_as_that_saves_work(lengths, batches):
     assert schedule(waiting(map(texts, lengths))) == batches
 
@@ -88,14 +93,20 @@ def test_only_text_and_ids_are_work():
     ids = np.zeros((2, 7), np.int32)
     assert row_work({"input_ids": ids, "input_mask": ids.astype(np.int64)}, LIMITS) == 14
     others = {
-        "image": np.zeros((2, 64, 64, 3), np.uint8), "features": np.zeros((2, 900)),
-        "picture": np.array([b"x" * 9000] * 2, object), "label": np.zeros(2, np.int32)
+        "image": np.zeros((2, 64, 64, 3), np.uint8),
+        "features": np.zeros((2, 900)),
+        "picture": np.array([b"x" * 9000] * 2, object),
+        "label": np.zeros(2, np.int32),
     }
     assert row_work(others, LIMITS) == 0
     assert len(waiting([others] * 4, max_batch_size=8).take()) == 4
-    assert row_work(
-        {"text": np.zeros((0,), object), "ids": np.zeros((0, 3), np.int32), "none": np.zeros((3, 0), np.int64)},
-        LIMITS) == 3
+    assert (
+        row_work(
+            {"text": np.zeros((0,), object), "ids": np.zeros((0, 3), np.int32), "none": np.zeros((3, 0), np.int64)},
+            LIMITS,
+        )
+        == 3
+    )
 
 
 lengths_of_tasks = st.lists(st.integers(0, 60), min_size=1, max_size=40)
@@ -104,7 +115,8 @@ lengths_of_tasks = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 @settings(max_examples=100, deadline=None)
 @given(lengths=lengths_of_tasks, before=st.integers(0, 39), newcomers=st.lists(st.integers(0, 60), max_size=3))
 def test_whoever_comes_later_a_task_runs_after_one_batch_at_most_for_each_that_it_found_waiting(
-        lengths, before, newcomers):
+    lengths, before, newcomers
+):
     """After every batch others come, of the worst lengths: those of the batch, and some."""
     queue = waiting(map(texts, lengths))
     before = min(before, len(lengths) - 1)
@@ -119,14 +131,15 @@ def test_whoever_comes_later_a_task_runs_after_one_batch_at_most_for_each_that_i
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=lengths_of_tasks, sizes=st.sampled_from([(), (1, 8), (2, 4, 8)]), run_cost=st.sampled_from([1, 10,
-                                                                                                           1000]))
+@given(
+    lengths=lengths_of_tasks, sizes=st.sampled_from([(), (1, 8), (2, 4, 8)]), run_cost=st.sampled_from([1, 10, 1000])
+)
 def test_the_choice_is_that_of_the_most_saved_work(lengths, sizes, run_cost):
     """All beginnings of the list by distance to the oldest are tried, in NumPy."""
     queue = waiting(map(texts, lengths), run_cost, max_batch_size=8, allowed_batch_sizes=sizes)
     counted = np.minimum(lengths, run_cost * FULL // LONG)
     near = counted[np.argsort(np.abs(counted - counted[0]), kind="stable")][:8]
-    rows = np.array([next((size for size in sizes if size >= count), count) for count in range(1, 9)])[:len(near)]
+    rows = np.array([next((size for size in sizes if size >= count), count) for count in range(1, 9)])[: len(near)]
     work = rows * np.maximum.accumulate(near)
     saved = np.cumsum(rows[0] * near + run_cost) - work - run_cost
     saved[1:][np.maximum.accumulate(work[1:]) > run_cost * FULL] = -1
@@ -138,36 +151,52 @@ def test_the_choice_is_that_of_the_most_saved_work(lengths, sizes, run_cost):
 
 
 @settings(max_examples=20, deadline=None)
-@given(requests=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 80)), min_size=1, max_size=12),
-       run_cost=st.sampled_from([0, 1, 10, 10 ** 9]), timeout=st.sampled_from([0, 2000]), threads=st.integers(1, 3),
-       sizes=st.sampled_from([(), (1, 4, 9)]))
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 80)), min_size=1, max_size=12),
+    run_cost=st.sampled_from([0, 1, 10, 10**9]),
+    timeout=st.sampled_from([0, 2000]),
+    threads=st.integers(1, 3),
+    sizes=st.sampled_from([(), (1, 4, 9)]),
+)
 def test_every_request_gets_its_own_answer_whatever_shares_its_batch(requests, run_cost, timeout, threads, sizes):
     ran = []
 
     def model(inputs, deadline):
         ran.append(len(inputs["text"]))
         return {
-            "length": np.array(list(map(len, inputs["text"]))), "last": np.array([text[-3:] for text in inputs["text"]],
-                                                                                 object)
+            "length": np.array(list(map(len, inputs["text"]))),
+            "last": np.array([text[-3:] for text in inputs["text"]], object),
         }
 
     async def main():
         batcher = Batcher(
-            BatchingParameters(max_batch_size=9, max_execution_batch_size=4, batch_timeout_micros=timeout,
-                               num_batch_threads=threads, allowed_batch_sizes=sizes), Metrics(), run_cost=run_cost)
-        inputs = [np.array([b"x" * (length + row) + b"%03d" % number for row in range(rows)], object)
-                  for number, (rows, length) in enumerate(requests)]
+            BatchingParameters(
+                max_batch_size=9,
+                max_execution_batch_size=4,
+                batch_timeout_micros=timeout,
+                num_batch_threads=threads,
+                allowed_batch_sizes=sizes,
+            ),
+            Metrics(),
+            run_cost=run_cost,
+        )
+        inputs = [
+            np.array([b"x" * (length + row) + b"%03d" % number for row in range(rows)], object)
+            for number, (rows, length) in enumerate(requests)
+        ]
         answers = await asyncio.gather(*(batcher.answer("key", {"text": text}, model) for text in inputs))
         batcher.close()
         for text, answer in zip(inputs, answers):
-            assert answer["length"].tolist() == list(map(
-                len, text)) and answer["last"].tolist() == [one[-3:] for one in text]
+            assert answer["length"].tolist() == list(map(len, text)) and answer["last"].tolist() == [
+                one[-3:] for one in text
+            ]
         assert not batcher._queues
+
     asyncio.run(main())
     assert max(ran) <= 4 and sum(ran) >= sum(rows for rows, _ in requests)
 
 
-@pytest.mark.parametrize("run_cost", [0, 1, 10, 10 ** 9])
+@pytest.mark.parametrize("run_cost", [0, 1, 10, 10**9])
 def test_ids_of_other_lengths_are_padded_if_they_share_a_batch(run_cost):
     shapes = []
 
@@ -176,12 +205,17 @@ def test_ids_of_other_lengths_are_padded_if_they_share_a_batch(run_cost):
         return {"sum": inputs["ids"].sum(axis=1)}
 
     async def main():
-        batcher = Batcher(BatchingParameters(pad_variable_length_inputs=True, batch_timeout_micros=20_000), Metrics(),
-                          run_cost=run_cost)
-        answers = await asyncio.gather(*(batcher.answer("key", {"ids": np.full((2, length), 1, np.int64)}, model)
-                                         for length in (3, 30, 4, 0, 29)))
+        batcher = Batcher(
+            BatchingParameters(pad_variable_length_inputs=True, batch_timeout_micros=20_000),
+            Metrics(),
+            run_cost=run_cost,
+        )
+        answers = await asyncio.gather(
+            *(batcher.answer("key", {"ids": np.full((2, length), 1, np.int64)}, model) for length in (3, 30, 4, 0, 29))
+        )
         batcher.close()
         assert [answer["sum"].tolist() for answer in answers] == [[length] * 2 for length in (3, 30, 4, 0, 29)]
+
     asyncio.run(main())
     # At 10, 2 x 4 of padding for an empty task are less than a run; at 1, rows of 4 and more count as long, and 16 ids
     # are a full batch.
@@ -204,10 +238,12 @@ def test_enough_work_does_not_wait_for_the_timeout_and_its_neighbours_leave_the_
                 await asyncio.sleep(0)
 
     async def main():
-        batcher = Batcher(BatchingParameters(batch_timeout_micros=20_000_000, num_batch_threads=1), Metrics(),
-                          run_cost=RUN_COST)
-        await asyncio.wait_for(asyncio.gather(*(batcher.answer("key", texts(length), model) for length in [40] * 4)),
-                               10)
+        batcher = Batcher(
+            BatchingParameters(batch_timeout_micros=20_000_000, num_batch_threads=1), Metrics(), run_cost=RUN_COST
+        )
+        await asyncio.wait_for(
+            asyncio.gather(*(batcher.answer("key", texts(length), model) for length in [40] * 4)), 10
+        )
         gate.clear()
         first = [asyncio.ensure_future(batcher.answer("key", texts(length), model)) for length in [40] * 4]
         await until(batcher._free_threads.locked)
@@ -223,5 +259,6 @@ def test_enough_work_does_not_wait_for_the_timeout_and_its_neighbours_leave_the_
         await asyncio.gather(*first, *others[:1], *others[2:])
         others[1].cancel()  # 6 waits for its timeout
         batcher.close()
+
     asyncio.run(main())
     assert batches == [[40] * 4, [40] * 4, [40, 40, 41, 39]]

@@ -31,6 +31,7 @@ class Model:
 
 def serve(parameters, requests, model, **options):
     """The answers (or exceptions) to arrays that are all sent at once."""
+
     async def main():
         batcher = Batcher(BatchingParameters(**parameters), Metrics())
         try:
@@ -40,6 +41,7 @@ def serve(parameters, requests, model, **options):
             return await asyncio.gather(*waiting, return_exceptions=True)
         finally:
             batcher.close()
+
     return asyncio.run(main())
 
 
@@ -58,8 +60,9 @@ def test_tasks_that_wait_together_run_together():
 def test_a_full_batch_does_not_wait_for_its_timeout():
     model = Model()
     requests = [np.arange(4)] * 3
-    check(requests,
-          serve({"max_batch_size": 8, "batch_timeout_micros": 300_000, "num_batch_threads": 1}, requests, model))
+    check(
+        requests, serve({"max_batch_size": 8, "batch_timeout_micros": 300_000, "num_batch_threads": 1}, requests, model)
+    )
     assert model.sizes == [8, 4]
 
 
@@ -74,8 +77,9 @@ def test_a_busy_server_forms_batches_without_a_timeout():
 def test_batches_are_filled_up_to_an_allowed_size():
     model = Model()
     requests = [np.arange(3), np.arange(2)]
-    answers = serve({"max_batch_size": 8, "allowed_batch_sizes": (1, 4, 8), "batch_timeout_micros": 100_000}, requests,
-                    model)
+    answers = serve(
+        {"max_batch_size": 8, "allowed_batch_sizes": (1, 4, 8), "batch_timeout_micros": 100_000}, requests, model
+    )
     check(requests, answers)
     assert model.sizes == [8] and [len(answer["y"]) for answer in answers] == [3, 2]
 
@@ -83,12 +87,14 @@ def test_batches_are_filled_up_to_an_allowed_size():
 def test_a_large_request_is_split_and_put_together_again():
     model = Model()
     requests = [np.arange(21)]
-    check(requests, serve({"max_batch_size": 21, "max_execution_batch_size": 8, "num_batch_threads": 1}, requests,
-                          model))
+    check(
+        requests, serve({"max_batch_size": 21, "max_execution_batch_size": 8, "num_batch_threads": 1}, requests, model)
+    )
     assert sorted(model.sizes) == [5, 8, 8]
     model = Model()
-    check(requests,
-          serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model))
+    check(
+        requests, serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model)
+    )
     assert sorted(model.sizes) == [1, 10, 10]
 
 
@@ -121,6 +127,7 @@ def test_a_deadline_that_passes_in_the_queue_or_in_the_model_has_its_own_status_
         check([np.arange(3)], [await batcher.answer("key", {"x": np.arange(3)}, model)])
         batcher.close()
         return [error.code for error in answers]
+
     assert asyncio.run(main()) == ["DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"]
     assert model.sizes == [1, 3]
 
@@ -132,11 +139,17 @@ def test_a_batch_may_run_as_long_as_its_most_patient_task_allows():
         batcher = Batcher(BatchingParameters(batch_timeout_micros=50_000), Metrics())
         now = asyncio.get_running_loop().time()
         given = [None if seconds is None else now + seconds for seconds in deadlines]
-        await asyncio.gather(*(batcher.answer("key", {"x": np.arange(1)},
-                                              lambda inputs, deadline: seen.append(deadline) or inputs, deadline)
-                               for deadline in given))
+        await asyncio.gather(
+            *(
+                batcher.answer(
+                    "key", {"x": np.arange(1)}, lambda inputs, deadline: seen.append(deadline) or inputs, deadline
+                )
+                for deadline in given
+            )
+        )
         batcher.close()
         return given
+
     given = asyncio.run(main([30, 60, 45]))
     asyncio.run(main([30, None]))
     assert seen == [given[1], None]
@@ -150,6 +163,7 @@ def test_a_key_may_have_parameters_of_its_own():
         check([np.arange(9)], [await batcher.answer("key", {"x": np.arange(9)}, model, None, own)])
         batcher.close()
         assert sorted(model.sizes) == [1, 4, 4]
+
     asyncio.run(main())
 
 
@@ -174,6 +188,7 @@ def test_a_crash_of_the_model_is_an_internal_error_and_the_next_task_runs():
         assert caught.value.code == "INTERNAL"
         check([np.arange(2)], [await batcher.answer("key", {"x": np.arange(2)}, Model())])
         batcher.close()
+
     asyncio.run(main())
 
 
@@ -189,6 +204,7 @@ def test_tasks_of_clients_that_went_away_do_not_run():
         check([np.arange(2)], [await batcher.answer("key", {"x": np.arange(2)}, model)])
         batcher.close()
         assert not batcher._queues
+
     asyncio.run(main())
     assert model.sizes == [2]
 
@@ -207,11 +223,13 @@ def test_other_inner_shapes_get_batches_of_their_own_or_are_padded():
 @pytest.mark.parametrize("shapes", [[(2, 2, 3), (1, 3, 5), (1, 2, 7)], [(2, 2), (1, 3), (1, 2)]])
 def test_choices_are_not_padded_because_each_gets_a_share_of_the_probability(shapes):
     """A model of choices [B,C,S], or of texts [B,C]: each choice is as likely as the others, whatever it says."""
+
     class Choices(Model):
         def __call__(self, inputs, deadline):
             rows, choices = inputs["x"].shape[:2]
             self.sizes.append(rows)
             return {"y": np.full((rows, choices), 1 / choices)}
+
     requests = [np.ones(shape, int) if len(shape) == 3 else np.full(shape, b"a", object) for shape in shapes]
     model = Choices()
     answers = serve({"batch_timeout_micros": 50_000, "pad_variable_length_inputs": True}, requests, model)
@@ -221,19 +239,37 @@ def test_choices_are_not_padded_because_each_gets_a_share_of_the_probability(sha
 
 
 def test_outputs_that_have_no_rows_are_run_one_by_one():
-    answers = serve({"batch_timeout_micros": 50_000}, [np.arange(2), np.arange(3)],
-                    type("Sum", (Model,), {"__call__": lambda self, inputs, deadline: {"y": inputs["x"].sum()}})())
+    answers = serve(
+        {"batch_timeout_micros": 50_000},
+        [np.arange(2), np.arange(3)],
+        type("Sum", (Model,), {"__call__": lambda self, inputs, deadline: {"y": inputs["x"].sum()}})(),
+    )
     assert [int(answer["y"]) for answer in answers] == [1, 3]
 
 
 @settings(max_examples=30, deadline=None)
-@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12), largest=st.sampled_from([1, 3, 4, 8]),
-       timeout=st.sampled_from([0, 2000]), threads=st.integers(1, 3))
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    largest=st.sampled_from([1, 3, 4, 8]),
+    timeout=st.sampled_from([0, 2000]),
+    threads=st.integers(1, 3),
+)
 def test_whatever_is_sent_everyone_gets_their_own_answer(sizes, largest, timeout, threads):
     requests = [np.arange(size) * 1000 + index for index, size in enumerate(sizes)]
     model = Model()
-    check(requests, serve({"max_batch_size": 9, "max_execution_batch_size": largest, "batch_timeout_micros": timeout,
-                           "num_batch_threads": threads}, requests, model))
+    check(
+        requests,
+        serve(
+            {
+                "max_batch_size": 9,
+                "max_execution_batch_size": largest,
+                "batch_timeout_micros": timeout,
+                "num_batch_threads": threads,
+            },
+            requests,
+            model,
+        ),
+    )
     assert sum(model.sizes) == sum(sizes) and max(model.sizes) <= largest
 
 
@@ -243,10 +279,19 @@ def test_join_pads_with_nothing():
     assert join([np.ones((1, 1, 2)), np.ones((1, 2, 1))]).tolist() == [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
 
 
-@pytest.mark.parametrize("values", [
-    {"max_batch_size": 0}, {"num_batch_threads": 0}, {"batch_timeout_micros": -1}, {"max_execution_batch_size": 64},
-    {"allowed_batch_sizes": (1, 8)}, {"allowed_batch_sizes": (8, 1, 32)}, {"allowed_batch_sizes": (0, 32)},
-    {"max_execution_batch_size": 8, "allowed_batch_sizes": (1, 8)}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_batch_size": 0},
+        {"num_batch_threads": 0},
+        {"batch_timeout_micros": -1},
+        {"max_execution_batch_size": 64},
+        {"allowed_batch_sizes": (1, 8)},
+        {"allowed_batch_sizes": (8, 1, 32)},
+        {"allowed_batch_sizes": (0, 32)},
+        {"max_execution_batch_size": 8, "allowed_batch_sizes": (1, 8)},
+    ],
+)
 def test_wrong_parameters_are_refused(values):
     with pytest.raises(ValueError, match="expected"):
         BatchingParameters(**values)
@@ -254,16 +299,17 @@ def test_wrong_parameters_are_refused(values):
 
 def test_a_task_gets_nothing_that_only_its_neighbours_need():
     """Each row has a text of as many words as its number says; alone, a request is as wide as its longest."""
+
     def model(inputs, deadline):
         counts = inputs["x"]
         calls.append(len(counts))
         return {
             "words": np.arange(counts.max(initial=0))[None] * (np.arange(counts.max(initial=0)) < counts[:, None]),
-            "count": counts
+            "count": counts,
         }
 
     def trim(inputs, outputs):
-        return {**outputs, "words": outputs["words"][:, :outputs["count"].max(initial=0)]}
+        return {**outputs, "words": outputs["words"][:, : outputs["count"].max(initial=0)]}
 
     async def main():
         parameters = BatchingParameters(max_batch_size=8, max_execution_batch_size=4, batch_timeout_micros=50_000)
@@ -272,6 +318,7 @@ def test_a_task_gets_nothing_that_only_its_neighbours_need():
             return await asyncio.gather(*(batcher.answer("key", {"x": x}, model, trim=trim) for x in requests))
         finally:
             batcher.close()
+
     calls, requests = [], [np.array(counts) for counts in ([5], [0], [2, 3], [0, 1, 0, 0, 4, 0])]
     for x, answer in zip(requests, asyncio.run(main())):
         np.testing.assert_array_equal(answer["words"], model({"x": x}, None)["words"])

@@ -22,17 +22,28 @@ def check(root):
 
 @pytest.mark.slow
 def test_without_docker_there_is_one_line_and_status_2(root, tmp_path):
-    done = subprocess.run([sys.executable, str(root / "deploy/check_tf_serving.py")], capture_output=True, text=True,
-                          check=False, env={**os.environ, "PATH": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, str(root / "deploy/check_tf_serving.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "docker: there is no command docker; nothing was compared\n"
     fake = tmp_path / "docker"
     for works, told in (((), "Cannot connect to the Docker daemon"), (("info",), "pull access denied")):
         fake.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.exit(None if sys.argv[1] in {works} else 'more\\n{told}')\n")
+            f"#!{sys.executable}\nimport sys\nsys.exit(None if sys.argv[1] in {works} else 'more\\n{told}')\n"
+        )
         fake.chmod(0o755)
-        done = subprocess.run([sys.executable, str(root / "deploy/check_tf_serving.py")], capture_output=True,
-                              text=True, check=False, env={**os.environ, "PATH": str(tmp_path)})
+        done = subprocess.run(
+            [sys.executable, str(root / "deploy/check_tf_serving.py")],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": str(tmp_path)},
+        )
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"docker: {told}; nothing was compared\n")
 
 

@@ -19,10 +19,12 @@ from official_bert.server.client.rows import as_mappings, needs_input_names
 @pytest.fixture(scope="module", params=["rest", "grpc"])
 def connect(request, server):
     """Makes a client of a model on the running server."""
+
     def make(model="demo", **options):
         if request.param == "rest":
             return RestClient(server.url, model, **options)
         return GrpcClient(server.target, model, **options)
+
     return make
 
 
@@ -37,11 +39,16 @@ def test_rows_go_in_and_rows_come_out(connect):
 def test_several_inputs_other_signatures_and_versions(connect):
     with connect("labelled", version=1) as client:
         rows = [{"text": "a", "text_pair": "bb"}, {"text": "c", "text_pair": "c"}]
-        assert client.predict(rows, "pair") == [{"joined": "a|bb", "equal": False, "vector": [1.0, 2.0]},
-                                                {"joined": "c|c", "equal": True, "vector": [1.0, 1.0]}]
+        assert client.predict(rows, "pair") == [
+            {"joined": "a|bb", "equal": False, "vector": [1.0, 2.0]},
+            {"joined": "c|c", "equal": True, "vector": [1.0, 1.0]},
+        ]
         tuples = [tuple(row.values()) for row in rows]
-        assert client.predict(tuples, "pair") == client.predict(
-            rows, "pair") == [client.predict(row, "pair") for row in tuples]
+        assert (
+            client.predict(tuples, "pair")
+            == client.predict(rows, "pair")
+            == [client.predict(row, "pair") for row in tuples]
+        )
         assert client.predict(["x"])[0]["version"] == 1
     with connect("labelled", label="canary") as client:
         assert client.predict(["x"])[0]["version"] == 2
@@ -50,8 +57,10 @@ def test_several_inputs_other_signatures_and_versions(connect):
 def test_binary_data_numbers_and_single_outputs(connect):
     with connect() as client:
         data = bytes(range(256))
-        assert client.predict([data, b""], "binary") == [{"copy_bytes": data, "size": 256},
-                                                         {"copy_bytes": b"", "size": 0}]
+        assert client.predict([data, b""], "binary") == [
+            {"copy_bytes": data, "size": 256},
+            {"copy_bytes": b"", "size": 0},
+        ]
         assert client.predict(["a b", "c"], "words") == [{"words": ["a", "b"]}, {"words": ["c", ""]}]
         rows = [{"input_ids": np.array([1, 2], np.int32), "input_mask": [1, 0]}]
         assert client.predict(rows, "ids") == [{"sum": 1, "row": [2, 4]}]
@@ -71,11 +80,14 @@ def test_signatures_and_versions_are_told(connect):
         assert found["numbers"]["outputs"]["half"] == "DT_BFLOAT16"
 
 
-@pytest.mark.parametrize(("model", "rows", "signature", "code"), [
-    ("nowhere", [{"text": "a"}], "", "NOT_FOUND"),
-    ("demo", [{"text": "a", "more": "b"}], "", "INVALID_ARGUMENT"),
-    ("demo", [{"input_ids": [1] * 12, "input_mask": [1] * 12}], "ids", "INVALID_ARGUMENT"),
-])
+@pytest.mark.parametrize(
+    ("model", "rows", "signature", "code"),
+    [
+        ("nowhere", [{"text": "a"}], "", "NOT_FOUND"),
+        ("demo", [{"text": "a", "more": "b"}], "", "INVALID_ARGUMENT"),
+        ("demo", [{"input_ids": [1] * 12, "input_mask": [1] * 12}], "ids", "INVALID_ARGUMENT"),
+    ],
+)
 def test_the_servers_refusals_are_errors_with_its_status(connect, model, rows, signature, code):
     with connect(model) as client, pytest.raises(ServingError) as caught:
         client.predict(rows, signature)
@@ -89,8 +101,13 @@ def test_an_unknown_signature_is_refused(connect):
 
 
 def test_wrong_options_are_refused():
-    for options in ({"version": 1,
-                     "label": "x"}, {"batch_size": 0}, {"concurrency": 0}, {"attempts": 9}, {"timeout": 0}):
+    for options in (
+        {"version": 1, "label": "x"},
+        {"batch_size": 0},
+        {"concurrency": 0},
+        {"attempts": 9},
+        {"timeout": 0},
+    ):
         with pytest.raises(ValueError, match="expected"):
             RestClient("http://127.0.0.1:1", "m", **options)
 
@@ -128,8 +145,11 @@ def test_a_newer_version_with_another_output_is_not_answered_under_the_name_of_t
     outputs = iter(["score", "chance"])
 
     def ask(self, method, path, body=None):
-        return {"predictions": [0.5]} if method == "POST" else {
-            "metadata": {"signature_def": {"signature_def": signatures_with("DT_INT32", next(outputs))}}}
+        return (
+            {"predictions": [0.5]}
+            if method == "POST"
+            else {"metadata": {"signature_def": {"signature_def": signatures_with("DT_INT32", next(outputs))}}}
+        )
 
     monkeypatch.setattr(RestClient, "_ask", ask)
     with RestClient("http://127.0.0.1:1", "m") as client:
@@ -163,8 +183,9 @@ def test_a_newer_version_with_another_type_gets_that_type(monkeypatch):
 
 @pytest.mark.parametrize("number", [(1 << 32) + 101, 1 << 70])
 def test_numbers_beyond_the_range_of_an_input_are_refused_and_not_wrapped_around(connect, number):
-    refused = pytest.raises((ServingError, ValueError),
-                            match="out of the range of int32|expected numbers of int32|too large")
+    refused = pytest.raises(
+        (ServingError, ValueError), match="out of the range of int32|expected numbers of int32|too large"
+    )
     with connect() as client, refused:
         client.predict([{"input_ids": [number], "input_mask": [1]}], "ids")
 
@@ -194,8 +215,11 @@ def test_tuples_and_frames_are_rows_of_the_inputs_in_the_order_of_predictor():
 def test_a_frame_is_answered_row_by_row(connect):
     with connect() as client:
         rows = ["abc", "a b"]
-        assert client.predict(pandas.DataFrame({"id": [1, 2], "text": rows})) == client.predict(rows) == client.predict(
-            pandas.Series(rows))
+        assert (
+            client.predict(pandas.DataFrame({"id": [1, 2], "text": rows}))
+            == client.predict(rows)
+            == client.predict(pandas.Series(rows))
+        )
 
 
 def test_a_closed_client_says_so_and_may_be_closed_twice(server):
@@ -208,8 +232,10 @@ def test_a_closed_client_says_so_and_may_be_closed_twice(server):
 
 
 def test_the_rest_client_needs_neither_tensorflow_nor_grpc(server):
-    script = ("import sys; from official_bert.server.client import RestClient\n"
-              f"print(RestClient({server.url!r}, 'demo').predict(['abc'])[0]['upper'])\n"
-              "print([name for name in ('tensorflow', 'grpc', 'keras') if name in sys.modules])")
+    script = (
+        "import sys; from official_bert.server.client import RestClient\n"
+        f"print(RestClient({server.url!r}, 'demo').predict(['abc'])[0]['upper'])\n"
+        "print([name for name in ('tensorflow', 'grpc', 'keras') if name in sys.modules])"
+    )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert finished.stdout.split("\n")[:2] == ["ABC", "[]"], finished.stderr

@@ -100,11 +100,14 @@ def test_grpc_unavailable_is_tried_again():
 
 def test_a_server_that_is_not_there_is_unavailable():
     port = free_ports(1)[0]
-    with RestClient(f"http://127.0.0.1:{port}", "m",
-                    attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
+    with (
+        RestClient(f"http://127.0.0.1:{port}", "m", attempts=2) as client,
+        pytest.raises(ServingError, match="UNAVAILABLE"),
+    ):
         client.predict(["a"])
     with GrpcClient(f"127.0.0.1:{port}", "m", attempts=2) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
         client.predict(["a"])
+
 
 class Scripted(http.server.BaseHTTPRequestHandler):
     """Answers as `server.script` says, a function of this handler; `server.times` has the moments of requests."""
@@ -149,11 +152,14 @@ def drip(handler):
 
 
 def test_one_deadline_holds_over_all_attempts_and_for_an_answer_that_drips(scripted):
-    scripted.script = lambda handler: handler.answer(503, b'{"error": "full"}') if len(scripted.times) < 3 else drip(
-        handler)
+    scripted.script = lambda handler: (
+        handler.answer(503, b'{"error": "full"}') if len(scripted.times) < 3 else drip(handler)
+    )
     started = time.perf_counter()
-    with RestClient(scripted.url, "m", timeout=1.5) as client, pytest.raises(ServingError,
-                                                                             match=r"DEADLINE_EXCEEDED: .* 1\.5 s"):
+    with (
+        RestClient(scripted.url, "m", timeout=1.5) as client,
+        pytest.raises(ServingError, match=r"DEADLINE_EXCEEDED: .* 1\.5 s"),
+    ):
         client.predict([{"x": 1}])
     assert 1.4 < time.perf_counter() - started < 8 and len(scripted.times) == 3
 
@@ -170,16 +176,19 @@ def test_a_request_whose_connection_breaks_is_sent_again(scripted):
 
 
 def test_retry_after_is_obeyed_within_the_deadline(scripted):
-    scripted.script = lambda handler: (handler.answer(200) if len(scripted.times) > 1 else
-                                       handler.answer(503, b'{"error": "full"}', Retry_After="1"))
+    scripted.script = lambda handler: (
+        handler.answer(200) if len(scripted.times) > 1 else handler.answer(503, b'{"error": "full"}', Retry_After="1")
+    )
     with RestClient(scripted.url, "m") as client:
         assert client.predict([{"x": 1}]) == [{"y": 1}]
     assert 1 <= scripted.times[1] - scripted.times[0] < 10
     scripted.times.clear()
     scripted.script = lambda handler: handler.answer(503, b'{"error": "full"}', Retry_After="30")
     started = time.perf_counter()
-    with RestClient(scripted.url, "m", timeout=20) as client, pytest.raises(ServingError,
-                                                                            match="UNAVAILABLE: full") as caught:
+    with (
+        RestClient(scripted.url, "m", timeout=20) as client,
+        pytest.raises(ServingError, match="UNAVAILABLE: full") as caught,
+    ):
         client.predict([{"x": 1}])  # the next attempt could not begin in time: no use in waiting
     assert caught.value.retry_after == 30 and len(scripted.times) == 1 and time.perf_counter() - started < 10
 

@@ -46,8 +46,10 @@ def requests(inputs):
     if inputs.keys() == {"text"}:
         rows[1:1] = [{"text": text + " [MASK] of [MASK]"} for text in made_formats.TEXTS]
     columns = {name: np.char.encode([row[name] for row in rows], "utf-8").astype(object) for name in inputs}
-    yield from ({name: value[part]
-                 for name, value in columns.items()} for part in (slice(None), slice(1), slice(1, 2), slice(0)))
+    yield from (
+        {name: value[part] for name, value in columns.items()}
+        for part in (slice(None), slice(1), slice(1, 2), slice(0))
+    )
 
 
 def compare(signature, inputs):
@@ -89,13 +91,18 @@ class Halved(tf.Module):
         rows = tf.sequence_mask(lengths, dtype=tf.int32)
         count = tf.size(lengths)
         return {
-            "rows_input_mask": rows, "whole_places": rows[:, :1], "order": tf.range(count)[::-1], "lengths": lengths,
-            "sizes": tf.concat([tf.fill([count // 2], 2), tf.fill([count % 2], 1)], 0), "state_0": text
+            "rows_input_mask": rows,
+            "whole_places": rows[:, :1],
+            "order": tf.range(count)[::-1],
+            "lengths": lengths,
+            "sizes": tf.concat([tf.fill([count // 2], 2), tf.fill([count % 2], 1)], 0),
+            "state_0": text,
         }
 
     @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.string, "state_0"),
-                         tf.TensorSpec([None], tf.float32, "output_sum")], autograph=False)
+        input_signature=[tf.TensorSpec([None], tf.string, "state_0"), tf.TensorSpec([None], tf.float32, "output_sum")],
+        autograph=False,
+    )
     def finish(self, state_0, output_sum):
         return {"words": output_sum, "text": state_0}
 
@@ -113,22 +120,27 @@ class Sum(PortableModel):
 
 def test_a_signature_is_computed_by_its_two_parts_with_an_engine_between_them(tmp_path, monkeypatch):
     module, place = Halved(), tmp_path / "text" / "1"
-    tf.saved_model.save(module, str(place), signatures={
-        "serving_default": module.whole, "prepare": module.prepare, "finish": module.finish})
+    tf.saved_model.save(
+        module,
+        str(place),
+        signatures={"serving_default": module.whole, "prepare": module.prepare, "finish": module.finish},
+    )
     servable = Servable("model", 1, str(place))
     signature, text = servable.signature(""), np.array([b"a b c", b"", b"d", b"e f", b"g"], object)
     assert [*servable.signatures] == [*servable.definitions] == ["serving_default"]  # no client sees the others
     with pytest.raises(
-            ValueError,
-            match="onnx/1, which run_export --format=saved_model,onnx writes beside .*text/1, got no such folder"):
+        ValueError,
+        match="onnx/1, which run_export --format=saved_model,onnx writes beside .*text/1, got no such folder",
+    ):
         use_engine(servable, str(place), "onnx")
     (tmp_path / "onnx" / "1").mkdir(parents=True)
     (tmp_path / "onnx" / "1" / "model.json").write_text("{}")
     for error in (2e-5, float("nan")):
         monkeypatch.setattr(engines, "load_engine", lambda *_, wrong=error: (Sum(wrong), {"limits": LIMITS}))
         with pytest.raises(
-                ValueError,
-                match=r"onnx/1: --engine=onnx: expected the answers of the SavedModel within 1e-05, got words with"):
+            ValueError,
+            match=r"onnx/1: --engine=onnx: expected the answers of the SavedModel within 1e-05, got words with",
+        ):
             use_engine(servable, str(place), "onnx")
         assert signature.computed_by is None
     engine = Sum(5e-6)
@@ -145,8 +157,9 @@ def test_a_signature_is_computed_by_its_two_parts_with_an_engine_between_them(tm
         assert signature.run({"text": few})["text"].tolist() == few.tolist()
     servable.close()
     with pytest.raises(
-            ValueError,
-            match="--engine=onnx: expected a SavedModel with the signatures prepare and finish, which run_export"):
+        ValueError,
+        match="--engine=onnx: expected a SavedModel with the signatures prepare and finish, which run_export",
+    ):
         use_engine(servable, str(place), "onnx")  # which has none any more
 
 
@@ -164,8 +177,9 @@ def test_an_engine_computes_rows_in_groups_and_refuses_what_the_savedmodel_refus
         lengths = np.array([3, 48, 4, 47, *[5] * 20])
         mask = (np.arange(48) < lengths[:, None]).astype(np.int32)
         rows = {
-            "input_ids": draw.integers(0, 3000, mask.shape).astype(np.int32) * mask, "input_mask": mask,
-            "segment_ids": 0 * mask
+            "input_ids": draw.integers(0, 3000, mask.shape).astype(np.int32) * mask,
+            "input_mask": mask,
+            "segment_ids": 0 * mask,
         }
         compare(signature, rows)
         assert sizes == [(2, 48), (22, 5)]  # short rows do not pay for long ones
@@ -181,9 +195,14 @@ def test_a_model_with_other_weights_does_not_load(golden, tmp_path):
     made_formats.write(served, config, tmp_path / "other", ("onnx",))
     shutil.rmtree(tmp_path / "onnx")
     shutil.copytree(tmp_path / "other" / "onnx", tmp_path / "onnx")
-    with pytest.raises(ValueError, match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got "
-                                         r"\w+ with a"), \
-            loaded(tmp_path, "text", "onnx"):
+    with (
+        pytest.raises(
+            ValueError,
+            match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got "
+            r"\w+ with a",
+        ),
+        loaded(tmp_path, "text", "onnx"),
+    ):
         pass
 
 
@@ -193,16 +212,21 @@ def test_a_server_with_an_engine_answers_all_protocols_new_versions_and_batches(
     served.prompts = {"query": "query: "}
     made_formats.write(served, config, tmp_path / "vectors", ("saved_model", "onnx"))
     options = {
-        "models": [ServedModelConfig(name="vectors", base_path=str(tmp_path / "vectors" / "text"))], "rest_port": 0,
-        "grpc_port": None, "poll_seconds": 0.2, "drain_seconds": 5
+        "models": [ServedModelConfig(name="vectors", base_path=str(tmp_path / "vectors" / "text"))],
+        "rest_port": 0,
+        "grpc_port": None,
+        "poll_seconds": 0.2,
+        "drain_seconds": 5,
     }
     answers = {}
     for engine in ("", "onnx"):
         with made_serving.embedded(ServerOptions(engine=engine, **options)) as running:
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 bodies = [
-                    json.dumps({"instances": made_formats.TEXTS[:1 + number % 4],
-                                "signature_name": signature}).encode() for number in range(8)
+                    json.dumps(
+                        {"instances": made_formats.TEXTS[: 1 + number % 4], "signature_name": signature}
+                    ).encode()
+                    for number in range(8)
                     for signature in ("serving_default", "query")
                 ]
                 found = list(pool.map(lambda body: running.ask("/v1/models/vectors:predict", body), bodies))
@@ -211,13 +235,17 @@ def test_a_server_with_an_engine_answers_all_protocols_new_versions_and_batches(
                 status, vectors = running.ask("/embed", json.dumps({"inputs": made_formats.TEXTS[:2]}).encode())
                 assert status == 200
                 answers[engine].append([{"embedding": vector} for vector in json.loads(vectors)])
-                status, refused = running.ask("/v1/models/vectors:predict", json.dumps(
-                    {"instances": ["x"], "signature_name": "prepare"}).encode())
+                status, refused = running.ask(
+                    "/v1/models/vectors:predict", json.dumps({"instances": ["x"], "signature_name": "prepare"}).encode()
+                )
                 assert status == 400 and b'Serving signature key \\"prepare\\" not found' in refused
             if engine:
                 made_formats.write(served, config, tmp_path / "vectors", ("saved_model", "onnx"))  # a new version
-                made_serving.wait_for(lambda: json.loads(running.ask("/v1/models/vectors")[1])["model_version_status"][
-                    0]["version"] == "2")
+                made_serving.wait_for(
+                    lambda: (
+                        json.loads(running.ask("/v1/models/vectors")[1])["model_version_status"][0]["version"] == "2"
+                    )
+                )
                 assert running.ask("/v1/models/vectors:predict", bodies[0])[0] == 200
     for one, other in zip(answers[""], answers["onnx"]):
         np.testing.assert_allclose([row["embedding"] for row in one], [row["embedding"] for row in other], atol=2e-5)

@@ -15,20 +15,55 @@ from official_bert.server.request_checks import Limits, check_declared, check_in
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
 DTYPES = [
-    "string", "int32", "int64", "uint8", "uint64", "float16", "bfloat16", "float32", "float64", "bool", "complex64"
+    "string",
+    "int32",
+    "int64",
+    "uint8",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "bool",
+    "complex64",
 ]
 LIMITS = Limits(max_request_bytes=1 << 16, max_request_elements=1 << 16, max_request_rows=8, max_text_bytes=20)
-leaves = (st.none() | st.booleans() | st.integers() | st.integers(-300, 300) | st.floats() | st.text(max_size=5)
-          | st.sampled_from(["text", "\ud800", "a\0b"]) | st.just({"b64": "YQ=="})
-          | st.builds(lambda x: {"b64": x}, st.text()))
-values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-    st.sampled_from(["text", "text_pair", "x", "b64", ""]), inner, max_size=3), max_leaves=20)
-specs = st.builds(lambda dtype, shape: TensorSpec("t:0", dtype, shape), st.sampled_from(DTYPES),
-                  st.none() | st.lists(st.none() | st.integers(0, 3), max_size=3).map(tuple))
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-300, 300)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["text", "\ud800", "a\0b"])
+    | st.just({"b64": "YQ=="})
+    | st.builds(lambda x: {"b64": x}, st.text())
+)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["text", "text_pair", "x", "b64", ""]), inner, max_size=3)
+    ),
+    max_leaves=20,
+)
+specs = st.builds(
+    lambda dtype, shape: TensorSpec("t:0", dtype, shape),
+    st.sampled_from(DTYPES),
+    st.none() | st.lists(st.none() | st.integers(0, 3), max_size=3).map(tuple),
+)
 signatures = st.dictionaries(st.sampled_from(["text", "text_pair", "x"]), specs, min_size=1, max_size=3).map(
-    lambda inputs: types.SimpleNamespace(inputs=inputs, is_batched=all(spec.has_rows for spec in inputs.values())))
-requests = st.fixed_dictionaries({}, optional={"instances": values | st.lists(values, max_size=4), "inputs": values,
-                                               "signature_name": st.text(max_size=3) | leaves, "more": values})
+    lambda inputs: types.SimpleNamespace(inputs=inputs, is_batched=all(spec.has_rows for spec in inputs.values()))
+)
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "instances": values | st.lists(values, max_size=4),
+        "inputs": values,
+        "signature_name": st.text(max_size=3) | leaves,
+        "more": values,
+    },
+)
 
 
 def refuses(call, *arguments):
@@ -68,8 +103,11 @@ def test_any_json_gives_inputs_that_fit_the_signature_or_is_refused(request, sig
 
 
 @settings(max_examples=500, deadline=None)
-@given(array=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6).map(
-    lambda x: np.array(x, np.float32)))
+@given(
+    array=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6).map(
+        lambda x: np.array(x, np.float32)
+    )
+)
 def test_floats_survive_json(array):
     for as_rows in (True, False):
         answer = json.loads(rest_json.format_outputs({"x": array}, as_rows, 1 << 20))
@@ -87,12 +125,20 @@ def test_text_survives_json(value):
 
 tensors = st.builds(
     lambda dtype, sizes, unknown, content, numbers, strings: tf.make_tensor_proto(0).__class__(
-        dtype=dtype, tensor_content=content, float_val=numbers, int_val=[
-            int(x) for x in numbers if x == x and abs(x) < 1e9
-        ], string_val=strings, tensor_shape={"dim": [{"size": size} for size in sizes], "unknown_rank": unknown}),
+        dtype=dtype,
+        tensor_content=content,
+        float_val=numbers,
+        int_val=[int(x) for x in numbers if x == x and abs(x) < 1e9],
+        string_val=strings,
+        tensor_shape={"dim": [{"size": size} for size in sizes], "unknown_rank": unknown},
+    ),
     st.integers(0, 30) | st.integers(100, 130),
-    st.lists(st.integers(-2, 5) | st.integers(-(1 << 62), 1 << 62), max_size=4), st.booleans(), st.binary(max_size=12),
-    st.lists(st.floats(width=32), max_size=3), st.lists(st.binary(max_size=30), max_size=3))
+    st.lists(st.integers(-2, 5) | st.integers(-(1 << 62), 1 << 62), max_size=4),
+    st.booleans(),
+    st.binary(max_size=12),
+    st.lists(st.floats(width=32), max_size=3),
+    st.lists(st.binary(max_size=30), max_size=3),
+)
 
 
 @settings(max_examples=800, deadline=None)
@@ -116,11 +162,15 @@ def test_any_tensor_is_an_array_or_refused(proto, spec):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from(["demo:predict", "demo/versions/2:predict", "labelled/labels/stable:predict", "demo/metadata"])
-    | st.text("abcd/:.%{}0123 é", max_size=20).map(lambda text: "demo" + text), body=st.none() | st.binary(max_size=40)
-    | requests.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
+    | st.text("abcd/:.%{}0123 é", max_size=20).map(lambda text: "demo" + text),
+    body=st.none()
+    | st.binary(max_size=40)
+    | requests.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
+)
 @example(path="demo%0a", body=None)  # once answered in plain text
 def test_a_running_server_answers_whatever_it_is_asked(server, path, body):
     from urllib.parse import quote
+
     status, answer = server.ask("/v1/models/" + quote(path, safe="/:%{}"), body)
     assert status in {200, 400, 404, 413, 501}
     assert status == 200 or json.loads(answer)["error"]

@@ -112,7 +112,9 @@ def test_a_request_without_a_model_is_refused(stub, channel):
     assert refused(lambda: stub.Predict(predict_pb2.PredictRequest(inputs=text))) == (invalid, "Missing ModelSpec")
     assert refused(lambda: stub.GetModelMetadata(metadata)) == (invalid, "Missing ModelSpec")
     assert refused(lambda: statuses.GetModelStatus(get_model_status_pb2.GetModelStatusRequest())) == (
-        invalid, "Missing ModelSpec")
+        invalid,
+        "Missing ModelSpec",
+    )
     assert refused(lambda: predict(stub, "", "", text=["a"])) == (invalid, "ModelSpec has no name specified.")
     metadata.model_spec.signature_name = "x"
     assert refused(lambda: stub.GetModelMetadata(metadata)) == (invalid, "ModelSpec has no name specified.")
@@ -126,7 +128,9 @@ def test_an_unknown_label_is_an_invalid_argument(stub, label):
     request = make_request(model="labelled", text=["a"])
     request.model_spec.version_label = label
     assert refused(lambda: stub.Predict(request)) == (
-        grpc.StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+        grpc.StatusCode.INVALID_ARGUMENT,
+        f"Unrecognized servable version label: {label}",
+    )
 
 
 def test_health_is_grpcs_own(server, channel):
@@ -164,19 +168,26 @@ def test_status_of_versions(channel):
     assert refused(lambda: stub.GetModelStatus(request, timeout=60))[0] == grpc.StatusCode.NOT_FOUND
 
 
-@pytest.mark.parametrize(("arguments", "inputs", "code", "message"), [
-    (["", "nowhere"], {"text": ["a"]}, "NOT_FOUND", "Servable not found for request: Latest(nowhere)"),
-    (["", "demo", 7], {"text": ["a"]}, "NOT_FOUND", "Specific(demo, 7)"),
-    (["none"], {"text": ["a"]}, "FAILED_PRECONDITION", 'Serving signature key "none" not found.'),
-    ([], {}, "INVALID_ARGUMENT", "Missing but required: {text}"),
-    ([], {"text": ["a"], "more": ["b"]}, "INVALID_ARGUMENT", "Sent extra: {more}"),
-    ([], {"text": [1]}, "INVALID_ARGUMENT", None),
-    ([], {"text": [["a"]]}, "INVALID_ARGUMENT", None),
-    (["numbers"], {"x": [[1.0, 2.0, 3.0]]}, "INVALID_ARGUMENT", None),
-    (["pair"], {"text": ["a"], "text_pair": ["a", "b"]}, "INVALID_ARGUMENT", None),
-    (["ids"], {"input_ids": [[1] * 12], "input_mask": [[1] * 12]
-               }, "INVALID_ARGUMENT", "input_ids: expected fewer than 10"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "inputs", "code", "message"),
+    [
+        (["", "nowhere"], {"text": ["a"]}, "NOT_FOUND", "Servable not found for request: Latest(nowhere)"),
+        (["", "demo", 7], {"text": ["a"]}, "NOT_FOUND", "Specific(demo, 7)"),
+        (["none"], {"text": ["a"]}, "FAILED_PRECONDITION", 'Serving signature key "none" not found.'),
+        ([], {}, "INVALID_ARGUMENT", "Missing but required: {text}"),
+        ([], {"text": ["a"], "more": ["b"]}, "INVALID_ARGUMENT", "Sent extra: {more}"),
+        ([], {"text": [1]}, "INVALID_ARGUMENT", None),
+        ([], {"text": [["a"]]}, "INVALID_ARGUMENT", None),
+        (["numbers"], {"x": [[1.0, 2.0, 3.0]]}, "INVALID_ARGUMENT", None),
+        (["pair"], {"text": ["a"], "text_pair": ["a", "b"]}, "INVALID_ARGUMENT", None),
+        (
+            ["ids"],
+            {"input_ids": [[1] * 12], "input_mask": [[1] * 12]},
+            "INVALID_ARGUMENT",
+            "input_ids: expected fewer than 10",
+        ),
+    ],
+)
 def test_mistakes_get_their_code_and_the_server_goes_on(stub, arguments, inputs, code, message):
     found, details = refused(lambda: predict(stub, *arguments, **inputs))
     assert found == grpc.StatusCode[code], details
@@ -208,20 +219,28 @@ def test_a_few_bytes_cannot_declare_a_huge_tensor(stub, server, shape):
 def test_bytes_that_are_no_message_and_messages_that_are_too_large(stub, channel, server):
     send = channel.unary_unary(PREDICT, request_serializer=bytes, response_deserializer=bytes)
     assert refused(lambda: send(b"\xff" * 40, timeout=60))[0] == grpc.StatusCode.INTERNAL
-    assert refused(lambda: channel.unary_unary("/tensorflow.serving.PredictionService/Explain")
-                   (b"", timeout=60))[0] == (grpc.StatusCode.UNIMPLEMENTED)
+    assert refused(lambda: channel.unary_unary("/tensorflow.serving.PredictionService/Explain")(b"", timeout=60))[
+        0
+    ] == (grpc.StatusCode.UNIMPLEMENTED)
     if server.embedded:
         assert refused(lambda: send(bytes(9 << 20), timeout=60))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert predict(stub, text=["a"])["length"].tolist() == [1]
 
 
-@pytest.mark.parametrize(("seconds", "wait", "code"), [
-    (0.0, 0, "DEADLINE_EXCEEDED"), (-1.0, 0, "DEADLINE_EXCEEDED"),  # over at its arrival: nothing is begun
-    (0.01, 0.02, "DEADLINE_EXCEEDED"),  # over in the queue: as the client's own clock tells it
-    (600.0, 0, "RESOURCE_EXHAUSTED"), (None, 0, "RESOURCE_EXHAUSTED")])
+@pytest.mark.parametrize(
+    ("seconds", "wait", "code"),
+    [
+        (0.0, 0, "DEADLINE_EXCEEDED"),
+        (-1.0, 0, "DEADLINE_EXCEEDED"),  # over at its arrival: nothing is begun
+        (0.01, 0.02, "DEADLINE_EXCEEDED"),  # over in the queue: as the client's own clock tells it
+        (600.0, 0, "RESOURCE_EXHAUSTED"),
+        (None, 0, "RESOURCE_EXHAUSTED"),
+    ],
+)
 def test_the_status_of_a_late_request_does_not_depend_on_whose_clock_is_quicker(seconds, wait, code):
     from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
     from official_bert.server.statuses import RequestError
+
     begun = []
 
     class Context:
@@ -238,6 +257,7 @@ def test_the_status_of_a_late_request_does_not_depend_on_whose_clock_is_quicker(
             begun.append(True)
             time.sleep(wait)
             raise RequestError("RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue")
+
     with pytest.raises(RequestError) as caught:
         asyncio.run(main())
     assert caught.value.code == code and bool(begun) == (seconds is None or seconds > 0)

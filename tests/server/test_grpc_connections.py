@@ -1,5 +1,4 @@
-"""Idle connections of gRPC give way to those of clients that ask, and strangers never push out a client with a token.
-"""
+"""Idle connections of gRPC give way to those of clients that ask, and strangers never push out a client with a token."""
 
 import contextlib
 import os
@@ -52,9 +51,15 @@ def ask(channel, token=""):
 @contextlib.contextmanager
 def serving(demo_root, most, tokens=()):
     with made_serving.embedded(
-            ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=None,
-                          grpc_port=0, drain_seconds=1, limits=Limits(max_connections=most),
-                          access=AccessRules.for_server("127.0.0.1", tokens=tokens))) as running:
+        ServerOptions(
+            models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))],
+            rest_port=None,
+            grpc_port=0,
+            drain_seconds=1,
+            limits=Limits(max_connections=most),
+            access=AccessRules.for_server("127.0.0.1", tokens=tokens),
+        )
+    ) as running:
         yield running
 
 
@@ -66,6 +71,7 @@ def seen(monkeypatch):
     def close_surplus(self, port):
         look(self, port)
         known.append(len(self._waiting))
+
     monkeypatch.setattr(GrpcConnections, "close_surplus", close_surplus)
     return lambda number: made_serving.wait_for(lambda: known and known[-1] == number, 10)
 
@@ -95,7 +101,9 @@ def test_clients_that_asked_give_way_to_each_other_alone(demo_root):
 
         def client(number):
             return stack.enter_context(
-                grpc.insecure_channel(running.target, [("grpc.use_local_subchannel_pool", 1), ("x", number)]))
+                grpc.insecure_channel(running.target, [("grpc.use_local_subchannel_pool", 1), ("x", number)])
+            )
+
         strangers = [client(number) for number in range(6)]
         for channel in strangers:
             with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
@@ -125,9 +133,16 @@ def test_a_connection_with_a_request_under_way_stays():
         assert set(os.listdir(FOLDER)) <= before  # looking leaves nothing open; garbage of other tests may close
 
 
-@pytest.mark.parametrize(("name", "peer"), [("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
-                                            ("ipv6:%5B::1%5D:5000", ("::1", 5000)), ("ipv6:[::1]:5000", ("::1", 5000)),
-                                            ("ipv6:[::ffff:10.0.0.1]:7", ("10.0.0.1", 7)),
-                                            ("ipv6:[fe80::1%25eth0]:7", ("fe80::1", 7)), ("", ("", 0))])
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
+        ("ipv6:%5B::1%5D:5000", ("::1", 5000)),
+        ("ipv6:[::1]:5000", ("::1", 5000)),
+        ("ipv6:[::ffff:10.0.0.1]:7", ("10.0.0.1", 7)),
+        ("ipv6:[fe80::1%25eth0]:7", ("fe80::1", 7)),
+        ("", ("", 0)),
+    ],
+)
 def test_grpcs_names_of_clients(name, peer):
     assert peer_of(name) == peer

@@ -53,12 +53,24 @@ WORST = {
 @contextlib.contextmanager
 def serving(demo_root, log):
     """Runs the command in a process of its own: its address, its gRPC target, its process, and what it logs."""
-    server = subprocess.Popen([sys.executable, "-m", "official_bert.serve", f"--model_base_path={demo_root}/demo",
-                               "--model_name=demo", "--rest_api_port=0", "--port=0"], stdout=subprocess.PIPE, text=True,
-                              stderr=log.open("w"))
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            f"--model_base_path={demo_root}/demo",
+            "--model_name=demo",
+            "--rest_api_port=0",
+            "--port=0",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=log.open("w"),
+    )
     try:
-        url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
-                                server.stdout.readline()).groups()
+        url, target = re.search(
+            r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()
+        ).groups()
         yield url, target, server, log
     finally:
         server.kill()
@@ -146,49 +158,73 @@ def mutate(rng, data):
         place = rng.randrange(len(data) + 1)
         kind = rng.randrange(4)
         if kind == 0:
-            data[place:place + 1] = bytes([rng.randrange(256)])
+            data[place : place + 1] = bytes([rng.randrange(256)])
         elif kind == 1:
-            del data[place:place + rng.randint(1, 8)]
+            del data[place : place + rng.randint(1, 8)]
         elif kind == 2:
             data[place:place] = rng.randbytes(rng.randint(1, 8))
         else:
-            data[place:place] = data[place:place + rng.randint(1, 30)]
+            data[place:place] = data[place : place + rng.randint(1, 30)]
     return bytes(data)
 
 
 def any_json(rng, depth=0):
     kind = rng.randrange(9 if depth < 4 else 6)
     if kind < 6:
-        return (None, rng.random() < 0.5, rng.randint(-10, 1 << rng.randint(1, 80)), rng.uniform(-1e30, 1e30),
-                rng.choice(["", "text", "é", "a\0", "x" * 3000]), {"b64": rng.choice(["", "YQ==", "/w==", "?"])})[kind]
+        return (
+            None,
+            rng.random() < 0.5,
+            rng.randint(-10, 1 << rng.randint(1, 80)),
+            rng.uniform(-1e30, 1e30),
+            rng.choice(["", "text", "é", "a\0", "x" * 3000]),
+            {"b64": rng.choice(["", "YQ==", "/w==", "?"])},
+        )[kind]
     if kind == 6:
         return [any_json(rng, depth + 1) for _ in range(rng.randrange(5))]
     names = [
-        "text", "text_pair", "inputs", "input_ids", "input_mask", "x", "steps", "instances", "signature_name", "b64"
+        "text",
+        "text_pair",
+        "inputs",
+        "input_ids",
+        "input_mask",
+        "x",
+        "steps",
+        "instances",
+        "signature_name",
+        "b64",
     ]
     return {rng.choice(names): any_json(rng, depth + 1) for _ in range(rng.randrange(4))}
 
 
 SIGNATURES = ["serving_default", "pair", "binary", "number", "long", "words", "ids", "numbers", "scalar", "none", ""]
-VALID = [{"instances": ["abc", "d"]}, {"inputs": {"text": ["a"]}},
-         {"signature_name": "pair", "instances": [{"text": "a", "text_pair": "b"}]},
-         {"signature_name": "number",
-          "instances": ["12", {"b64": "/w=="}]}, {"signature_name": "numbers", "instances": [[1, 2.5]]},
-         {"signature_name": "ids", "instances": [{"input_ids": [1, 2],
-                                                  "input_mask": [1, 0]}]}, {"signature_name": "scalar", "inputs": 1.5},
-         {"signature_name": "long", "instances": [{"sizes": 10}]}, {"signature_name": "words", "instances": ["a b"]}]
+VALID = [
+    {"instances": ["abc", "d"]},
+    {"inputs": {"text": ["a"]}},
+    {"signature_name": "pair", "instances": [{"text": "a", "text_pair": "b"}]},
+    {"signature_name": "number", "instances": ["12", {"b64": "/w=="}]},
+    {"signature_name": "numbers", "instances": [[1, 2.5]]},
+    {"signature_name": "ids", "instances": [{"input_ids": [1, 2], "input_mask": [1, 0]}]},
+    {"signature_name": "scalar", "inputs": 1.5},
+    {"signature_name": "long", "instances": [{"sizes": 10}]},
+    {"signature_name": "words", "instances": ["a b"]},
+]
 
 
 def rest_request(rng):
     """(method, path, headers, body) of something that a client might send."""
-    body = json.dumps(rng.choice(VALID) if rng.random() < 0.6 else {
-        "signature_name": rng.choice(SIGNATURES), rng.choice(["instances", "inputs"]): any_json(rng)}).encode()
+    body = json.dumps(
+        rng.choice(VALID)
+        if rng.random() < 0.6
+        else {"signature_name": rng.choice(SIGNATURES), rng.choice(["instances", "inputs"]): any_json(rng)}
+    ).encode()
     body = mutate(rng, body) if rng.random() < 0.6 else body
     path = PREDICT if rng.random() < 0.8 else mutate(rng, PREDICT.encode()).decode("latin-1")
     name = rng.choice(["Content-Encoding", "Content-Type", "Host", "Origin", "Expect", "X-Request-Id"])
-    headers = {} if rng.random() < 0.8 else {
-        name: rng.choice(["gzip", "deflate", "x" * 100, "", "text/plain", "100-continue"])
-    }
+    headers = (
+        {}
+        if rng.random() < 0.8
+        else {name: rng.choice(["gzip", "deflate", "x" * 100, "", "text/plain", "100-continue"])}
+    )
     return rng.choice(["POST"] * 8 + ["GET", "PUT"]), path, headers, body
 
 
@@ -196,10 +232,12 @@ def send_rest(address, rng, tally):
     """One request on a connection of its own, of which one in ten is cut off."""
     method, path, headers, body = rest_request(rng)
     text = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
-    data = f"{method} {path} HTTP/1.1\r\n{text}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode(
-        "latin-1") + body
+    data = (
+        f"{method} {path} HTTP/1.1\r\n{text}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1")
+        + body
+    )
     kind, answer = rng.random(), b""
-    data = data[:rng.randrange(len(data))] if kind < 0.1 else mutate(rng, data) if kind < 0.2 else data
+    data = data[: rng.randrange(len(data))] if kind < 0.1 else mutate(rng, data) if kind < 0.2 else data
     try:
         # who sends half is not answered
         with socket.create_connection(address, timeout=0.2 if kind < 0.2 else 60) as connection:
@@ -235,8 +273,13 @@ def grpc_request(rng):
 
 def send_grpc(channel, rng, tally):
     method = rng.choice(["Predict"] * 9 + ["GetModelMetadata"])
-    data = grpc_request(rng) if method == "Predict" else mutate(
-        rng, get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"]).SerializeToString())
+    data = (
+        grpc_request(rng)
+        if method == "Predict"
+        else mutate(
+            rng, get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"]).SerializeToString()
+        )
+    )
     future = channel.unary_unary(SERVICE + method, bytes, bytes).future(data, timeout=rng.choice([0.001, 30, 30, 30]))
     if rng.random() < 0.05:
         future.cancel()
@@ -298,16 +341,14 @@ def test_twenty_thousand_hostile_requests_hurt_no_innocent_client(process):
         for future in asking:
             future.result()
     together = {
-        key: sum(tally.get(key, 0) for tally in tallies)
-        for key in sorted({key
-                           for tally in tallies
-                           for key in tally})
+        key: sum(tally.get(key, 0) for tally in tallies) for key in sorted({key for tally in tallies for key in tally})
     }
     latencies.sort()
     print(
         f"\n{sum(together.values())} hostile requests: {together}\n{len(latencies)} innocent ones, all right; "
         f"p50 {1000 * statistics.median(latencies):.1f} ms, p99 {1000 * latencies[int(0.99 * len(latencies))]:.1f} ms, "
-        f"longest {1000 * latencies[-1]:.0f} ms")
+        f"longest {1000 * latencies[-1]:.0f} ms"
+    )
     assert server.poll() is None and "500" not in together and together["200"] > 0 and together["400"] > 0
     # of gRPC, INTERNAL stands for bytes that are no message, as in TF Serving
     assert "Traceback" not in log.read_text()
@@ -328,21 +369,33 @@ def test_sigterm_ends_it_within_its_time(tmp_path, moment):
         log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
         with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as writer:
             writer.write(log.SerializeToString())
-    server = subprocess.Popen([
-        sys.executable, "-m", "official_bert.serve", f"--model_base_path={tmp_path}", "--rest_api_port=0", "--port=0",
-        "--drain_seconds=3"
-    ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            f"--model_base_path={tmp_path}",
+            "--rest_api_port=0",
+            "--port=0",
+            "--drain_seconds=3",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         if moment == "loading":
             wait_for_thread_time(server.pid, 20)
         else:
-            url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
-                                    server.stdout.readline()).groups()
+            url, target = re.search(
+                r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()
+            ).groups()
             channel = grpc.insecure_channel(target)
             call = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request)
             connection = socket.create_connection(tuple(url.removeprefix("http://").split(":")))
             connection.sendall(
-                b"POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+                b"POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+            )
             time.sleep(3)
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)

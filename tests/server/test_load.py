@@ -31,21 +31,39 @@ def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokeni
     export.export(served, config, export.ExportOptions(output=str(tmp_path / "model"), batch_sizes=(1, 8, 32)))
     (tmp_path / "tokens").write_text("a-token-of-enough-letters-and-more\n")
     tokens = f"--api_token_file={tmp_path}/tokens"
-    server = subprocess.Popen([
-        sys.executable, "-m", "official_bert.serve", f"--model_base_path={tmp_path}/model/text", "--rest_api_port=0",
-        "--port=0", tokens, f"--batching_parameters_file={root}/deploy/batching.config"
-    ], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            f"--model_base_path={tmp_path}/model/text",
+            "--rest_api_port=0",
+            "--port=0",
+            tokens,
+            f"--batching_parameters_file={root}/deploy/batching.config",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     loads = []
     try:
-        url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
-                                server.stdout.readline()).groups()
+        url, target = re.search(
+            r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()
+        ).groups()
         common = [
             sys.executable,
-            str(root / "deploy/load_test.py"), f"--url={url}", f"--seconds={60 * MINUTES}", "--concurrency=3",
-            "--rows=1,3,8,32", tokens
+            str(root / "deploy/load_test.py"),
+            f"--url={url}",
+            f"--seconds={60 * MINUTES}",
+            "--concurrency=3",
+            "--rows=1,3,8,32",
+            tokens,
         ]
-        loads = [subprocess.Popen([*common, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                 for more in (["--mistakes=0.3"], [f"--grpc={target}"])]
+        loads = [
+            subprocess.Popen([*common, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for more in (["--mistakes=0.3"], [f"--grpc={target}"])
+        ]
         began, samples = time.monotonic(), []
         while any(load.poll() is None for load in loads):
             samples.append((time.monotonic() - began, anonymous_memory(server.pid)))
@@ -71,6 +89,11 @@ def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokeni
 
 @pytest.mark.parametrize("where", ["--url=http://192.0.2.1:8501", "--grpc=192.0.2.1:8500"])
 def test_load_is_sent_to_this_machine_only(root, where):
-    done = subprocess.run([sys.executable, str(root / "deploy/load_test.py"), where], capture_output=True, text=True,
-                          check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, str(root / "deploy/load_test.py"), where],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
     assert done.returncode == 1 and "error: 192.0.2.1: expected an address of this machine" in done.stderr

@@ -156,8 +156,11 @@ def test_deleting_the_newest_version_goes_back_and_deleting_all_changes_nothing(
 def test_policies_choose_versions(base):
     for version in (1, 2, 3):
         add(base, version)
-    for policy, wanted in (({"latest": 2}, {2, 3}), ({"policy": "all"}, {1, 2, 3}),
-                           ({"policy": "specific", "specific": (1, 3, 8)}, {1, 3})):
+    for policy, wanted in (
+        ({"latest": 2}, {2, 3}),
+        ({"policy": "all"}, {1, 2, 3}),
+        ({"policy": "specific", "specific": (1, 3, 8)}, {1, 3}),
+    ):
         manager = manager_of(base, **policy)
         manager.poll()
         assert {number for number, state in states(manager).items() if state == "AVAILABLE"} == wanted
@@ -185,10 +188,12 @@ def test_only_few_ended_versions_are_remembered(base):
 
 def test_what_is_wrong_with_a_folder_is_said_with_a_hint(base, tmp_path):
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "none", "no such folder"), (tmp_path / "empty",
-                                                                "expected folders named by numbers"),
-                        (add(base, 1), "it is itself a version: give the folder above it"), (tmp_path,
-                                                                                             f"did you mean {base}?")):
+    for path, words in (
+        (tmp_path / "none", "no such folder"),
+        (tmp_path / "empty", "expected folders named by numbers"),
+        (add(base, 1), "it is itself a version: give the folder above it"),
+        (tmp_path, f"did you mean {base}?"),
+    ):
         manager = manager_of(path)
         manager.poll()
         assert words in manager.errors()[0] and manager.waiting()
@@ -222,5 +227,7 @@ def test_the_first_line_of_a_message_is_the_one_that_says_what_went_wrong():
         "Node: 'StatefulPartitionedCall'\nOp type not registered 'FastWordpieceTokenizeWithOffsets' in binary running "
         "on host.\n"
     )
-    assert servable._first_line(
-        message) == "Op type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host."
+    assert (
+        servable._first_line(message)
+        == "Op type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host."
+    )

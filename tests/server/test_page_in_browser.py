@@ -34,13 +34,17 @@ def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, 
         "blank": ServedFillMask(Pretrainer.make(small_config), graph_tokenizer, 32, top_k=3),
         "classes": ServedClassifier(classifier(3), graph_tokenizer, 32, labels=("no", "maybe", "yes"), pairs=True),
         "question": ServedSpans(span_model, graph_tokenizer, 32, doc_stride=8, max_query_length=8),
-        "entities": ServedTagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8)}
+        "entities": ServedTagger(token_tagger, graph_tokenizer, 32, labels=labels, doc_stride=8),
+    }
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     for name, model in served.items():
         export.export(model, config, export.ExportOptions(output=str(root / name), batch_sizes=()))
     options = ServerOptions(
-        models=[ServedModelConfig(name=name, base_path=str(root / name / "text")) for name in served], rest_port=0,
-        grpc_port=None, poll_seconds=0.1)
+        models=[ServedModelConfig(name=name, base_path=str(root / name / "text")) for name in served],
+        rest_port=0,
+        grpc_port=None,
+        poll_seconds=0.1,
+    )
     with made_serving.embedded(options) as running:
         yield running
 
@@ -50,10 +54,16 @@ def browser():
     """Headless Chromium. Its sandbox cannot be had by root."""
     need("chromium", "chromedriver")
     from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=900,760",
-                     *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+    for argument in (
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=900,760",
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
+    ):
         options.add_argument(argument)
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
     driver.set_page_load_timeout(60)
@@ -63,6 +73,7 @@ def browser():
 
 def wait(browser, found):
     from selenium.webdriver.support.ui import WebDriverWait
+
     return WebDriverWait(browser, 60).until(lambda _: found())
 
 
@@ -70,6 +81,7 @@ def ask(browser, url, model, **fields):
     """Fills the page in, presses the button, and gives the element of the result."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
+
     browser.get(url)
     wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
     Select(browser.find_element(By.ID, "model")).select_by_value(model)
@@ -86,15 +98,18 @@ def ask(browser, url, model, **fields):
 
 def test_blanks_are_shown_with_their_words(models, browser):
     from selenium.webdriver.common.by import By
+
     text = "The [MASK] met the [MASK]."
     tables = ask(browser, models.url, "blank", text=text).find_elements(By.TAG_NAME, "table")
     with RestClient(models.url, "blank") as client:
         (answer,) = client.predict([text])
-    shown = [[row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.TAG_NAME, "tr")]
-             for table in tables]
+    shown = [
+        [row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.TAG_NAME, "tr")] for table in tables
+    ]
     assert [[row[0].text for row in table] for table in shown] == answer["tokens"] and len(shown) == 2
     assert [[row[2].text for row in table] for table in shown] == [
-        [f"{share:.3f}" for share in shares] for shares in answer["probabilities"]]
+        [f"{share:.3f}" for share in shares] for shares in answer["probabilities"]
+    ]
 
 
 def test_the_best_label_of_a_pair_is_named(models, browser):
@@ -106,6 +121,7 @@ def test_the_best_label_of_a_pair_is_named(models, browser):
 
 def test_all_labels_are_named_each_with_its_bar(models, browser):
     from selenium.webdriver.common.by import By
+
     result = ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
     with RestClient(models.url, "classes") as client:
         (answer,) = client.predict([{"text": "it rained", "text_pair": "Señora"}])
@@ -113,16 +129,19 @@ def test_all_labels_are_named_each_with_its_bar(models, browser):
     assert [row[0].text for row in rows] == ["no", "maybe", "yes"]
     assert [row[2].text for row in rows] == [f"{share:.3f}" for share in answer["probabilities"]]
     assert [float(row[1].find_element(By.TAG_NAME, "meter").get_attribute("value")) for row in rows] == pytest.approx(
-        answer["probabilities"], abs=1e-6)
+        answer["probabilities"], abs=1e-6
+    )
 
 
 def test_the_page_asks_for_a_token_where_one_is_needed(models, browser):
     from selenium.webdriver.common.by import By
+
     token = "a-token-of-some-length"
     base = models.server.options.models[0]
     rules = AccessRules.for_server("127.0.0.1", tokens=[token])
-    with made_serving.embedded(ServerOptions(models=[base], rest_port=0, grpc_port=None, poll_seconds=0.1,
-                                             access=rules)) as guarded:
+    with made_serving.embedded(
+        ServerOptions(models=[base], rest_port=0, grpc_port=None, poll_seconds=0.1, access=rules)
+    ) as guarded:
         browser.get(guarded.url)
         box = browser.find_element(By.ID, "token")
         wait(browser, box.is_displayed)
@@ -138,19 +157,23 @@ def test_the_page_asks_for_a_token_where_one_is_needed(models, browser):
 
 def test_the_request_as_curl_gets_the_same_answer_in_a_shell(models, browser):
     from selenium.webdriver.common.by import By
-    ask(browser, models.url, "blank", text="The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez")
+
+    ask(browser, models.url, "blank", text='The surveyor\'s [MASK] "met" $HOME; `x` \\ Núñez')
     browser.find_element(By.ID, "curl").click()
     line = wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))[0].text
     assert wait(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#result .note").text).startswith(
-        ("Copied", "Selected"))
+        ("Copied", "Selected")
+    )
     need("curl")
-    done = subprocess.run(["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True,
-                          check=True)
+    done = subprocess.run(
+        ["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True, check=True
+    )
     with RestClient(models.url, "blank") as client:
-        (answer,) = client.predict(["The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez"])
+        (answer,) = client.predict(['The surveyor\'s [MASK] "met" $HOME; `x` \\ Núñez'])
     (row,) = json.loads(done.stdout)["predictions"]
     assert row["tokens"][0] == answer["tokens"][0] and row["probabilities"][0] == pytest.approx(
-        answer["probabilities"][0], abs=1e-5)
+        answer["probabilities"][0], abs=1e-5
+    )
 
 
 CLIPPED = """
@@ -165,6 +188,7 @@ return [...document.querySelectorAll("body *")].filter(each => each.getBoundingC
 @pytest.mark.parametrize("model", ["blank", "classes", "question", "entities"])
 def test_nothing_is_cut_off_on_a_desk_or_a_telephone(models, browser, model, width):
     from selenium.webdriver.common.by import By
+
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -181,6 +205,7 @@ def test_an_example_is_answered_on_control_and_enter(models, browser):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import Select
+
     browser.get(models.url)
     wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
     Select(browser.find_element(By.ID, "model")).select_by_value("question")
@@ -196,6 +221,7 @@ def test_an_example_is_answered_on_control_and_enter(models, browser):
 
 def test_an_answer_is_marked_in_its_passage(models, browser):
     from selenium.webdriver.common.by import By
+
     result = ask(browser, models.url, "question", question="Who met her?", context=PASSAGE)
     with RestClient(models.url, "question") as client:
         (answer,) = client.predict([{"question": "Who met her?", "context": PASSAGE}])
@@ -206,15 +232,18 @@ def test_an_answer_is_marked_in_its_passage(models, browser):
 
 def test_entities_are_marked_with_their_types(models, browser):
     from selenium.webdriver.common.by import By
+
     result = ask(browser, models.url, "entities", text=PASSAGE)
     with RestClient(models.url, "entities") as client:
         (answer,) = client.predict([PASSAGE])
     wanted = [f"{entity}{kind}" for entity, kind in zip(answer["entities"], answer["types"]) if kind]
     assert len(wanted) > 1 and [mark.text.replace(" ", "") for mark in result.find_elements(By.TAG_NAME, "mark")] == [
-        text.replace(" ", "") for text in wanted]
+        text.replace(" ", "") for text in wanted
+    ]
 
 
 def test_what_the_server_refuses_is_told(models, browser):
     from selenium.webdriver.common.by import By
+
     result = ask(browser, models.url, "entities", text="x" * 300_000)
     assert "262144" in result.find_element(By.CLASS_NAME, "error").text.replace(",", "")

@@ -82,29 +82,50 @@ def opened(inputs, outputs, about, refusals=0):
     return run_script(before, SHOWN.replace("REFUSALS", str(refusals)))
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "language", "fields"), [
-    (["text"], ["tokens"], "de", ["Die Hauptstadt von [MASK] ist Paris."]),
-    (["context", "question"], ["answer"], "es", ["¿Dónde nació Ada Lovelace?",
-                                                 "Ada Lovelace nació en Londres en 1815."]),
-    (["text"], ["entities", "types"], "ru", ["Ада Лавлейс родилась в Лондоне в 1815 году."]),
-    (["text"], ["label"], "en", ["A fine film with a weak ending."]),
-    (["text", "text_pair"], ["label"], "fr", ["Ada Lovelace est née à Londres en 1815.",
-                                              "Elle est née en Angleterre."]),
-    (["text", "text_pair"], ["score"], "zh", ["阿达·洛芙莱斯在哪里出生？", "阿达·洛芙莱斯1815年出生于伦敦。"]),
-    (["text", "choices"], ["choice"], "nl", ["Ze opende de deur en", "ging naar binnen.\nat de hemel op."]),
-    (["text"], ["embedding"], "xx", ["Ada Lovelace was born in London in 1815."]),
-    (["text"], ["labels"], "constructor", ["A fine film with a weak ending."])])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "language", "fields"),
+    [
+        (["text"], ["tokens"], "de", ["Die Hauptstadt von [MASK] ist Paris."]),
+        (
+            ["context", "question"],
+            ["answer"],
+            "es",
+            ["¿Dónde nació Ada Lovelace?", "Ada Lovelace nació en Londres en 1815."],
+        ),
+        (["text"], ["entities", "types"], "ru", ["Ада Лавлейс родилась в Лондоне в 1815 году."]),
+        (["text"], ["label"], "en", ["A fine film with a weak ending."]),
+        (
+            ["text", "text_pair"],
+            ["label"],
+            "fr",
+            ["Ada Lovelace est née à Londres en 1815.", "Elle est née en Angleterre."],
+        ),
+        (["text", "text_pair"], ["score"], "zh", ["阿达·洛芙莱斯在哪里出生？", "阿达·洛芙莱斯1815年出生于伦敦。"]),
+        (["text", "choices"], ["choice"], "nl", ["Ze opende de deur en", "ging naar binnen.\nat de hemel op."]),
+        (["text"], ["embedding"], "xx", ["Ada Lovelace was born in London in 1815."]),
+        (["text"], ["labels"], "constructor", ["A fine film with a weak ending."]),
+    ],
+)
 def test_every_kind_has_an_example_in_the_language_of_the_model(inputs, outputs, language, fields):
     assert opened(inputs, outputs, {"language": language})["fields"] == fields
 
 
 def test_the_page_says_what_a_model_is_and_waits_while_it_loads():
-    about = {"task": "ner", "language": "de", "layers": 6, "hidden_size": 384, "weights": 22713216,
-             "max_seq_length": 512, "labels": ["O", *(f"B-{number}" for number in range(9))]}
+    about = {
+        "task": "ner",
+        "language": "de",
+        "layers": 6,
+        "hidden_size": 384,
+        "weights": 22713216,
+        "max_seq_length": 512,
+        "labels": ["O", *(f"B-{number}" for number in range(9))],
+    }
     shown = opened(["text"], ["entities"], about, refusals=2)
     assert shown["said"] == ["version 1 is being loaded"]
-    assert shown["about"] == ("Mark the entities of a text. · task ner · German · 6 layers of 384 · 22,713,216 weights"
-                              " · up to 512 tokens · 10 labels: O, B-0, B-1, B-2, B-3, B-4, B-5, B-6, … · version 7")
+    assert shown["about"] == (
+        "Mark the entities of a text. · task ner · German · 6 layers of 384 · 22,713,216 weights"
+        " · up to 512 tokens · 10 labels: O, B-0, B-1, B-2, B-3, B-4, B-5, B-6, … · version 7"
+    )
 
 
 def test_a_newer_version_is_shown_with_its_own_labels():

@@ -18,8 +18,12 @@ def post(server, path, body, **options):
 def test_rows_of_one_input_are_plain_values(server):
     status, answer = post(server, "demo:predict", {"instances": ["abc", "Äé"]})
     assert status == 200
-    assert answer == {"predictions": [{"length": 3, "upper": "ABC", "score": 0.3, "version": 2},
-                                      {"length": 2, "upper": "ÄÉ", "score": 0.2, "version": 2}]}
+    assert answer == {
+        "predictions": [
+            {"length": 3, "upper": "ABC", "score": 0.3, "version": 2},
+            {"length": 2, "upper": "ÄÉ", "score": 0.2, "version": 2},
+        ]
+    }
 
 
 def test_rows_may_be_objects_and_columns_give_columns(server):
@@ -32,13 +36,21 @@ def test_rows_may_be_objects_and_columns_give_columns(server):
 
 def test_several_inputs_and_a_named_signature(server):
     body = {"signature_name": "pair", "instances": [{"text": "x", "text_pair": "yy"}, {"text": "z", "text_pair": "z"}]}
-    assert post(server, "demo:predict", body) == (200, {
-        "predictions": [{"joined": "x|yy", "equal": False, "vector": [1.0, 2.0]},
-                        {"joined": "z|z", "equal": True, "vector": [1.0, 1.0]}]
-    })
+    assert post(server, "demo:predict", body) == (
+        200,
+        {
+            "predictions": [
+                {"joined": "x|yy", "equal": False, "vector": [1.0, 2.0]},
+                {"joined": "z|z", "equal": True, "vector": [1.0, 1.0]},
+            ]
+        },
+    )
     body = {"signature_name": "pair", "inputs": {"text": ["x"], "text_pair": ["yy"]}}
-    assert post(server, "demo:predict",
-                body)[1]["outputs"] == {"joined": ["x|yy"], "equal": [False], "vector": [[1.0, 2.0]]}
+    assert post(server, "demo:predict", body)[1]["outputs"] == {
+        "joined": ["x|yy"],
+        "equal": [False],
+        "vector": [[1.0, 2.0]],
+    }
 
 
 def test_binary_strings_are_base64_both_ways(server):
@@ -55,7 +67,8 @@ def test_base64_may_have_line_ends_and_no_padding(server):
     rows = [{"b64": text} for text in ("YWI", "YWI=", "YW\nI=\n", "YQ", "")]
     status, answer = post(server, "demo:predict", {"instances": rows, "signature_name": "binary"})
     assert status == 200 and [row["copy_bytes"] for row in answer["predictions"]] == [
-        {"b64": text} for text in ("YWI=", "YWI=", "YWI=", "YQ==", "")]
+        {"b64": text} for text in ("YWI=", "YWI=", "YWI=", "YQ==", "")
+    ]
     for wrong in ("YWI==", "Y", "YQ=", "Y=Q="):
         assert post(server, "demo:predict", {"instances": [{"b64": wrong}], "signature_name": "binary"})[0] == 400
 
@@ -73,8 +86,10 @@ def test_float32_numbers_come_back_bit_by_bit_with_few_digits(server):
     if not server.embedded:
         pytest.skip("TF Serving cannot write bfloat16 as JSON")
     values = (np.random.default_rng(0).normal(size=(50, 2)) * 10.0 ** np.arange(-25, 25)[:, None]).astype(np.float32)
-    status, body = server.ask("/v1/models/demo:predict", json.dumps(
-        {"signature_name": "numbers", "instances": values.astype(float).tolist()}).encode())
+    status, body = server.ask(
+        "/v1/models/demo:predict",
+        json.dumps({"signature_name": "numbers", "instances": values.astype(float).tolist()}).encode(),
+    )
     assert status == 200
     found = np.array([row["same"] for row in json.loads(body)["predictions"]]).astype(np.float32)
     np.testing.assert_array_equal(found, values)
@@ -86,16 +101,24 @@ def test_nan_and_infinity_stand_without_quotes_and_are_never_answered(server):
     if not server.embedded:
         pytest.skip("TF Serving cannot write bfloat16 as JSON")
     for number in ("NaN", "Infinity", "-Infinity", "1e39"):
-        status, answer = post(server, "demo:predict",
-                              f'{{"signature_name": "numbers", "instances": [[-1, 0], [0.2, {number}]]}}'.encode())
+        status, answer = post(
+            server, "demo:predict", f'{{"signature_name": "numbers", "instances": [[-1, 0], [0.2, {number}]]}}'.encode()
+        )
         assert status == (500 if number != "1e39" else 400)
-        assert answer["error"].startswith("row 1, output '" if number !=
-                                          "1e39" else "input 'x': 1e+39 is out of the range of float32")
+        assert answer["error"].startswith(
+            "row 1, output '" if number != "1e39" else "input 'x': 1e+39 is out of the range of float32"
+        )
 
 
 def test_versions_and_labels_are_part_of_the_path(server):
-    for path, version in (("demo", 2), ("labelled", 2), ("labelled/versions/1", 1), ("labelled/versions/2", 2),
-                          ("labelled/labels/stable", 1), ("labelled/labels/canary", 2)):
+    for path, version in (
+        ("demo", 2),
+        ("labelled", 2),
+        ("labelled/versions/1", 1),
+        ("labelled/versions/2", 2),
+        ("labelled/labels/stable", 1),
+        ("labelled/labels/canary", 2),
+    ):
         status, answer = post(server, f"{path}:predict", {"instances": ["a"]})
         assert status == 200, answer
         assert answer["predictions"][0]["version"] == version
@@ -106,8 +129,12 @@ def test_status_is_tf_servings(server):
     status, body = server.ask("/v1/models/labelled")
     ok = {"error_code": "OK", "error_message": ""}
     assert status == 200
-    assert json.loads(body) == {"model_version_status": [{"version": "2", "state": "AVAILABLE", "status": ok},
-                                                         {"version": "1", "state": "AVAILABLE", "status": ok}]}
+    assert json.loads(body) == {
+        "model_version_status": [
+            {"version": "2", "state": "AVAILABLE", "status": ok},
+            {"version": "1", "state": "AVAILABLE", "status": ok},
+        ]
+    }
     _, body = server.ask("/v1/models/labelled/versions/1")
     assert [entry["version"] for entry in json.loads(body)["model_version_status"]] == ["1"]
     # get_model_status_impl.cc looks at a version's number only.
@@ -142,20 +169,28 @@ GZIPPED, EMPTY = gzip.compress(b'{"instances": ["abc"]}', mtime=0), gzip.compres
 TWO_MEMBERS = gzip.compress(b'{"instances": ["a', mtime=0) + gzip.compress(b'bc"]}', mtime=0)
 
 
-@pytest.mark.parametrize(("encoding", "body", "wanted"), [("gzip", b'{"instances": ["abc"]}', 400),
-                                                          ("gzip", GZIPPED[:-9], 400), ("gzip", b"", 400),
-                                                          ("gzip", TWO_MEMBERS, 200), ("gzip", GZIPPED + GZIPPED, 400),
-                                                          ("gzip", GZIPPED + b"x", 400),
-                                                          ("gzip", GZIPPED + b"\0" * 8, 400),
-                                                          ("gzip", TWO_MEMBERS[:-9], 400),
-                                                          ("gzip", EMPTY * 999 + GZIPPED, 200),
-                                                          ("gzip", EMPTY * 1000 + GZIPPED, 400),
-                                                          ("gzip", EMPTY * 400_000 + GZIPPED, 400),
-                                                          ("gzip", EMPTY, 400), ("gzip, deflate", GZIPPED, 200),
-                                                          ("x-gzip", GZIPPED, 200),
-                                                          ("br", b'{"instances": ["abc"]}', 200),
-                                                          ("no such thing", b'{"instances": ["abc"]}', 200),
-                                                          ("deflate", b"x", 400)])
+@pytest.mark.parametrize(
+    ("encoding", "body", "wanted"),
+    [
+        ("gzip", b'{"instances": ["abc"]}', 400),
+        ("gzip", GZIPPED[:-9], 400),
+        ("gzip", b"", 400),
+        ("gzip", TWO_MEMBERS, 200),
+        ("gzip", GZIPPED + GZIPPED, 400),
+        ("gzip", GZIPPED + b"x", 400),
+        ("gzip", GZIPPED + b"\0" * 8, 400),
+        ("gzip", TWO_MEMBERS[:-9], 400),
+        ("gzip", EMPTY * 999 + GZIPPED, 200),
+        ("gzip", EMPTY * 1000 + GZIPPED, 400),
+        ("gzip", EMPTY * 400_000 + GZIPPED, 400),
+        ("gzip", EMPTY, 400),
+        ("gzip, deflate", GZIPPED, 200),
+        ("x-gzip", GZIPPED, 200),
+        ("br", b'{"instances": ["abc"]}', 200),
+        ("no such thing", b'{"instances": ["abc"]}', 200),
+        ("deflate", b"x", 400),
+    ],
+)
 def test_only_gzip_is_decompressed_and_garbage_is_the_clients_mistake(server, encoding, body, wanted):
     status, answer = post(server, "demo:predict", body, headers={"Content-Encoding": encoding})
     assert status == wanted, answer
@@ -194,15 +229,31 @@ MISTAKES = [
     ("demo:predict", {"instances": ["a"], "signature_name": "pair"}, 400, "instances is a plain list"),
     ("demo:predict", {"inputs": ["a"], "signature_name": "pair"}, 400, "inputs is a plain value/list"),
     ("demo:predict", {"inputs": {"text": ["a"], "text_pair": ["a", "b"]}, "signature_name": "pair"}, 400, None),
-    ("demo:predict", {"instances": [{"input_ids": [1, 2], "input_mask": [1, 1, 1]}], "signature_name": "ids"}, 400,
-     "Incompatible shapes"),
-    ("demo:predict", {"instances": [{"input_ids": [1.5], "input_mask": [1]}], "signature_name": "ids"}, 400,
-     "is not of expected type: int32"),
-    ("demo:predict", {"instances": [{"input_ids": [True], "input_mask": [1]}], "signature_name": "ids"}, 400,
-     "is not of expected type: int32"),
+    (
+        "demo:predict",
+        {"instances": [{"input_ids": [1, 2], "input_mask": [1, 1, 1]}], "signature_name": "ids"},
+        400,
+        "Incompatible shapes",
+    ),
+    (
+        "demo:predict",
+        {"instances": [{"input_ids": [1.5], "input_mask": [1]}], "signature_name": "ids"},
+        400,
+        "is not of expected type: int32",
+    ),
+    (
+        "demo:predict",
+        {"instances": [{"input_ids": [True], "input_mask": [1]}], "signature_name": "ids"},
+        400,
+        "is not of expected type: int32",
+    ),
     ("demo:predict", {"instances": [{"input_ids": [1 << 40], "input_mask": [1]}], "signature_name": "ids"}, 400, None),
-    ("demo:predict", {"instances": [{"input_ids": [1] * 12, "input_mask": [1] * 12}], "signature_name": "ids"}, 400,
-     "input_ids: expected fewer than 10"),
+    (
+        "demo:predict",
+        {"instances": [{"input_ids": [1] * 12, "input_mask": [1] * 12}], "signature_name": "ids"},
+        400,
+        "input_ids: expected fewer than 10",
+    ),
     ("demo:predict", {"instances": [[1.0, 2.0, 3.0]], "signature_name": "numbers"}, 400, None),
     ("demo:predict", {"instances": [[1e300, 2.0]], "signature_name": "numbers"}, 400, None),
     ("demo:predict", {"inputs": {"x": 1}, "instances": 3, "signature_name": "scalar"}, 400, "Not formatted correctly"),
@@ -222,8 +273,11 @@ def test_mistakes_get_their_status_and_message_and_the_server_goes_on(server, pa
 def test_an_error_in_the_model_says_what_the_model_says_and_no_more(server):
     if not server.embedded:
         pytest.skip("TF Serving adds the nodes of the graph")
-    _, answer = post(server, "demo:predict", {"signature_name": "ids", "instances": [
-        {"input_ids": [1] * 12, "input_mask": [1] * 12}]})
+    _, answer = post(
+        server,
+        "demo:predict",
+        {"signature_name": "ids", "instances": [{"input_ids": [1] * 12, "input_mask": [1] * 12}]},
+    )
     assert answer["error"].startswith("assertion failed: [input_ids: expected fewer than 10]")
     assert "node" not in answer["error"] and len(answer["error"]) < 300
 
@@ -241,10 +295,12 @@ def test_metrics_count_requests_under_tf_servings_names(server):
     status, body = server.ask("/monitoring/prometheus/metrics")
     assert status == 200
     counted = [line for line in body.decode().splitlines() if line.startswith(":tensorflow:serving:request_count{")]
-    assert any('model_name="demo"' in line and 'status="OK"' in line and float(line.split()[-1]) >= 1
-               for line in counted)
+    assert any(
+        'model_name="demo"' in line and 'status="OK"' in line and float(line.split()[-1]) >= 1 for line in counted
+    )
     assert b':tensorflow:serving:request_latency_bucket{API="Predict"' in body.replace(
-        b'{API="predict"', b'{API="Predict"')
+        b'{API="predict"', b'{API="Predict"'
+    )
 
 
 def test_what_only_the_embedded_server_has(server):
@@ -252,8 +308,10 @@ def test_what_only_the_embedded_server_has(server):
         pytest.skip("not in TF Serving")
     assert server.ask("/healthz") == server.ask("/readyz") == (200, b'{"status": "ok"}')
     listed = json.loads(server.ask("/v1/models")[1])
-    assert listed["models"] == [card["id"]
-                                for card in listed["data"]] == ["demo", "labelled"] and listed["object"] == "list"
+    assert (
+        listed["models"] == [card["id"] for card in listed["data"]] == ["demo", "labelled"]
+        and listed["object"] == "list"
+    )
     assert post(server, "demo:classify", {"examples": [{}]})[0] == 501
     status, body = server.ask("/")
     assert status == 200 and body.startswith(b"<!doctype html>")

@@ -36,7 +36,11 @@ def command(*arguments, **options):
     """`python -m official_bert.serve` on free ports: (process, url, gRPC target)."""
     process = subprocess.Popen(
         [sys.executable, "-m", "official_bert.serve", "--rest_api_port=0", "--port=0", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
     try:
         line = process.stdout.readline()
         found = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", line)
@@ -48,15 +52,21 @@ def command(*arguments, **options):
 
 
 def options_for(base, **options):
-    return ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(base))], rest_port=0, grpc_port=0,
-                         **{"poll_seconds": 0.1, "drain_seconds": 10, **options})
+    return ServerOptions(
+        models=[ServedModelConfig(name="demo", base_path=str(base))],
+        rest_port=0,
+        grpc_port=0,
+        **{"poll_seconds": 0.1, "drain_seconds": 10, **options},
+    )
 
 
 @pytest.mark.slow
 def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
-    with command(f"--model_config_file={demo_root}/models.config",
-                 f"--batching_parameters_file={demo_root}/batching.config",
-                 f"--monitoring_config_file={demo_root}/monitoring.config") as (process, url, target):
+    with command(
+        f"--model_config_file={demo_root}/models.config",
+        f"--batching_parameters_file={demo_root}/batching.config",
+        f"--monitoring_config_file={demo_root}/monitoring.config",
+    ) as (process, url, target):
         with RestClient(url, "labelled", label="stable") as rest, GrpcClient(target, "demo") as grpc_client:
             assert rest.predict(["abc"])[0]["version"] == 1
             assert grpc_client.predict(["abc"])[0]["version"] == 2
@@ -94,20 +104,29 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
         assert not os.path.exists(copies._copy_of(f"{base}/2")) and os.path.exists(copies._copy_of(f"{base}/1"))
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "error: expected one of --model_base_path, --models, --model_config_file, got none"),
-    (["--model_base_path=x", "--model_name=a/b"], "error: --model_name: expected a name without / and :"),
-    (["--model_base_path=nowhere"], "nowhere: no such folder"),
-    (["--model_base_path=ROOT"], "ROOT/demo?"),
-    (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
-    (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
-    (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"],
-     "--rest_api_port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port"),
-    (["--model_base_path=ROOT/demo", "--rest_api_port=0", "--port=TAKEN"],
-     "--port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port"),
-    (["--model_base_path=ROOT/demo", "--access_log=memory://log"
-      ], "--access_log=memory://log: expected a path on this machine"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: expected one of --model_base_path, --models, --model_config_file, got none"),
+        (["--model_base_path=x", "--model_name=a/b"], "error: --model_name: expected a name without / and :"),
+        (["--model_base_path=nowhere"], "nowhere: no such folder"),
+        (["--model_base_path=ROOT"], "ROOT/demo?"),
+        (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
+        (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
+        (
+            ["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"],
+            "--rest_api_port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port",
+        ),
+        (
+            ["--model_base_path=ROOT/demo", "--rest_api_port=0", "--port=TAKEN"],
+            "--port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port",
+        ),
+        (
+            ["--model_base_path=ROOT/demo", "--access_log=memory://log"],
+            "--access_log=memory://log: expected a path on this machine",
+        ),
+    ],
+)
 def test_mistakes_give_one_line(demo_root, arguments, message):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -123,19 +142,30 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     assert "Traceback" not in finished.stderr
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ("--rest_api_port=-1", "--rest_api_port, --port: expected a port from 0"),  # gRPC is off unless it is asked for
-    ("--rest_api_port=-1 --port=-1", "--rest_api_port, --port: expected a port from 0"),
-    ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
-    ("--model_name=mine --models=x", "--model_name: expected --model_base_path"),
-    ("--batching_parameters_file=x --enable_batching=false",
-     "--batching_parameters_file: expected --enable_batching with it"),
-    ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
-    ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
-    ("--monitoring_config_file=x --rest_api_port=-1 --port=0", "--monitoring_config_file: expected REST"),
-    ("--allowed_origins=https://example.org --rest_api_port=-1 --port=0", "--allowed_origins: expected REST"),
-    ("--run_cost=512 --model_name=mine --model_base_path=x --enable_batching=false --rest_api_port=-1 --port=0", ""),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--rest_api_port=-1", "--rest_api_port, --port: expected a port from 0"),  # gRPC is off unless it is asked for
+        ("--rest_api_port=-1 --port=-1", "--rest_api_port, --port: expected a port from 0"),
+        ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
+        ("--model_name=mine --models=x", "--model_name: expected --model_base_path"),
+        (
+            "--batching_parameters_file=x --enable_batching=false",
+            "--batching_parameters_file: expected --enable_batching with it",
+        ),
+        (
+            "--enable_per_model_batching_parameters --noenable_batching",
+            "--enable_per_model_batching_parameters: expected",
+        ),
+        ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
+        ("--monitoring_config_file=x --rest_api_port=-1 --port=0", "--monitoring_config_file: expected REST"),
+        ("--allowed_origins=https://example.org --rest_api_port=-1 --port=0", "--allowed_origins: expected REST"),
+        (
+            "--run_cost=512 --model_name=mine --model_base_path=x --enable_batching=false --rest_api_port=-1 --port=0",
+            "",
+        ),
+    ],
+)
 def test_flags_that_would_do_nothing_are_refused(given, message):
     refused = pytest.raises(ValueError, match=f"^{message}") if message else contextlib.nullcontext()
     with imported_tool("serve", "official_bert/commands") as serve, flagsaver.flagsaver(), refused:
@@ -188,8 +218,10 @@ def test_a_version_that_cannot_be_read_is_reported_and_not_served(tmp_path):
             time.sleep(0.05)
         assert found[0]["status"]["error_code"] != "OK" and found[0]["status"]["error_message"]
         assert found[1]["state"] == "AVAILABLE"
-        assert json.loads(running.ask("/v1/models/demo:predict",
-                                      b'{"instances": ["a"]}')[1])["predictions"][0]["version"] == 1
+        assert (
+            json.loads(running.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[1])["predictions"][0]["version"]
+            == 1
+        )
         assert running.ask("/healthz")[0] == 200
 
 
@@ -199,7 +231,8 @@ def write_warmup(folder, requests):
     with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as writer:
         for signature, inputs in requests:
             request = predict_pb2.PredictRequest(
-                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()})
+                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()}
+            )
             request.model_spec.signature_name = signature
             log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
             writer.write(log.SerializeToString())
@@ -211,8 +244,10 @@ def test_warm_up_requests_are_run_and_a_failing_one_keeps_its_version_out(tmp_pa
         assert running.ask("/healthz")[0] == 200
     (tmp_path / "other").mkdir()
     write_warmup(made_serving.write_model(tmp_path / "other", 1), [("", {"txt": ["a"]})])
-    with pytest.raises(ValueError, match=r"tf_serving_warmup_requests: request 1: .*Missing but required: \{text\}"), \
-            made_serving.embedded(options_for(tmp_path / "other")):
+    with (
+        pytest.raises(ValueError, match=r"tf_serving_warmup_requests: request 1: .*Missing but required: \{text\}"),
+        made_serving.embedded(options_for(tmp_path / "other")),
+    ):
         pass
 
 
@@ -224,12 +259,15 @@ def narrow(demo_root):
         yield running
 
 
-@pytest.mark.parametrize(("body", "status", "message"), [
-    ({"instances": ["x" * 3000]}, 413, "at most 2000 bytes"),
-    ({"instances": ["x"] * 5}, 400, "expected at most 4 rows in a request, got 5"),
-    ({"instances": ["x", "é" * 26]}, 400, "string 1: expected at most 50 bytes, got 52"),
-    ({"instances": [{"steps": 5_000_000}], "signature_name": "work"}, 504, "no answer in time"),
-])
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"instances": ["x" * 3000]}, 413, "at most 2000 bytes"),
+        ({"instances": ["x"] * 5}, 400, "expected at most 4 rows in a request, got 5"),
+        ({"instances": ["x", "é" * 26]}, 400, "string 1: expected at most 50 bytes, got 52"),
+        ({"instances": [{"steps": 5_000_000}], "signature_name": "work"}, 504, "no answer in time"),
+    ],
+)
 def test_bounds_have_their_status(narrow, body, status, message):
     found, answer = narrow.ask("/v1/models/demo:predict", json.dumps(body).encode())
     assert found == status and message in json.loads(answer)["error"]
@@ -238,6 +276,7 @@ def test_bounds_have_their_status(narrow, body, status, message):
 
 def test_a_compressed_body_counts_as_large_as_it_is(narrow):
     import gzip
+
     bomb = gzip.compress(b'{"instances": ["' + b"x" * 10_000_000 + b'"]}')
     assert narrow.ask("/v1/models/demo:predict", bomb, headers={"Content-Encoding": "gzip"})[0] == 413
 
@@ -252,8 +291,9 @@ def test_a_client_that_does_not_finish_its_request_is_let_go(narrow):
 
 def test_too_many_requests_at_once_are_told_to_come_again(demo_root):
     def ask(_):
-        return running.ask("/v1/models/demo:predict",
-                           b'{"signature_name": "work", "instances": [{"steps": 100000}]}')[0]
+        return running.ask("/v1/models/demo:predict", b'{"signature_name": "work", "instances": [{"steps": 100000}]}')[
+            0
+        ]
 
     limits = Limits(max_concurrent_requests=2)
     with made_serving.embedded(options_for(demo_root / "demo", limits=limits, timeout_seconds=100.0)) as running:
@@ -273,8 +313,9 @@ def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
             health = health_pb2_grpc.HealthStub(channel)
             states = health_pb2.HealthCheckResponse
             assert health.Check(health_pb2.HealthCheckRequest(), timeout=60).status == states.NOT_SERVING
-            assert [state.status
-                    for state in health.Watch(health_pb2.HealthCheckRequest(), timeout=60)] == [states.NOT_SERVING]
+            assert [state.status for state in health.Watch(health_pb2.HealthCheckRequest(), timeout=60)] == [
+                states.NOT_SERVING
+            ]
         with RestClient(running.url, "demo", attempts=1) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
             client.predict(["a"])
         with GrpcClient(running.target, "demo", attempts=1) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
@@ -283,6 +324,7 @@ def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
 
 def test_requests_share_batches_and_metrics_tell(demo_root):
     from official_bert.server.batching import BatchingParameters
+
     batching = BatchingParameters(max_batch_size=8, batch_timeout_micros=300_000)
     with made_serving.embedded(options_for(demo_root / "demo", batching=batching)) as running:
         with GrpcClient(running.target, "demo", batch_size=1, concurrency=8) as client:
@@ -296,6 +338,8 @@ def test_requests_share_batches_and_metrics_tell(demo_root):
 
 
 def test_batching_can_be_off(demo_root):
-    with made_serving.embedded(options_for(demo_root / "demo", batching=None)) as running, \
-            RestClient(running.url, "demo") as client:
+    with (
+        made_serving.embedded(options_for(demo_root / "demo", batching=None)) as running,
+        RestClient(running.url, "demo") as client,
+    ):
         assert client.predict(["abc"])[0]["length"] == 3

@@ -33,9 +33,16 @@ PREDICT = ("/v1/models/demo:predict", b'{"instances": ["a"]}')
 
 
 def options_for(base, **options):
-    return ServerOptions(**{
-        "models": [ServedModelConfig(name="demo", base_path=str(base))], "rest_port": 0, "grpc_port": 0,
-        "poll_seconds": 0.1, "drain_seconds": 5, **options})
+    return ServerOptions(
+        **{
+            "models": [ServedModelConfig(name="demo", base_path=str(base))],
+            "rest_port": 0,
+            "grpc_port": 0,
+            "poll_seconds": 0.1,
+            "drain_seconds": 5,
+            **options,
+        }
+    )
 
 
 @contextlib.contextmanager
@@ -93,10 +100,12 @@ def test_a_server_tells_what_it_loads_and_answers_when_it_is_loaded(demo_root, m
         loading.set()
         assert may_end.wait(60)
         return 0
+
     monkeypatch.setattr(Servable, "warm_up", warm_up)
     caplog.set_level(logging.INFO, "official_bert.server")
-    options = options_for("", models=[
-        ServedModelConfig(name=name, base_path=str(demo_root / "demo")) for name in ("demo", "next")])
+    options = options_for(
+        "", models=[ServedModelConfig(name=name, base_path=str(demo_root / "demo")) for name in ("demo", "next")]
+    )
     time.sleep(2 * options.poll_seconds)  # the folders may have been written a moment ago
     with event_loop() as run:
         server = Server(options)
@@ -168,6 +177,7 @@ def test_the_ids_of_an_export_are_loaded_by_the_first_request_for_them(both_form
     def counted(self, name, *arguments):
         loads.append(name)
         load(self, name, *arguments)
+
     monkeypatch.setattr(Servable, "__init__", counted)
     with made_serving.embedded(both_forms) as running:
         assert running.ask("/readyz")[0] == 200 and loads == ["pair"]
@@ -193,12 +203,16 @@ def test_warm_up_of_other_signatures_waits_until_nobody_asks(tmp_path, monkeypat
     from test_server import write_warmup
 
     from official_bert.server import services
+
     monkeypatch.setattr(services, "IDLE_SECONDS", 0.3)
     folder, ran = made_serving.write_model(tmp_path, 1), []
     write_warmup(folder, [("serving_default", {"text": ["a"]}), ("pair", {"text": ["a"], "text_pair": ["b"]})])
     warm_up = Servable._warm_up_by
-    monkeypatch.setattr(Servable, "_warm_up_by", lambda self, place, request: (
-        ran.append(request.model_spec.signature_name), warm_up(self, place, request)))
+    monkeypatch.setattr(
+        Servable,
+        "_warm_up_by",
+        lambda self, place, request: (ran.append(request.model_spec.signature_name), warm_up(self, place, request)),
+    )
     with made_serving.embedded(options_for(tmp_path, poll_seconds=0.05)):
         assert ran[:1] == ["serving_default"]
         made_serving.wait_for(lambda: ran == ["serving_default", "pair"])
@@ -209,9 +223,18 @@ def test_warm_up_of_other_signatures_waits_until_nobody_asks(tmp_path, monkeypat
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
 def test_a_signal_ends_a_server_that_is_still_loading(demo_root, number, seconds):
     process = subprocess.Popen(
-        [sys.executable, "-m", "official_bert.serve", "--rest_api_port=0", f"--model_base_path={demo_root}/demo",
-         "--file_system_poll_wait_seconds=600"],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            "--rest_api_port=0",
+            f"--model_base_path={demo_root}/demo",
+            "--file_system_poll_wait_seconds=600",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     try:
         os.utime(demo_root / "demo" / "2" / "saved_model.pb")  # fresh: it waits, as if it still loaded
         line = process.stderr.readline()

@@ -15,8 +15,21 @@ from needed_tools import ROOT, need
 from official_bert.serving.loading import load_exported
 
 pytestmark = pytest.mark.slow
-HEADS = ("choice", "classifier", "embeddings", "fill_mask", "pairs", "question_answering", "regression", "reranker",
-         "several_labels", "sparse_vectors", "tagger", "tagger_crf", "windows")
+HEADS = (
+    "choice",
+    "classifier",
+    "embeddings",
+    "fill_mask",
+    "pairs",
+    "question_answering",
+    "regression",
+    "reranker",
+    "several_labels",
+    "sparse_vectors",
+    "tagger",
+    "tagger_crf",
+    "windows",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +46,25 @@ def program(tmp_path_factory):
     """Builds the program with `make c-program`; takes the environment as it is."""
     need("gcc")
     path = tmp_path_factory.mktemp("c") / "predict"
-    done = subprocess.run(["make", "-o", ".venv/.installed", "c-program", f"C_PROGRAM={path}"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "-o", ".venv/.installed", "c-program", f"C_PROGRAM={path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}\n", "")
     return str(path)
 
 
 def run_program(program, *arguments):
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False,
-                          env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": os.environ["PATH"]})
+    return subprocess.run(
+        [program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": os.environ["PATH"]},
+    )
 
 
 def as_argument(name, value):
@@ -65,7 +88,7 @@ def ask(program, *arguments, rows):
 def assert_equal(answer, wanted, is_padded):
     """Requires equal texts and whole numbers, and other numbers within 1e-5; an answer may be padded with "" and 0."""
     if isinstance(wanted, list):
-        padding = answer[len(wanted):]
+        padding = answer[len(wanted) :]
         assert len(answer) >= len(wanted) and (is_padded or not padding) and {*np.ravel(padding).tolist()} <= {"", 0}
         for pair in zip(answer, wanted):
             assert_equal(*pair, is_padded)
@@ -82,11 +105,18 @@ def test_texts_and_ids_are_answered_as_in_python(check_tf_serving, program, tmp_
     text, ids = (load_exported(str(tmp_path / head), form) for form in ("text", "ids"))
 
     rows = check_tf_serving.rows_for(dict(text.inputs), head, 3, random.Random(1))
-    rows[0] = {name: 'the [MASK] says "中国" \\ [MASK], Zürich' if isinstance(value, str) else value
-               for name, value in rows[0].items()}
+    rows[0] = {
+        name: 'the [MASK] says "中国" \\ [MASK], Zürich' if isinstance(value, str) else value
+        for name, value in rows[0].items()
+    }
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    done = run_here("-m", "official_bert.run_predict", f"--model={tmp_path / head}",
-                    f"--input_file={tmp_path}/rows.jsonl", f"--output_file={tmp_path}/answers.jsonl")
+    done = run_here(
+        "-m",
+        "official_bert.run_predict",
+        f"--model={tmp_path / head}",
+        f"--input_file={tmp_path}/rows.jsonl",
+        f"--output_file={tmp_path}/answers.jsonl",
+    )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()
     for answer, line, row in zip(ask(program, text.place, rows=rows), lines, rows, strict=True):
@@ -100,8 +130,13 @@ def test_texts_and_ids_are_answered_as_in_python(check_tf_serving, program, tmp_
     for number, answer in enumerate(ask(program, ids.place, rows=rows)):
         assert sorted(answer) == sorted(wanted)
         for name, values in wanted.items():
-            assert_equal(answer[name], np.char.decode(values.astype("S"))[number].tolist()
-                         if values.dtype == object else values[number].tolist(), is_padded=False)
+            assert_equal(
+                answer[name],
+                np.char.decode(values.astype("S"))[number].tolist()
+                if values.dtype == object
+                else values[number].tolist(),
+                is_padded=False,
+            )
 
 
 def test_bad_input_is_one_line(check_tf_serving, program, tmp_path):
@@ -111,15 +146,17 @@ def test_bad_input_is_one_line(check_tf_serving, program, tmp_path):
     (tmp_path / "other" / "saved_model.pb").write_text("not one")
     row = ["input_mask=1 1;1 1", "segment_ids=0 0;0 0"]
     for message, arguments in (
-            ("expected: predict SAVED_MODEL", []), ("nowhere: Could not find SavedModel", ["nowhere", "text=a"]),
-            (f"{tmp_path}: Could not find SavedModel", [tmp_path, "text=a"]),
-            (f"{tmp_path}/other: ", [tmp_path / "other", "text=a"]),
-            ("nowhere.so: cannot open shared object", [text, "nowhere.so", "text=a"]),
-            ("choices: expected NAME=VALUE of this input", [text, "text=a"]),
-            ("choices: expected rows of the same length", [text, "text=a", "choices=b\tc", "choices=d"]),
-            ("input_ids: expected whole numbers", [ids, "input_ids=1 x;2 3", *row]),
-            ("input_ids: expected rows of the same length", [ids, "input_ids=1 2;3", *row]),
-            ("request: assertion failed: [input_ids:", [ids, "input_ids=1 99999;2 3", *row])):
+        ("expected: predict SAVED_MODEL", []),
+        ("nowhere: Could not find SavedModel", ["nowhere", "text=a"]),
+        (f"{tmp_path}: Could not find SavedModel", [tmp_path, "text=a"]),
+        (f"{tmp_path}/other: ", [tmp_path / "other", "text=a"]),
+        ("nowhere.so: cannot open shared object", [text, "nowhere.so", "text=a"]),
+        ("choices: expected NAME=VALUE of this input", [text, "text=a"]),
+        ("choices: expected rows of the same length", [text, "text=a", "choices=b\tc", "choices=d"]),
+        ("input_ids: expected whole numbers", [ids, "input_ids=1 x;2 3", *row]),
+        ("input_ids: expected rows of the same length", [ids, "input_ids=1 2;3", *row]),
+        ("request: assertion failed: [input_ids:", [ids, "input_ids=1 99999;2 3", *row]),
+    ):
         done = run_program(program, *arguments)
         lines = [line for line in done.stderr.splitlines() if "0000 00:00:" not in line and "InitializeLog" not in line]
         assert (done.returncode, done.stdout, len(lines)) == (1, "", 1), (message, done)

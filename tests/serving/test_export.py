@@ -40,7 +40,8 @@ def test_both_forms_are_written_and_need_only_tensorflows_own_ops(exported):
     output, lines = exported
     assert sorted(os.listdir(output)) == ["ids", "text"]
     assert lines[0].startswith(
-        f"{output}/text/1: text -> tokens, probabilities, num_blanks, truncated; 4 warm-up requests")
+        f"{output}/text/1: text -> tokens, probabilities, num_blanks, truncated; 4 warm-up requests"
+    )
     assert lines[0].endswith("custom ops: none")
     assert "input_ids, input_mask, segment_ids, masked_lm_positions -> logits;" in lines[1]
     assert lines[1].endswith("custom ops: none")
@@ -60,7 +61,8 @@ def test_only_models_of_single_values_bring_batching_parameters(exported):
     with open(os.path.join(exported[0], "text", "1", "batching_params.pbtxt"), encoding="utf-8") as file:
         written = file.read()
     assert written.startswith("max_batch_size { value: 1024 }\n") and written.endswith(
-        "max_execution_batch_size { value: 3 }\n")
+        "max_execution_batch_size { value: 3 }\n"
+    )
     assert "allowed_batch_sizes" not in written
     assert not os.path.exists(os.path.join(exported[0], "ids", "1", "batching_params.pbtxt"))
 
@@ -94,6 +96,7 @@ def test_the_next_version_is_one_above_the_highest_and_an_existing_one_is_kept(s
 def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space left on device")
+
     monkeypatch.setattr(warmup, "write_requests", fail)
     with pytest.raises(OSError, match="no space"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path / "model")))
@@ -101,8 +104,9 @@ def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("label", ["", "two\nlines", "two\rlines"])
-def test_labels_that_would_not_come_back_from_labels_txt_are_refused(classifier, graph_tokenizer, config, tmp_path,
-                                                                     label):
+def test_labels_that_would_not_come_back_from_labels_txt_are_refused(
+    classifier, graph_tokenizer, config, tmp_path, label
+):
     served = ServedClassifier(classifier(2), graph_tokenizer, 32, labels=["one", label])
     with pytest.raises(ValueError, match="labels: expected names of one line"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path / "x")))
@@ -126,20 +130,30 @@ def test_wrong_input_names_are_named(exported):
 
 
 def example(**features):
-    kinds = {int: lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
-             bytes: lambda values: tf.train.Feature(bytes_list=tf.train.BytesList(value=values))}
+    kinds = {
+        int: lambda values: tf.train.Feature(int64_list=tf.train.Int64List(value=values)),
+        bytes: lambda values: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)),
+    }
     feature = {name: kinds[type(values[0])](values) for name, values in features.items()}
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
 def test_examples_of_different_lengths_are_padded():
-    inputs = {"input_ids": tf.TensorSpec([None, None], tf.int32), "text": tf.TensorSpec([None], tf.string),
-              "choices": tf.TensorSpec([None, None], tf.string)}
+    inputs = {
+        "input_ids": tf.TensorSpec([None, None], tf.int32),
+        "text": tf.TensorSpec([None], tf.string),
+        "choices": tf.TensorSpec([None, None], tf.string),
+    }
     parsed, lengths = example_signature.parse_inputs(
-        tf.constant([
-            example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
-            example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"])
-        ]), inputs, {"input_ids": 2, "choices": 2})
+        tf.constant(
+            [
+                example(input_ids=[5, 6], text=[b"a"], choices=[b"x"]),
+                example(input_ids=[7], text=[b"b"], choices=[b"y", b"z"]),
+            ]
+        ),
+        inputs,
+        {"input_ids": 2, "choices": 2},
+    )
     assert parsed["input_ids"].dtype == tf.int32 and parsed["input_ids"].numpy().tolist() == [[5, 6], [7, 0]]
     assert parsed["text"].numpy().tolist() == [b"a", b"b"]
     assert parsed["choices"].numpy().tolist() == [[b"x", b""], [b"y", b"z"]]
@@ -149,16 +163,25 @@ def test_examples_of_different_lengths_are_padded():
 def test_examples_of_choices_hold_their_rows_one_after_another():
     inputs = {"input_ids": tf.TensorSpec([None, None, None], tf.int32)}
     parsed, _ = example_signature.parse_inputs(
-        tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]),
-                     example(input_ids=[7, 8])]), inputs, {"input_ids": 3}, num_choices=2)
+        tf.constant([example(input_ids=[1, 2, 3, 4, 5, 6]), example(input_ids=[7, 8])]),
+        inputs,
+        {"input_ids": 3},
+        num_choices=2,
+    )
     assert parsed["input_ids"].numpy().tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 0, 0], [8, 0, 0]]]
 
 
 def same_answers(found, wanted):
     """Whether two answers are the same: strings equal, numbers nearly, shapes too."""
-    return found.keys() == wanted.keys() and all(array.shape == wanted[name].shape and (np.array_equal(
-        array, wanted[name]) if array.dtype.kind in "OSbi" else np.allclose(array, wanted[name], atol=1e-5))
-                                                 for name, array in found.items())
+    return found.keys() == wanted.keys() and all(
+        array.shape == wanted[name].shape
+        and (
+            np.array_equal(array, wanted[name])
+            if array.dtype.kind in "OSbi"
+            else np.allclose(array, wanted[name], atol=1e-5)
+        )
+        for name, array in found.items()
+    )
 
 
 def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(exported):
@@ -167,13 +190,15 @@ def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(e
     try:
         for name, key in (("serving_default", "text"), ("examples", "inputs")):
             signature = servable.signature(name)
-            asked = requests if key == "text" else [
-                np.array([example(text=[text]) for text in texts], object) for texts in requests
-            ]
+            asked = (
+                requests
+                if key == "text"
+                else [np.array([example(text=[text]) for text in texts], object) for texts in requests]
+            )
             together = signature.run({key: np.concatenate(asked)})
             assert together["tokens"].shape[:2] == (4, 3)
             for texts, start in zip(asked, (0, 1, 3)):
-                rows = {output: array[start:start + len(texts)] for output, array in together.items()}
+                rows = {output: array[start : start + len(texts)] for output, array in together.items()}
                 assert same_answers(signature.without_padding({key: texts}, rows), signature.run({key: texts}))
             assert together["num_blanks"].tolist() == [3, 1, 0, 0]
     finally:
@@ -184,36 +209,52 @@ def test_ids_padded_for_a_batch_are_answered_as_wide_as_they_came(exported):
     servable = Servable("blank", 1, os.path.join(exported[0], "ids", "1"), AS_WRITTEN)
 
     def row(length, places):
-        return {"input_ids": np.full([1, length], 7, np.int32), "input_mask": np.ones([1, length], np.int32),
-                "segment_ids": np.zeros([1, length], np.int32), "masked_lm_positions": np.array([places], np.int32)}
+        return {
+            "input_ids": np.full([1, length], 7, np.int32),
+            "input_mask": np.ones([1, length], np.int32),
+            "segment_ids": np.zeros([1, length], np.int32),
+            "masked_lm_positions": np.array([places], np.int32),
+        }
+
     try:
         for name in ("serving_default", "examples"):
             signature, asked = servable.signature(name), [row(6, [1, 2, 3]), row(4, [2])]
             if name == "examples":
-                asked = [{
-                    "inputs": np.array([example(**{key: value[0].tolist()
-                                                   for key, value in one.items()})], object)
-                } for one in asked]
+                asked = [
+                    {"inputs": np.array([example(**{key: value[0].tolist() for key, value in one.items()})], object)}
+                    for one in asked
+                ]
             together = signature.run({key: join([one[key] for one in asked]) for key in asked[0]})
             assert together["logits"].shape[1] == 3
             for number, one in enumerate(asked):
-                rows = {output: array[number:number + 1] for output, array in together.items()}
+                rows = {output: array[number : number + 1] for output, array in together.items()}
                 assert same_answers(signature.without_padding(one, rows), signature.run(one))
     finally:
         servable.close()
 
 
-@pytest.mark.parametrize(("kind", "outputs"), [(ServedFillMask, {"tokens", "probabilities"}),
-                                               (ServedMultiLabel, {"labels"}),
-                                               (ServedTagger, {"entities", "types", "starts", "ends", "scores"})])
+@pytest.mark.parametrize(
+    ("kind", "outputs"),
+    [
+        (ServedFillMask, {"tokens", "probabilities"}),
+        (ServedMultiLabel, {"labels"}),
+        (ServedTagger, {"entities", "types", "starts", "ends", "scores"}),
+    ],
+)
 def test_every_padded_output_is_counted_by_another(kind, outputs):
     assert set(kind.padded_text) == outputs and set(kind.padded_text.values()) <= set(kind.outputs) - outputs
 
 
-@pytest.mark.parametrize("text", [
-    "[1]", '{"serving_default": {"tokens": "num"}}', '{"serving_default": {"tokens": {"by": "a"}}}', "{",
-    '{"serving_default": {"tokens": {"counted_by": "nothing"}}}'
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        '{"serving_default": {"tokens": "num"}}',
+        '{"serving_default": {"tokens": {"by": "a"}}}',
+        "{",
+        '{"serving_default": {"tokens": {"counted_by": "nothing"}}}',
+    ],
+)
 def test_a_model_with_other_words_about_its_padding_is_refused(exported, tmp_path, text):
     folder = shutil.copytree(os.path.join(exported[0], "text", "1"), tmp_path / "1")
     (folder / "assets/padded_outputs.json").write_text(text)

@@ -25,8 +25,10 @@ MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURE
 ROWS_OF_MODELS = 97
 FORMS = ("onnx", "litert", "openvino")
 OUTPUTS = {
-    "out.prediction_logits": "logits", "out.logits": "logits", "out.start_logits": "start_logits",
-    "out.end_logits": "end_logits"
+    "out.prediction_logits": "logits",
+    "out.logits": "logits",
+    "out.start_logits": "start_logits",
+    "out.end_logits": "end_logits",
 }
 ROBERTA = {"first_position": 2, "type_vocab_size": 1, "max_position_embeddings": 50}
 KINDS = {"roberta": ROBERTA, "xlm_roberta": ROBERTA, "albert": {"embedding_size": 8, "layer_groups": 1}}
@@ -38,8 +40,9 @@ def run(form, folder, inputs):
         session = onnxruntime.InferenceSession(str(folder / "onnx" / "1" / "model.onnx"))
         return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
     if form == "openvino":
-        compiled = openvino.compile_model(folder / "openvino" / "1" / "model.xml", "CPU",
-                                          {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = openvino.compile_model(
+            folder / "openvino" / "1" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
         return {name: value for output, value in compiled(inputs).items() for name in output.names}
     return Interpreter(str(folder / "litert" / "1" / "model.tflite")).get_signature_runner()(**inputs)
 
@@ -47,25 +50,30 @@ def run(form, folder, inputs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_numbers_are_those_of_transformers(name, tmp_path):
-    first = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"] if name.startswith(("roberta", "xlm", "mpnet")) else \
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    first = (
+        ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+        if name.startswith(("roberta", "xlm", "mpnet"))
+        else ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    )
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join([*first, *(f"w{number}" for number in range(ROWS_OF_MODELS - len(first)))]) + "\n")
     task, model = restore_for_inference(str(FIXTURES / name), str(vocabulary))
     if task.config.task == "squad":
         task = load_task(dataclasses.replace(task.config, options={**task.config.options, "max_query_length": 12}))
     of_encoder = "Electra" in name and "PreTraining" in name
-    served = make_served_model(task, model,
-                               ServingOptions(head="embeddings", pooling="cls") if of_encoder else ServingOptions())
+    served = make_served_model(
+        task, model, ServingOptions(head="embeddings", pooling="cls") if of_encoder else ServingOptions()
+    )
     lines = made_formats.write(served, task.config, tmp_path, FORMS)
     assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in FORMS]
     expected = np.load(FIXTURES / name / "expected.npz")
     mask = expected["in.attention_mask"].astype("int32")
     zeros = np.zeros_like(mask)
     inputs = {
-        "input_ids": expected["in.input_ids"].astype("int32"), "input_mask": mask,
+        "input_ids": expected["in.input_ids"].astype("int32"),
+        "input_mask": mask,
         "segment_ids": expected["in.token_type_ids"].astype("int32") if "in.token_type_ids" in expected else zeros,
-        "masked_lm_positions": np.tile(np.arange(mask.shape[1], dtype="int32"), (len(mask), 1))
+        "masked_lm_positions": np.tile(np.arange(mask.shape[1], dtype="int32"), (len(mask), 1)),
     }
     if of_encoder:
         last = max((key for key in expected if "hidden" in key), key=lambda key: int(key.rpartition(".")[2]))
@@ -79,8 +87,9 @@ def test_the_numbers_are_those_of_transformers(name, tmp_path):
         for key, value in wanted.items():
             assert found[key].shape == value.shape
             real = mask == 1 if value.shape[:2] == mask.shape else ...
-            np.testing.assert_allclose(found[key][real], value[real], atol=1e-4 * np.abs(value).max(),
-                                       err_msg=f"{form}: {key}")
+            np.testing.assert_allclose(
+                found[key][real], value[real], atol=1e-4 * np.abs(value).max(), err_msg=f"{form}: {key}"
+            )
 
 
 @pytest.mark.slow
@@ -102,8 +111,9 @@ def test_texts_are_answered_alike_over_other_tokenizers(kind, name, tmp_path):
     described = json.loads((tmp_path / "onnx" / "1" / "model.json").read_text())
     assert described["packing"] == {"separators": 1 if kind == "albert" else 2, "second_segment": int(kind == "albert")}
     assert described["do_lower_case"] == (kind == "albert")
-    props = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1"
-                                             / "model.onnx")).get_modelmeta().custom_metadata_map
+    props = (
+        onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1" / "model.onnx")).get_modelmeta().custom_metadata_map
+    )
     files = tokenizer_files.unpack(base64.b64decode(props["tokenizer.zip"]), "metadata")
     assert files == tokenizer_files.read(folder) and "vocab" not in props
     roles = json.loads(props["special_ids"])

@@ -25,7 +25,7 @@ from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 
 # What runs without us: the arguments are the form, then folders, each with its inputs.npz and wanted.npz beside.
-SCRIPT = '''
+SCRIPT = """
 import sys
 import numpy as np
 import tensorflow as tf
@@ -59,9 +59,14 @@ for folder in sys.argv[2:]:
                 assert (found == value).all(), (folder, name)
     print("equal:", folder)
 assert not [name for name in sys.modules if name.split(".")[0] == "official_bert"]
-'''
-TEXTS = np.array([text.encode() for text in (
-    "The surveyor [MASK] for the price.", "", "Señora Núñez misplaced [MASK] [MASK]. " * 9, "中国")], object)
+"""
+TEXTS = np.array(
+    [
+        text.encode()
+        for text in ("The surveyor [MASK] for the price.", "", "Señora Núñez misplaced [MASK] [MASK]. " * 9, "中国")
+    ],
+    object,
+)
 
 
 def viterbi(logits, real):
@@ -84,10 +89,12 @@ def served_models(graph_tokenizer, small_config, classifier, choice_classifier, 
             "regression": lambda: ServedRegression(classifier(1), *common),
             "choice": lambda: ServedChoice(choice_classifier, *common),
             "question_answering": lambda: ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
-            "tagger": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"],
-                                           doc_stride=8),
-            "crf": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=
-                                        viterbi),
+            "tagger": lambda: ServedTagger(
+                token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8
+            ),
+            "crf": lambda: ServedTagger(
+                token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi
+            ),
             "cls": lambda: ServedEmbeddings(make_encoder(small_config), *common, "cls"),
             "mean": lambda: ServedEmbeddings(make_encoder(small_config), *common, "mean"),
         }.items()
@@ -99,11 +106,19 @@ def inputs_for(signature):
     rng = np.random.default_rng(0)
     mask = np.ones((4, 20), np.int32)
     mask[1, 7:] = 0
-    rows = {"input_ids": rng.integers(0, 3000, (4, 20), np.int32) * mask, "input_mask": mask,
-            "segment_ids": np.repeat([[0, 1]], 4, 0).repeat(10, 1).astype(np.int32) * mask,
-            "masked_lm_positions": rng.integers(0, 20, (4, 2), np.int32)}
-    values = {"text": TEXTS, "text_pair": TEXTS[::-1], "question": TEXTS[:1].repeat(4), "context": TEXTS,
-              "choices": np.stack([TEXTS, TEXTS[::-1]], 1)}
+    rows = {
+        "input_ids": rng.integers(0, 3000, (4, 20), np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": np.repeat([[0, 1]], 4, 0).repeat(10, 1).astype(np.int32) * mask,
+        "masked_lm_positions": rng.integers(0, 20, (4, 2), np.int32),
+    }
+    values = {
+        "text": TEXTS,
+        "text_pair": TEXTS[::-1],
+        "question": TEXTS[:1].repeat(4),
+        "context": TEXTS,
+        "choices": np.stack([TEXTS, TEXTS[::-1]], 1),
+    }
     if any(spec.shape.rank == 3 for spec in signature.values()):
         rows = {name: np.stack([value, value[::-1]], 1) for name, value in rows.items()}
     return {name: {**values, **rows}[name] for name in signature}
@@ -118,9 +133,11 @@ def exported(served_models, golden, small_config, tmp_path_factory):
     @functools.cache
     def of(head):
         output = root / head
-        export.export(served_models[head](), config,
-                      export.ExportOptions(output=str(output), batch_sizes=(), num_choices=2))
+        export.export(
+            served_models[head](), config, export.ExportOptions(output=str(output), batch_sizes=(), num_choices=2)
+        )
         return output
+
     return of
 
 
@@ -136,8 +153,14 @@ def check(served_models, exported, heads, form):
         np.savez(folder / "wanted.npz", **{key: value.numpy() for key, value in wanted.items()})
         folders.append(str(folder))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
-    finished = subprocess.run([sys.executable, "-c", SCRIPT, form, *folders], cwd=folders[0], env=environment,
-                              capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        [sys.executable, "-c", SCRIPT, form, *folders],
+        cwd=folders[0],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert finished.stdout.count("equal:") == len(heads)
 
@@ -160,8 +183,9 @@ def test_the_other_saved_models_answer_without_us_as_the_models_do(served_models
 def test_a_model_on_another_store_is_loaded_and_its_weights_are_read(tmp_path, scheme, bias):
     model = tf.Module()
     model.bias = tf.Variable(bias)
-    plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")],
-                       autograph=False)
+    plus = tf.function(
+        lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")], autograph=False
+    )
     tf.saved_model.save(model, str(tmp_path / "1"), signatures={"serving_default": plus})
     folder = f"{scheme}://{tmp_path.name}/text"
     files.publish(str(tmp_path), folder)

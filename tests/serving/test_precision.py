@@ -75,15 +75,18 @@ def test_a_graph_has_its_weights_in_its_precision_and_the_model_is_left_alone(pr
     rows = {
         name: tf.constant(value)
         for name, value in {
-            "input_ids": [[5, 6, 7, 8], [9, 5, 5, 0]], "input_mask": [[1] * 4, [1, 1, 1, 0]],
-            "segment_ids": [[0, 0, 1, 1], [0] * 4], "masked_lm_positions": [[0, 2], [1, 1]]
+            "input_ids": [[5, 6, 7, 8], [9, 5, 5, 0]],
+            "input_mask": [[1] * 4, [1, 1, 1, 0]],
+            "segment_ids": [[0, 0, 1, 1], [0] * 4],
+            "masked_lm_positions": [[0, 2], [1, 1]],
         }.items()
     }
     before = model(rows)["mlm_logits"].numpy()
     weights = weights_in(precision, model)
     with weights.scope():
-        graph = tf.function(lambda **inputs: served.answer_ids(inputs),
-                            autograph=False).get_concrete_function(**served.ids_inputs)
+        graph = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(
+            **served.ids_inputs
+        )
     nodes = [node for function in graph.graph.as_graph_def().library.function for node in function.node_def]
     if precision == "bfloat16":
         assert {value.dtype for value in graph.graph.variables} == {tf.bfloat16, tf.float32}
@@ -110,8 +113,15 @@ def test_the_command_writes_a_smaller_model_that_says_its_precision(tmp_path, pr
     formats.write(stored_small(""), "hugging_face", str(tmp_path / "hf"))
     sizes, answers = {}, {}
     for name in ("float32", precision):
-        finished = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings",
-                            f"--precision={name}", f"--output={tmp_path / name}", "--warmup_batch_sizes=2")
+        finished = run_here(
+            "-m",
+            "official_bert.run_export",
+            f"--checkpoint={tmp_path / 'hf'}",
+            "--head=embeddings",
+            f"--precision={name}",
+            f"--output={tmp_path / name}",
+            "--warmup_batch_sizes=2",
+        )
         assert finished.returncode == 0, finished.stderr
         told = "" if name == "float32" else f"{name}; "
         assert f" -> embedding; {told}2 warm-up requests; custom ops: none" in finished.stdout

@@ -33,6 +33,7 @@ def test_rows_longer_than_the_model_are_refused_by_name(tokenizers, small_config
     served = ServedEmbeddings(make_encoder(small_config), tokenizers[1], 32)
     answer = tf.function(lambda **rows: served.answer_ids(rows), autograph=False).get_concrete_function(**ID_INPUTS)
     assert answer(**{name: tf.ones([1, 32], tf.int32) for name in ID_INPUTS})["embedding"].shape == [1, 16]
-    with pytest.raises(tf.errors.InvalidArgumentError,
-                       match=r"input_ids: expected rows of 1 to 32 tokens, got\] \[33\]"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"input_ids: expected rows of 1 to 32 tokens, got\] \[33\]"
+    ):
         answer(**{name: tf.ones([1, 33], tf.int32) for name in ID_INPUTS})

@@ -45,8 +45,11 @@ def test_vectors_are_shortened_and_then_scaled(task, model):
     raw = vectors_of(serve(task, model, normalize=False))
     assert np.abs(np.linalg.norm(raw, axis=-1) - 1.0).min() > 0.01
     for options, wanted in (({}, raw), ({"dimensions": 8}, raw[:, :8])):
-        np.testing.assert_allclose(vectors_of(serve(task, model, **options)),
-                                   wanted / np.linalg.norm(wanted, axis=-1, keepdims=True), atol=1e-6)
+        np.testing.assert_allclose(
+            vectors_of(serve(task, model, **options)),
+            wanted / np.linalg.norm(wanted, axis=-1, keepdims=True),
+            atol=1e-6,
+        )
     np.testing.assert_allclose(vectors_of(serve(task, model, dimensions=8, normalize=False)), raw[:, :8], atol=1e-6)
 
 
@@ -70,9 +73,14 @@ def test_int8_and_bits_are_those_of_sentence_transformers_rules(task, model):
     np.testing.assert_array_equal(bits, np.packbits(floats > 0, axis=-1))
 
 
-@pytest.mark.parametrize(("options", "told"),
-                         [({"dimensions": 17}, "--dimensions: expected at most 16"), ({"dimensions": 0}, "at least 1"),
-                          ({"vectors": "binary", "dimensions": 12}, "expected a multiple of 8 numbers, got 12")])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dimensions": 17}, "--dimensions: expected at most 16"),
+        ({"dimensions": 0}, "at least 1"),
+        ({"vectors": "binary", "dimensions": 12}, "expected a multiple of 8 numbers, got 12"),
+    ],
+)
 def test_vectors_that_cannot_be_are_refused(task, model, options, told):
     with pytest.raises(ValueError, match=told):
         serve(task, model, **options)
@@ -103,16 +111,17 @@ def test_prompts_are_signatures_of_the_export_and_known_to_predictors(task, mode
 
 @pytest.mark.slow
 def test_packed_vectors_are_not_compared_as_floats(task, model, tmp_path):
-    export(serve(task, model, vectors="binary"), task.config,
-           ExportOptions(output=str(tmp_path / "bits"), batch_sizes=[]))
+    export(
+        serve(task, model, vectors="binary"), task.config, ExportOptions(output=str(tmp_path / "bits"), batch_sizes=[])
+    )
     predictor = Predictor(str(tmp_path / "bits"))
     np.testing.assert_array_equal(
-        predictor("war")["embedding"],
-        vectors_of(serve(task, model, vectors="binary"), ["war"])[0])
+        predictor("war")["embedding"], vectors_of(serve(task, model, vectors="binary"), ["war"])[0]
+    )
     for compare in (lambda: predictor.embed(TEXTS), lambda: predictor.rank("war", TEXTS)):
         with pytest.raises(
-                ValueError,
-                match="expected float32 vectors from .*bits, got packed ones \\(uint8; run_export --vectors\\)"):
+            ValueError, match="expected float32 vectors from .*bits, got packed ones \\(uint8; run_export --vectors\\)"
+        ):
             compare()
 
 
@@ -121,11 +130,17 @@ def test_a_folder_of_sentence_transformers_keeps_how_vectors_are_made(task, mode
     modules = json.loads((tmp_path / "st" / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Normalize"]
     assert json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())["prompts"] == {
-        "query": "who: ", "document": "text: "}
+        "query": "who: ",
+        "document": "text: ",
+    }
     again, encoder = restore_for_inference(str(tmp_path / "st"))
     options = again.options
-    assert (options.query_prompt, options.passage_prompt, options.normalize,
-            options.max_seq_length) == ("who: ", "text: ", True, 16)
+    assert (options.query_prompt, options.passage_prompt, options.normalize, options.max_seq_length) == (
+        "who: ",
+        "text: ",
+        True,
+        16,
+    )
     served = make_served_model(again, encoder, ServingOptions(head="embeddings"))
     assert isinstance(served, ServedEmbeddings) and served.normalize
     np.testing.assert_allclose(vectors_of(served), vectors_of(serve(task, model)), atol=1e-5)
@@ -143,9 +158,11 @@ def test_sentence_transformers_computes_the_same_vectors(task, tmp_path, normali
         f"import json, sys; from sentence_transformers import SentenceTransformer as S; m = "
         f"S({str(tmp_path / 'st')!r}); "
         f"t = {[*TEXTS, long]!r}; m.save({str(tmp_path / 'theirs')!r}); "
-        "print(json.dumps([m.encode(t).tolist(), m.encode_query(t).tolist(), m.encode_document(t).tolist()]))")
-    done = subprocess.run([TORCH, "-c", code], check=True, capture_output=True, text=True,
-                          env=os.environ | {"HF_HUB_OFFLINE": "1"})
+        "print(json.dumps([m.encode(t).tolist(), m.encode_query(t).tolist(), m.encode_document(t).tolist()]))"
+    )
+    done = subprocess.run(
+        [TORCH, "-c", code], check=True, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}
+    )
     theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
     for folder in ("st", "theirs"):  # ours, and the same written by sentence-transformers
         predictor = Predictor(str(tmp_path / folder))
@@ -153,5 +170,8 @@ def test_sentence_transformers_computes_the_same_vectors(task, tmp_path, normali
         plain = np.array([answer["embedding"] for answer in predictor([*TEXTS, long])])
         np.testing.assert_allclose(plain, theirs[0], atol=2e-5)
         for prompt, wanted in (("query", theirs[1]), ("passage", theirs[2])):
-            np.testing.assert_allclose(predictor.embed([*TEXTS, long], prompt),
-                                       wanted / np.linalg.norm(wanted, axis=-1, keepdims=True), atol=2e-5)
+            np.testing.assert_allclose(
+                predictor.embed([*TEXTS, long], prompt),
+                wanted / np.linalg.norm(wanted, axis=-1, keepdims=True),
+                atol=2e-5,
+            )

@@ -27,8 +27,13 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 
 RNG = np.random.default_rng(0)
 TEXTS = ["the number of atlas", "copper , and a much longer text of the number of words"]
-PRODUCTS = {"layer_0/attention/query": (16, 16), "layer_0/attention/value": (16, 16),
-            "layer_0/attention/output": (16, 16), "layer_0/intermediate": (16, 32), "layer_0/output": (32, 16)}
+PRODUCTS = {
+    "layer_0/attention/query": (16, 16),
+    "layer_0/attention/value": (16, 16),
+    "layer_0/attention/output": (16, 16),
+    "layer_0/intermediate": (16, 32),
+    "layer_0/output": (32, 16),
+}
 
 
 def config_of(task="classification", **options):
@@ -60,14 +65,18 @@ def write_run(folder, base, products, config, head):
     weights = dict(head)
     for name, rank in products.items():
         width, units = PRODUCTS[name]
-        weights |= {f"{name}/adapter/lora_A": numbers(width, rank),
-                    f"{name}/adapter/lora_B": numbers(rank, units) * 0.2}
+        weights |= {
+            f"{name}/adapter/lora_A": numbers(width, rank),
+            f"{name}/adapter/lora_B": numbers(rank, units) * 0.2,
+        }
     values = {name: tf.Variable(value) for name, value in weights.items()}
     folder.mkdir()
     tf.train.Checkpoint(weights=values).save(str(folder / "ckpt"))
     rank = max(products.values(), default=0)
-    run, adapters = RunFolder(str(folder)), {"rank": rank, "alpha": 6.0, "target_modules": "all-linear"} if rank else {
-        "rank": 0}
+    run, adapters = (
+        RunFolder(str(folder)),
+        {"rank": rank, "alpha": 6.0, "target_modules": "all-linear"} if rank else {"rank": 0},
+    )
     run.write_config(make_config(config.task, options=config.options, training={"adapters": adapters}))
     run.write_base({"path": str(base), "digest": adapted.digest(formats.read(str(base)))})
     return folder
@@ -86,14 +95,25 @@ def base(tmp_path_factory):
 def runs(base, tmp_path_factory):
     """Folders by the names of their tasks: a tagger's adapters beside all products, a head alone, and a PEFT folder."""
     root = tmp_path_factory.mktemp("runs")
-    topics = write_run(root / "topics", base, {name: 2 for name in PRODUCTS if name.endswith(("query", "value"))},
-                       config_of(labels=["a", "b", "c"]), classifier_head(3))
+    topics = write_run(
+        root / "topics",
+        base,
+        {name: 2 for name in PRODUCTS if name.endswith(("query", "value"))},
+        config_of(labels=["a", "b", "c"]),
+        classifier_head(3),
+    )
     formats.write(formats.read(str(topics)), "peft", str(root / "peft"))
-    return {"my_tags": write_run(root / "my tags", base, dict.fromkeys(PRODUCTS, 3),
-                                 config_of("ner", labels=["O", "B-X", "I-X"]),
-                                 {"tagger/output_weights": numbers(3, 16), "tagger/output_bias": numbers(3)}),
-            "head": write_run(root / "head", base, {}, config_of(labels=["no", "yes"]), classifier_head(2)),
-            "peft": root / "peft"}
+    return {
+        "my_tags": write_run(
+            root / "my tags",
+            base,
+            dict.fromkeys(PRODUCTS, 3),
+            config_of("ner", labels=["O", "B-X", "I-X"]),
+            {"tagger/output_weights": numbers(3, 16), "tagger/output_bias": numbers(3)},
+        ),
+        "head": write_run(root / "head", base, {}, config_of(labels=["no", "yes"]), classifier_head(2)),
+        "peft": root / "peft",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -143,17 +163,25 @@ def test_predictor_asks_one_task(exported, base, runs):
     one = Predictor(exported, signature="head")
     assert one.labels == ("no", "yes") and one.config.task == "classification"
     expected = merged(runs["head"], base)["probabilities"]
-    np.testing.assert_allclose([[row["probabilities"][label] for label in one.labels] for row in one(TEXTS)], expected,
-                               atol=1e-5)
+    np.testing.assert_allclose(
+        [[row["probabilities"][label] for label in one.labels] for row in one(TEXTS)], expected, atol=1e-5
+    )
     assert load_tokenizer(exported).tokenize("the number") == ["the", "number"]
 
 
 def test_the_encoder_is_there_once(exported, base, runs):
     """A SavedModel has the numbers of the encoder, of the adapters and of the heads, and no others."""
-    encoder = sum(weight.size for name, weight in formats.read(str(base)).weights.items()
-                  if not name.startswith("classifier"))
-    adapters = sum(rank * sum(PRODUCTS[name]) for name, rank in [
-        *dict.fromkeys(PRODUCTS, 3).items(), ("layer_0/attention/query", 2), ("layer_0/attention/value", 2)])
+    encoder = sum(
+        weight.size for name, weight in formats.read(str(base)).weights.items() if not name.startswith("classifier")
+    )
+    adapters = sum(
+        rank * sum(PRODUCTS[name])
+        for name, rank in [
+            *dict.fromkeys(PRODUCTS, 3).items(),
+            ("layer_0/attention/query", 2),
+            ("layer_0/attention/value", 2),
+        ]
+    )
     heads = (3 + 2 + 3) * (16 + 1)
     sums, tables = 64 * 2 * 16, (64 + 2) * 16  # rows of positions and segments are one table of sums
     biases = 2 * 16  # that of keys is left out, and zeros stand for it; that of values goes into the next product's
@@ -172,7 +200,8 @@ def served_below(folder):
 
 def test_each_task_is_a_model_of_the_server_and_ids_are_loaded_on_demand(exported, runs):
     assert [(model.name, model.task, model.on_demand) for model in served_below(exported)] == [
-        (f"{name}{ending}", name, bool(ending)) for ending in ("", "_ids") for name in sorted(runs)]
+        (f"{name}{ending}", name, bool(ending)) for ending in ("", "_ids") for name in sorted(runs)
+    ]
 
 
 @pytest.mark.slow
@@ -198,7 +227,8 @@ def test_a_server_lists_and_answers_each_task(exported, base, runs):
         with GrpcClient(server.target, "head") as client, GrpcClient(server.target, "head_ids") as of_ids:
             answer = client.predict(TEXTS)
             assert [row["label"] for row in answer] == [
-                label.decode() for label in merged(runs["head"], base)["label"].numpy()]
+                label.decode() for label in merged(runs["head"], base)["label"].numpy()
+            ]
             row = {"input_ids": [1, 2, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 0]}
             assert len(of_ids.predict([row])[0]["logits"]) == 2
         assert len(services._graphs) == 2  # texts, and ids since the first of their tasks was asked
@@ -208,8 +238,9 @@ def test_a_server_lists_and_answers_each_task(exported, base, runs):
 
 def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
     other = write_base(make(tmp_path / "other"), 2)
-    of_other = write_run(tmp_path / "of_other", other, {"layer_0/attention/query": 1}, config_of(labels=["a", "b"]),
-                         classifier_head(2))
+    of_other = write_run(
+        tmp_path / "of_other", other, {"layer_0/attention/query": 1}, config_of(labels=["a", "b"]), classifier_head(2)
+    )
     head = str(runs["head"])
     again = shutil.copytree(head, tmp_path / "again/head")
     many = [str(shutil.copytree(head, tmp_path / f"many/head{number}")) for number in range(17)]
@@ -224,7 +255,8 @@ def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
         ([head], {"precision": "int8"}, r"precision: expected its default beside adapters"),
         ([head], {"constant_weights": True}, r"constant_weights: expected its default"),
         ([head], {"base": base}, r"base: expected its default beside adapters"),
-        ([head], {"top_k": 3}, r"head: top_k: read by fill-mask models")]:
+        ([head], {"top_k": 3}, r"head: top_k: read by fill-mask models"),
+    ]:
         with pytest.raises(ValueError, match=message) as caught:
             exporting.export(base, tmp_path / "out", adapters=adapters, **options)
         assert "\n" not in str(caught.value)

@@ -12,26 +12,97 @@ from official_bert.tasks.loading import load_task, task_class
 from official_bert.training.task import DataFiles, Steps
 
 VALUES = [
-    "", "'", '"', "''", "\t", "\\t", "|", ";", " ", "#", "[]", "[a, b]", "[a, a]", "['']", "[1, -1]", "[[1], [2]]",
-    "[1000000000]", "{a: 1}", "{}", "-1", "0", "1", "1.5", "1000000000", "99999999999999999999", ".nan", ".inf",
-    "-.inf", "[.nan, .inf]", "1e400", "0x10", "true", "null", "text", "é", "a\nb", "a,b", "2026-01-01", "&a [*a]", "*a",
-    "!!python/object/apply:os.getcwd []", "? a", "%a", "@", "`", "\x00", "\ud800"
+    "",
+    "'",
+    '"',
+    "''",
+    "\t",
+    "\\t",
+    "|",
+    ";",
+    " ",
+    "#",
+    "[]",
+    "[a, b]",
+    "[a, a]",
+    "['']",
+    "[1, -1]",
+    "[[1], [2]]",
+    "[1000000000]",
+    "{a: 1}",
+    "{}",
+    "-1",
+    "0",
+    "1",
+    "1.5",
+    "1000000000",
+    "99999999999999999999",
+    ".nan",
+    ".inf",
+    "-.inf",
+    "[.nan, .inf]",
+    "1e400",
+    "0x10",
+    "true",
+    "null",
+    "text",
+    "é",
+    "a\nb",
+    "a,b",
+    "2026-01-01",
+    "&a [*a]",
+    "*a",
+    "!!python/object/apply:os.getcwd []",
+    "? a",
+    "%a",
+    "@",
+    "`",
+    "\x00",
+    "\ud800",
 ]
 TO_THE_END = [
-    "'", "\t", "|", ";", "#", "[]", "[a, b]", "[1000000000]", "-1", "0", "1", "1.5", "1000000000", "true", "é"
+    "'",
+    "\t",
+    "|",
+    ";",
+    "#",
+    "[]",
+    "[a, b]",
+    "[1000000000]",
+    "-1",
+    "0",
+    "1",
+    "1.5",
+    "1000000000",
+    "true",
+    "é",
 ]
 WORDS = ("ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "keeper")
-VARIANTS = [("glue", {"dataset": "mrpc"}), ("classification", {}), ("swag", {}),
-            ("squad", {"doc_stride": 8, "max_query_length": 8}), ("ner", {}), ("retrieval", {"group_size": 2}),
-            ("reranking", {"negative_columns": ["other"]}), ("splade", {"group_size": 2})]
-MORE = [("classification", {"kind": "multi_label"}), ("classification", {"kind": "regression",
-                                                                         "label_column": "score"}),
-        ("ner", {"crf": True, "constrain": True, "document_context": True}),
-        ("ner", {"features": "concat", "feature_layers": 1, "lstm_size": 8})]
-every_variant = pytest.mark.parametrize(("task", "options"), [
-    pytest.param(task, options, marks=[pytest.mark.slow] if
-                 (task, options) in MORE else [], id=",".join([task, *options])) for task, options in VARIANTS + MORE
-])
+VARIANTS = [
+    ("glue", {"dataset": "mrpc"}),
+    ("classification", {}),
+    ("swag", {}),
+    ("squad", {"doc_stride": 8, "max_query_length": 8}),
+    ("ner", {}),
+    ("retrieval", {"group_size": 2}),
+    ("reranking", {"negative_columns": ["other"]}),
+    ("splade", {"group_size": 2}),
+]
+MORE = [
+    ("classification", {"kind": "multi_label"}),
+    ("classification", {"kind": "regression", "label_column": "score"}),
+    ("ner", {"crf": True, "constrain": True, "document_context": True}),
+    ("ner", {"features": "concat", "feature_layers": 1, "lstm_size": 8}),
+]
+every_variant = pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        pytest.param(
+            task, options, marks=[pytest.mark.slow] if (task, options) in MORE else [], id=",".join([task, *options])
+        )
+        for task, options in VARIANTS + MORE
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +116,27 @@ def files(tmp_path_factory):
             for number, word in enumerate(WORDS)
         ]
         (folder / f"{part}.csv").write_text("\n".join(["text,text_pair,label,score,other", *rows]) + "\n")
-        (folder / f"{part}.conll").write_text("-DOCSTART- O\n\n" + "".join(f"{first} O\n{word} B-PER\n\n"
-                                                                           for word in WORDS))
-        questions = [{
-            "context": f"{first} {word} of Anne", "qas": [{
-                "id": f"{first}{word}", "question": "who?",
-                "answers": [{"text": "Anne", "answer_start": len(f"{first} {word} of ")}]
-            }]
-        } for word in WORDS]
+        (folder / f"{part}.conll").write_text(
+            "-DOCSTART- O\n\n" + "".join(f"{first} O\n{word} B-PER\n\n" for word in WORDS)
+        )
+        questions = [
+            {
+                "context": f"{first} {word} of Anne",
+                "qas": [
+                    {
+                        "id": f"{first}{word}",
+                        "question": "who?",
+                        "answers": [{"text": "Anne", "answer_start": len(f"{first} {word} of ")}],
+                    }
+                ],
+            }
+            for word in WORDS
+        ]
         (folder / f"{part}.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
     suffixes = {
-        **dict.fromkeys(("classification", "retrieval", "splade", "reranking"), "csv"), "ner": "conll", "squad": "json"
+        **dict.fromkeys(("classification", "retrieval", "splade", "reranking"), "csv"),
+        "ner": "conll",
+        "squad": "json",
     }
     for task, suffix in suffixes.items():
         train, dev = (str(folder / f"{part}.{suffix}") for part in ("train", "dev"))
@@ -64,8 +145,13 @@ def files(tmp_path_factory):
 
 
 def base_of(task, options):
-    return to_dict(make_config(task, options={"max_seq_length": 32, **options},
-                               training={"batch_size": 4, "eval_batch_size": 4, "steps": 1, "epochs": 0.0}))
+    return to_dict(
+        make_config(
+            task,
+            options={"max_seq_length": 32, **options},
+            training={"batch_size": 4, "eval_batch_size": 4, "steps": 1, "epochs": 0.0},
+        )
+    )
 
 
 def is_taken(base, files, task, field, value):
@@ -107,16 +193,29 @@ def test_values_that_are_taken_go_to_the_end_or_are_refused_in_one_line(files, t
             if not is_taken(base, files, task, field.name, value):
                 continue
             run = tmp_path / f"{field.name}_{number}"
-            done = run_here("-m", "official_bert.run_finetuning", f"--config={tmp_path}/run.yaml",
-                            *given, f"--output_dir={run}", "--cache_dir=",
-                            *(["--do_predict"] if task != "splade" else []), f"--set=options.{field.name}={value}")
+            done = run_here(
+                "-m",
+                "official_bert.run_finetuning",
+                f"--config={tmp_path}/run.yaml",
+                *given,
+                f"--output_dir={run}",
+                "--cache_dir=",
+                *(["--do_predict"] if task != "splade" else []),
+                f"--set=options.{field.name}={value}",
+            )
             told = (field.name, value, done.stderr)
             assert done.returncode in (0, 1) and "Traceback" not in done.stderr, told
-            assert done.returncode == 0 or [line
-                                            for line in done.stderr.splitlines() if line.startswith("error: ")], told
+            assert done.returncode == 0 or [line for line in done.stderr.splitlines() if line.startswith("error: ")], (
+                told
+            )
             if done.returncode == 0:
                 ended += 1
-                done = run_here("-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={run}/model",
-                                "--warmup_batch_sizes=1")
+                done = run_here(
+                    "-m",
+                    "official_bert.run_export",
+                    f"--checkpoint={run}",
+                    f"--output={run}/model",
+                    "--warmup_batch_sizes=1",
+                )
                 assert "Traceback" not in done.stderr, (field.name, value, done.stderr)
     assert ended > 2

@@ -22,8 +22,9 @@ def texts_of(task, source):
 
 
 def write_csv(path, count=60):
-    path.write_text("text,label\n" + "".join(f"row {number % 50} is here,{'ab'[number % 5 == 0]}\n"
-                                             for number in range(count)))
+    path.write_text(
+        "text,label\n" + "".join(f"row {number % 50} is here,{'ab'[number % 5 == 0]}\n" for number in range(count))
+    )
     return path
 
 
@@ -40,15 +41,22 @@ def write_conll(path, documents=0):
 def write_squad(path, articles):
     def paragraph(number, part):
         question = {
-            "id": f"{number}.{part}", "question": f"Who wrote {part}?", "answers": [{"text": "Ada", "answer_start": 0}]
+            "id": f"{number}.{part}",
+            "question": f"Who wrote {part}?",
+            "answers": [{"text": "Ada", "answer_start": 0}],
         }
         return {"context": f"Ada {number} wrote {part} it.", "qas": [question]}
 
     path.write_text(
-        json.dumps({
-            "data": [{"title": f"t{number}", "paragraphs": [paragraph(number, part) for part in range(4)]}
-                     for number in range(articles)]
-        }))
+        json.dumps(
+            {
+                "data": [
+                    {"title": f"t{number}", "paragraphs": [paragraph(number, part) for part in range(4)]}
+                    for number in range(articles)
+                ]
+            }
+        )
+    )
     return path
 
 
@@ -64,12 +72,15 @@ def write_pairs(path):
 
 TASKS = {
     "classification": ("classification", lambda folder: write_csv(folder / "train.csv"), {"labels": ["a", "b"]}),
-    "sentences": ("ner", lambda folder: write_conll(folder / "train.conll"),
-                  TAGS), "documents": ("ner", lambda folder: write_conll(folder / "train.conll", documents=12),
-                                       TAGS | {"document_context": True}),
+    "sentences": ("ner", lambda folder: write_conll(folder / "train.conll"), TAGS),
+    "documents": (
+        "ner",
+        lambda folder: write_conll(folder / "train.conll", documents=12),
+        TAGS | {"document_context": True},
+    ),
     "articles": ("squad", lambda folder: write_squad(folder / "train.json", 20), WINDOWS),
     "passages": ("squad", lambda folder: write_squad(folder / "train.json", 5), WINDOWS),
-    "pairs": ("retrieval", lambda folder: write_pairs(folder / "train.tsv"), {"group_size": 2})
+    "pairs": ("retrieval", lambda folder: write_pairs(folder / "train.tsv"), {"group_size": 2}),
 }
 
 
@@ -84,19 +95,27 @@ def data_of(folder, name, steps=TRAIN_AND_EVALUATE, **options):
 def test_a_pooler_that_no_head_reads_is_left_as_it_was(tmp_path, name):
     data = data_of(tmp_path, name)
     after = weights_after_two_steps(data)
-    same = {weight for number, (weight, value) in enumerate(after.items())
-            if np.array_equal(value, np.random.default_rng(number).normal(0, 0.1, value.shape).astype("float32"))}
+    same = {
+        weight
+        for number, (weight, value) in enumerate(after.items())
+        if np.array_equal(value, np.random.default_rng(number).normal(0, 0.1, value.shape).astype("float32"))
+    }
     # it adds the same to all scores of a query: its gradient is zero but for rounding
     same -= {"layer_0/attention/key/bias"}
     assert same == (set() if name == "classification" else {"pooler/kernel", "pooler/bias"})
 
 
-@pytest.mark.parametrize(("name", "said"), [("classification", " of its 60 rows are held out (options.dev_share=0.1)"),
-                                            ("sentences", "6 of its 60 sentences are held out"),
-                                            ("documents", "5 of its 60 sentences of 1 documents are held out"),
-                                            ("articles", "8 of its 80 questions of 2 articles are held out"),
-                                            ("passages", "2 of its 20 questions of 2 passages"),
-                                            ("pairs", " of its 200 rows are held out")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("classification", " of its 60 rows are held out (options.dev_share=0.1)"),
+        ("sentences", "6 of its 60 sentences are held out"),
+        ("documents", "5 of its 60 sentences of 1 documents are held out"),
+        ("articles", "8 of its 80 questions of 2 articles are held out"),
+        ("passages", "2 of its 20 questions of 2 passages"),
+        ("pairs", " of its 200 rows are held out"),
+    ],
+)
 def test_rows_are_held_out_of_the_training_file(tmp_path, name, said):
     data = data_of(tmp_path, name)
     held_out, trained = data.held_out.source, data.train
@@ -106,7 +125,8 @@ def test_rows_are_held_out_of_the_training_file(tmp_path, name, said):
     assert alone.train is None and alone.held_out.source.content == held_out.content
     half = data_of(tmp_path, name, train_share=0.5)
     assert half.held_out.source.content == held_out.content and texts_of(half.task, half.train) < texts_of(
-        data.task, trained)
+        data.task, trained
+    )
     whole = data_of(tmp_path, name, Steps(evaluate=False))
     assert "held out" not in " ".join(whole.notes)
     assert len(whole.train.examples) == len(trained.examples) + len(held_out.examples)
@@ -139,7 +159,13 @@ def test_features_of_a_part_are_not_those_of_the_whole(tmp_path):
     options = {"max_query_length": 8, "doc_stride": 8, "dev_share": 0.0}
     sizes = [
         len(
-            resolve(make_config("squad", options=options | {"train_share": share}), Steps(evaluate=False),
-                    train_file=path, cache_dir=tmp_path / "cache").train.examples) for share in (1.0, 0.5, 1.0)
+            resolve(
+                make_config("squad", options=options | {"train_share": share}),
+                Steps(evaluate=False),
+                train_file=path,
+                cache_dir=tmp_path / "cache",
+            ).train.examples
+        )
+        for share in (1.0, 0.5, 1.0)
     ]
     assert sizes == [80, 40, 80]

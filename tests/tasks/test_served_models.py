@@ -26,39 +26,60 @@ from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.task import DataFiles, Steps
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=48, initializer_range=0.5)
-TEXTS = [{"text": text} for text in (
-    "The surveyor met Señora Núñez, near Brno.", "", "Nobody", "中国 price e\u0301t",
-    "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)")]
+SMALL = ModelConfig(
+    vocab_size=3000,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=48,
+    initializer_range=0.5,
+)
+TEXTS = [
+    {"text": text}
+    for text in (
+        "The surveyor met Señora Núñez, near Brno.",
+        "",
+        "Nobody",
+        "中国 price e\u0301t",
+        "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)",
+    )
+]
 PAIRS = [row | {"text_pair": other["text"]} for row, other in zip(TEXTS, reversed(TEXTS))]
 QUESTIONS = [{"question": "Who met " + row["text"][:12] + "?", "context": " " + row["text"] * 4} for row in TEXTS]
 CHOICES = [row | {"choices": ["ran home", "", "borrowed the greenhouse", row["text"][-20:]]} for row in TEXTS]
 WORDS = ("the", "youngest", "apprentice", "borrowed", "it", "while", "it", "rained", "in", "brno")
 TAGS = {"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}
 CASES = {
-    "glue": ({"dataset": "rte", "labels": ["entailment",
-                                           "not_entailment"]}, PAIRS), "glue regression": ({"dataset": "stsb"}, PAIRS),
-    "classification several": ({"kind": "multi_label",
-                                "labels": ["a", "b", "c"]}, TEXTS), "swag": ({}, CHOICES), "squad": ({
-                                    "doc_stride": 8, "max_query_length": 12, "version_2_with_negative": True,
-                                    "null_score_diff_threshold": 1.0
-                                }, QUESTIONS), "ner": (TAGS, TEXTS),
-    "ner constrained": (TAGS | {"constrain": True}, TEXTS), "ner crf": (TAGS | {"crf": True, "constrain": True}, TEXTS),
+    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, PAIRS),
+    "glue regression": ({"dataset": "stsb"}, PAIRS),
+    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, TEXTS),
+    "swag": ({}, CHOICES),
+    "squad": (
+        {"doc_stride": 8, "max_query_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 1.0},
+        QUESTIONS,
+    ),
+    "ner": (TAGS, TEXTS),
+    "ner constrained": (TAGS | {"constrain": True}, TEXTS),
+    "ner crf": (TAGS | {"crf": True, "constrain": True}, TEXTS),
     "ner features": (TAGS | {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 8}, TEXTS),
-    "ner features crf": (TAGS | {"features": "concat", "feature_layers": 2, "lstm_size": 8, "crf": True}, TEXTS)
+    "ner features crf": (TAGS | {"features": "concat", "feature_layers": 2, "lstm_size": 8, "crf": True}, TEXTS),
 }
 
 
 @pytest.fixture(scope="module")
 def make(golden):
     """Returns a case's task and a model whose weights are large enough to make its answers differ."""
+
     def of(name, **more):
         options, rows = CASES[name]
         layers = options.get("feature_layers", 1)
-        config = Config(task=name.split()[0], model=dataclasses.replace(SMALL, num_hidden_layers=layers),
-                        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
-                        options={"max_seq_length": 48, **options, **more})
+        config = Config(
+            task=name.split()[0],
+            model=dataclasses.replace(SMALL, num_hidden_layers=layers),
+            tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+            options={"max_seq_length": 48, **options, **more},
+        )
         task = load_task(config)
         keras.utils.set_random_seed(3)
         model = task.build_model()
@@ -69,6 +90,7 @@ def make(golden):
             if variable.path.split("/")[-1] in CHAIN:  # scores that begin at 0
                 variable.assign(rng.normal(size=variable.shape) * 0.02)
         return task, model, rows
+
     return of
 
 
@@ -78,8 +100,9 @@ SLOW = ("ner", "ner constrained", "ner features", "ner features crf")
 EAGER = ("glue regression", "classification several")
 
 
-@pytest.fixture(scope="module",
-                params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def made_case(make, request):
     """Returns a case's task, model and rows, its served model, and the functions that answer texts and rows of ids;
     traced once for several tests.
@@ -106,8 +129,8 @@ def check_equal(found, wanted):
     for key in shared:
         value = wanted[key]
         if isinstance(value, list) and key in ("entities", "types", "starts", "ends", "scores", "labels"):
-            assert not any(found[key][len(value):]), key
-            found[key] = found[key][:len(value)]
+            assert not any(found[key][len(value) :]), key
+            found[key] = found[key][: len(value)]
         if isinstance(value, float) or (isinstance(value, list) and value and isinstance(value[0], float)):
             np.testing.assert_allclose(found[key], value, atol=1e-4, err_msg=key)
         else:
@@ -134,14 +157,20 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
     mask = np.zeros((6, *choices, 40), np.int32)
     for length, row in zip((40, 3, 17, 1, 30, 16, 5, 40, 39, 2, 8, 9), mask.reshape(-1, 40)):
         row[:length] = 1
-    inputs = {"input_ids": rng.integers(5, 3000, mask.shape).astype(np.int32) * mask, "input_mask": mask,
-              "segment_ids": rng.integers(0, 2, mask.shape).astype(np.int32) * mask}
+    inputs = {
+        "input_ids": rng.integers(5, 3000, mask.shape).astype(np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": rng.integers(0, 2, mask.shape).astype(np.int32) * mask,
+    }
     found = answer({name: tf.constant(value) for name, value in inputs.items()})
     real, more = mask.astype(bool), {}
     if isinstance(served, ServedFeatureTagger):  # it tags the first pieces of words alone
-        words = np.array([
-            not piece.startswith("##") and piece not in ("[PAD]", "[CLS]", "[SEP]") for piece in served.tokenizer.vocab
-        ])
+        words = np.array(
+            [
+                not piece.startswith("##") and piece not in ("[PAD]", "[CLS]", "[SEP]")
+                for piece in served.tokenizer.vocab
+            ]
+        )
         real = real & words[inputs["input_ids"]]
         more = {"first_pieces": real.astype(np.int32)}
     wanted = model({**inputs, **more})
@@ -153,8 +182,9 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
     assert compared
     for name in compared:
         places = real if found[name].shape[:2] == mask.shape else ...
-        np.testing.assert_allclose(found[name].numpy()[places],
-                                   np.asarray(wanted[name])[places], rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            found[name].numpy()[places], np.asarray(wanted[name])[places], rtol=1e-5, atol=1e-5, err_msg=name
+        )
 
 
 def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
@@ -164,13 +194,14 @@ def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
     def answers(chosen):
         outputs = answer(**{name: [row[name] for row in chosen] for name in rows[0]})
         return [{name: plain(value[place]) for name, value in outputs.items()} for place in range(len(chosen))]
+
     places = [*range(len(rows))[::-1], *range(len(rows))]
     singly = [answers([row])[0] for row in rows]
     for place, found in zip(places, answers([rows[place] for place in places]), strict=True):
         for key, value in singly[place].items():
             if isinstance(value, list) and len(value) < len(found[key]):  # padded to the longest list of the batch
-                assert not any(found[key][len(value):]), key
-                found[key] = found[key][:len(value)]
+                assert not any(found[key][len(value) :]), key
+                found[key] = found[key][: len(value)]
             if np.asarray(value).dtype.kind == "f":
                 np.testing.assert_allclose(found[key], value, rtol=2e-6, atol=2e-6, err_msg=key)
             else:
@@ -188,13 +219,20 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
     answers, logits = {}, {}
     for kind, of in (("float32", model), (precision, other)):
         folder = str(tmp_path / kind)
-        export.export(make_served_model(task, of, ServingOptions()), task.config,
-                      export.ExportOptions(output=folder, batch_sizes=(), precision=kind))
+        export.export(
+            make_served_model(task, of, ServingOptions()),
+            task.config,
+            export.ExportOptions(output=folder, batch_sizes=(), precision=kind),
+        )
         answers[kind] = load_exported(folder)(**{key: [row[key] for row in rows] for key in rows[0]})
         ids = load_exported(folder, "ids")
         shape = (6, *[2] * (len(ids.inputs["input_ids"].shape) - 2), 40)
-        logits[kind] = ids(**{key: np.random.default_rng(5).integers(0, most, shape) | (key == "input_mask")
-                              for key, most in (("input_ids", 3000), ("input_mask", 2), ("segment_ids", 2))})
+        logits[kind] = ids(
+            **{
+                key: np.random.default_rng(5).integers(0, most, shape) | (key == "input_mask")
+                for key, most in (("input_ids", 3000), ("input_mask", 2), ("segment_ids", 2))
+            }
+        )
     numbers = [key for key, value in logits["float32"].items() if value.dtype == np.float32]
     assert numbers and list(answers[precision]) == list(answers["float32"])
     for key in numbers:
@@ -202,21 +240,48 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
         assert found.dtype == np.float32 and 0 < np.abs(found - exact).mean() < 0.15 * exact.std(), key
 
 
-@pytest.mark.parametrize(("name", "options", "told"), [
-    ("squad", {"top_k": 3}, "--top_k: read by fill-mask models and sparse vectors alone, "
-     "got a model that gives answer, start, end, score, null_score"),
-    ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
-    ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0
-               }, "--null_score_diff_threshold: expected --no_answer with it"),
-    ("squad", {"null_score_diff_threshold": float("nan")}, "--null_score_diff_threshold: expected a number, got nan"),
-    ("glue", {"pooling": "mean"
-              }, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
-    ("glue", {"threshold": 0.0
-              }, "--threshold: read by classifiers of several labels alone, got a model that gives label"),
-    ("glue regression", {"pretokenized": False}, "--pretokenized: read by taggers alone, got a model that gives score"),
-    ("ner", {"head": "embeddings", "pretokenized": True
-             }, "--pretokenized: read by taggers alone, got a model that gives embedding")
-])
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        (
+            "squad",
+            {"top_k": 3},
+            "--top_k: read by fill-mask models and sparse vectors alone, "
+            "got a model that gives answer, start, end, score, null_score",
+        ),
+        ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
+        (
+            "squad",
+            {"no_answer": False, "null_score_diff_threshold": 2.0},
+            "--null_score_diff_threshold: expected --no_answer with it",
+        ),
+        (
+            "squad",
+            {"null_score_diff_threshold": float("nan")},
+            "--null_score_diff_threshold: expected a number, got nan",
+        ),
+        (
+            "glue",
+            {"pooling": "mean"},
+            r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label",
+        ),
+        (
+            "glue",
+            {"threshold": 0.0},
+            "--threshold: read by classifiers of several labels alone, got a model that gives label",
+        ),
+        (
+            "glue regression",
+            {"pretokenized": False},
+            "--pretokenized: read by taggers alone, got a model that gives score",
+        ),
+        (
+            "ner",
+            {"head": "embeddings", "pretokenized": True},
+            "--pretokenized: read by taggers alone, got a model that gives embedding",
+        ),
+    ],
+)
 def test_an_option_that_the_head_does_not_read_is_refused(make, name, options, told):
     task, model, _ = make(name)
     with pytest.raises(ValueError, match=told):
@@ -232,12 +297,14 @@ def test_an_option_that_the_head_reads_is_used(make):
         served = make_served_model(task, model, ServingOptions(**options))
         answer = served.answer_text({name: tf.constant(value) for name, value in inputs.items()})
         return {name: value.numpy() for name, value in answer.items()}
+
     all_labels, none = (answers(texts, threshold=threshold)["labels"] for threshold in (0.0, 1.0))
     assert all_labels.shape == (len(rows), 3) and none.shape == (len(rows), 0)
     task, model, rows = make("squad")  # trained with a threshold of 1.0
     texts = {name: [row[name] for row in rows if row["context"].strip()] for name in ("question", "context")}
-    as_trained, always, never = (answers(texts, **options) for options in (
-        {}, {"no_answer": False}, {"null_score_diff_threshold": -1e6}))
+    as_trained, always, never = (
+        answers(texts, **options) for options in ({}, {"no_answer": False}, {"null_score_diff_threshold": -1e6})
+    )
     odds = as_trained["null_score"] - as_trained["score"]
     assert [text == b"" for text in as_trained["answer"]] == (odds > 1.0).tolist()
     assert all(always["answer"]) and not any(never["answer"])
@@ -248,18 +315,25 @@ ENTITY = {"entities": ["Brno", ""], "types": ["LOC", ""], "starts": [3, 0], "end
 
 @pytest.mark.parametrize(
     ("kind", "row", "answer", "lines"),
-    [(ServedFillMask, {}, {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]
-                           }, ["a 0.750   b 0.250"]),
-     (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
-     (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]), (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
-     (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),
-     (ServedChoice, {"choices": ["ran", "sat"]}, {"choice": 1, "probabilities": [0.25, 0.75]}, ["1: sat  (0.750)"]),
-     (ServedSpans, {}, {"answer": "Ada", "start": 2, "end": 5, "score": 1.5}, ["Ada  [2:5]  score 1.50"]),
-     (ServedSpans, {}, {"answer": "", "start": 0, "end": 0, "score": 1.5}, ["(no answer)  [0:0]  score 1.50"]),
-     (ServedTagger, {}, ENTITY, ["LOC  Brno  [3:7]  (0.500)"]),
-     (ServedTagger, {}, {name: []
-                         for name in ENTITY}, ["(no entity)"]),
-     (ServedEmbeddings, {}, {"embedding": [0.5, -1.0]}, ["0.5000 -1.0000"])])
+    [
+        (
+            ServedFillMask,
+            {},
+            {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]},
+            ["a 0.750   b 0.250"],
+        ),
+        (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
+        (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]),
+        (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
+        (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),
+        (ServedChoice, {"choices": ["ran", "sat"]}, {"choice": 1, "probabilities": [0.25, 0.75]}, ["1: sat  (0.750)"]),
+        (ServedSpans, {}, {"answer": "Ada", "start": 2, "end": 5, "score": 1.5}, ["Ada  [2:5]  score 1.50"]),
+        (ServedSpans, {}, {"answer": "", "start": 0, "end": 0, "score": 1.5}, ["(no answer)  [0:0]  score 1.50"]),
+        (ServedTagger, {}, ENTITY, ["LOC  Brno  [3:7]  (0.500)"]),
+        (ServedTagger, {}, {name: [] for name in ENTITY}, ["(no entity)"]),
+        (ServedEmbeddings, {}, {"embedding": [0.5, -1.0]}, ["0.5000 -1.0000"]),
+    ],
+)
 def test_an_answer_reads_as_lines(kind, row, answer, lines):
     assert kind.describe(row, answer) == [f"  {line}" for line in lines]
 
@@ -279,12 +353,15 @@ def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(mak
     text = " ".join(WORDS * 6)
     found = served.answer_text({"text": tf.constant([text, "it"])})
     names = [task.options.labels[tag] for tag in tags]
-    begins = [index for index, name in enumerate(names) if name != "O" and (
-        name[0] == "B" or index == 0 or names[index - 1][2:] != name[2:])]
+    begins = [
+        index
+        for index, name in enumerate(names)
+        if name != "O" and (name[0] == "B" or index == 0 or names[index - 1][2:] != name[2:])
+    ]
     words = text.split()
     places = np.cumsum([0, *(len(word) + 1 for word in words)])
     kept = [kind for kind in found["types"].numpy()[0] if kind]
-    assert len(kept) > 3 and found["starts"].numpy()[0][:len(kept)].tolist() == places[begins].tolist()
+    assert len(kept) > 3 and found["starts"].numpy()[0][: len(kept)].tolist() == places[begins].tolist()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -304,10 +381,13 @@ def test_embeddings_are_rows_of_the_encoder(golden, tmp_path, make, pooling):
         ids = [
             task.tokenizer.special_id("[CLS]"),
             *task.tokenizer.convert_tokens_to_ids(task.tokenizer.tokenize(row["text"])),
-            task.tokenizer.special_id("[SEP]")
+            task.tokenizer.special_id("[SEP]"),
         ]
-        inputs = {"input_ids": np.array([ids], np.int32), "input_mask": np.ones((1, len(ids)), np.int32),
-                  "segment_ids": np.zeros((1, len(ids)), np.int32)}
+        inputs = {
+            "input_ids": np.array([ids], np.int32),
+            "input_mask": np.ones((1, len(ids)), np.int32),
+            "segment_ids": np.zeros((1, len(ids)), np.int32),
+        }
         last = np.asarray(plain(inputs, training=False)["sequence_output"])[0]
         np.testing.assert_allclose(answer["embedding"], last[0] if pooling == "cls" else last.mean(axis=0), atol=1e-5)
 
@@ -317,8 +397,11 @@ def exported_tags(make, tmp_path_factory):
     """Returns a tagger with a CRF, its rows, its folder and what the export told; it answers two windows at most."""
     folder = tmp_path_factory.mktemp("models") / "tags"
     task, model, rows = make("ner crf")
-    lines = export.export(make_served_model(task, model, ServingOptions(max_windows=2)), task.config,
-                          export.ExportOptions(output=str(folder), batch_sizes=(1,)))
+    lines = export.export(
+        make_served_model(task, model, ServingOptions(max_windows=2)),
+        task.config,
+        export.ExportOptions(output=str(folder), batch_sizes=(1,)),
+    )
     return task, model, rows, folder, lines
 
 
@@ -334,8 +417,9 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
     folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
     shutil.copytree(exported_tags[3], folder)
     predictor = Predictor(folder)
-    with pytest.raises(ValueError,
-                       match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"):
+    with pytest.raises(
+        ValueError, match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"
+    ):
         predictor("the " * 200)
     assert predictor.describe is ServedTagger.describe
     # in order, as from a run
@@ -348,10 +432,10 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
     (assets / "config.yaml").unlink()
     assert Predictor(folder).describe is ServedModel.describe
     with pytest.raises(
-            ValueError,
-            match="--pretokenized: read by taggers alone, got .*tags, an exported model, whose options are"):
+        ValueError, match="--pretokenized: read by taggers alone, got .*tags, an exported model, whose options are"
+    ):
         Predictor(folder, ServingOptions(pretokenized=True))
     with pytest.raises(
-            ValueError,
-            match=r"expected a model that takes text .* got one of \['input_ids', 'input_mask', 'segment_ids'\]"):
+        ValueError, match=r"expected a model that takes text .* got one of \['input_ids', 'input_mask', 'segment_ids'\]"
+    ):
         Predictor(f"{folder}/ids/1")

@@ -41,6 +41,7 @@ def compile_in(tmp_path, monkeypatch):
     def compile_function(folder):
         monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
         return compiled()(lambda number: 2 * number).stats.cache_path
+
     return compile_function
 
 

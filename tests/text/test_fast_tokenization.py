@@ -19,8 +19,10 @@ from official_bert.text.vocab import SPECIAL_TOKENS
 
 @pytest.fixture(scope="module")
 def tokenizers(golden):
-    return {name: FastTokenizer(str(golden / f"vocab_{name}.txt"), do_lower_case=name == "uncased")
-            for name in ("uncased", "cased")}
+    return {
+        name: FastTokenizer(str(golden / f"vocab_{name}.txt"), do_lower_case=name == "uncased")
+        for name in ("uncased", "cased")
+    }
 
 
 def split(ids, lengths):
@@ -60,10 +62,13 @@ def test_every_code_point_is_equal(tokenizers, name):
 
 
 CHARACTERS = st.one_of(
-    st.characters(), st.characters(max_codepoint=127), st.sampled_from("thesandingerABCZ"),
+    st.characters(),
+    st.characters(max_codepoint=127),
+    st.sampled_from("thesandingerABCZ"),
     st.sampled_from(" \t\n\r\u00a0\u2028\u2029\u3000\u0085\x1c.'#-"),
     st.sampled_from("ΣςΑσİıßẞéÉ\u0301\u0323\u0345\u302e\u302f\U0001d165\U0001d16d\u00ad\u200b\ufffd\x00\ufeff\ud800"),
-    st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ\u1fef\u037e\u226e"))
+    st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ\u1fef\u037e\u226e"),
+)
 
 
 @settings(max_examples=500, deadline=None)
@@ -86,8 +91,21 @@ def test_bytes_are_split_as_2018_reads_lines(tokenizers, name, text):
 
 def test_words_of_200_characters_are_split_and_longer_ones_unknown(tokenizers):
     fast = tokenizers["uncased"]
-    for word in ("t" * 200, "t" * 201, "ö" * 200, "Ö" * 201, "t\u0301" * 200, "t\u0301" * 201, "中" * 300,
-                 "\u1fef" * 300, "가" * 67, "가" * 66, "Σ" + "t" * 199, "Σ" + "t" * 200, "t" * 100_000 + " the"):
+    for word in (
+        "t" * 200,
+        "t" * 201,
+        "ö" * 200,
+        "Ö" * 201,
+        "t\u0301" * 200,
+        "t\u0301" * 201,
+        "中" * 300,
+        "\u1fef" * 300,
+        "가" * 67,
+        "가" * 66,
+        "Σ" + "t" * 199,
+        "Σ" + "t" * 200,
+        "t" * 100_000 + " the",
+    ):
         assert_equal(fast, [f"a {word} the"])
 
 
@@ -100,17 +118,47 @@ def test_a_line_of_ten_megabytes_is_taken(tokenizers):
 
 
 def test_entries_of_a_vocabulary_that_look_like_other_things_are_equal(tmp_path):
-    entries = [*SPECIAL_TOKENS, "#", "##", "##a", "###", "a", "ab", "##bc", "##ς", "σ", "##σ", "α", "##α", "ÄB",
-               "##\u302e", "##ᅡ", "ᄀ", "", "c d"]
+    entries = [
+        *SPECIAL_TOKENS,
+        "#",
+        "##",
+        "##a",
+        "###",
+        "a",
+        "ab",
+        "##bc",
+        "##ς",
+        "σ",
+        "##σ",
+        "α",
+        "##α",
+        "ÄB",
+        "##\u302e",
+        "##ᅡ",
+        "ᄀ",
+        "",
+        "c d",
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\nend\n", encoding="utf-8")
     for do_lower_case in (True, False):
         fast = FastTokenizer(str(tmp_path / "vocab.txt"), do_lower_case)
         assert_equal(fast, ["a ab abc aba ##a # ## [MASK] ÄB ΑΣ ΑΣ.Α ΑΣΑ' 가 a\u302e abab ςa", "c d", "", "end"])
 
 
-@pytest.mark.parametrize(("wrong", "offset"), [
-    (b"\xff", 0), (b"\xc3", 0), (b"\xc0\x80", 0), (b"\xed\xa0\x80", 0), (b"\xe2\x82 ", 0), (b"\xf4\x90\x80\x80", 0),
-    (b"\x80", 0), (b"\xf0\x80\x80\x80", 0), (b"\xe0\x80\x80", 0)])
+@pytest.mark.parametrize(
+    ("wrong", "offset"),
+    [
+        (b"\xff", 0),
+        (b"\xc3", 0),
+        (b"\xc0\x80", 0),
+        (b"\xed\xa0\x80", 0),
+        (b"\xe2\x82 ", 0),
+        (b"\xf4\x90\x80\x80", 0),
+        (b"\x80", 0),
+        (b"\xf0\x80\x80\x80", 0),
+        (b"\xe0\x80\x80", 0),
+    ],
+)
 def test_malformed_utf8_is_refused_with_its_offset(tokenizers, wrong, offset):
     for before, behind in ((b"the \xc3\xa9\n", b""), (b"the ", b" ledger\n"), ("ΑΣ".encode(), b"x\n")):
         with pytest.raises(UnicodeDecodeError) as raised:
@@ -137,6 +185,7 @@ def test_a_pickled_tokenizer_gives_the_same(tokenizers):
 
 
 def test_the_plain_tokenizer_needs_no_numba(root):
-    code = ("import sys, official_bert.text.tokenization; sys.exit('numba' in sys.modules or 'tensorflow' in "
-            "sys.modules)")
+    code = (
+        "import sys, official_bert.text.tokenization; sys.exit('numba' in sys.modules or 'tensorflow' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

@@ -29,8 +29,9 @@ def trimmed(rows, width):
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), TEXTS, st.integers(3, 20))
 def test_pairs_are_packed_and_truncated_as_in_training(data, texts_a, max_seq_length):
-    texts_b = data.draw(st.lists(st.lists(st.integers(1000, 2000), max_size=12),
-                                 min_size=len(texts_a), max_size=len(texts_a)))
+    texts_b = data.draw(
+        st.lists(st.lists(st.integers(1000, 2000), max_size=12), min_size=len(texts_a), max_size=len(texts_a))
+    )
     layout, truncated = graph_packing.pack_batch(ragged(texts_a), ragged(texts_b), Template(CLS, SEP), max_seq_length)
     wanted = [pack_padded(a, b, CLS, SEP, max_seq_length) for a, b in zip(texts_a, texts_b)]
     longest = max(int(row["input_mask"].sum()) for row in wanted)

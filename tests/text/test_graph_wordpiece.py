@@ -24,8 +24,10 @@ def differing(vocab, words):
     return [word for word, row in zip(words, rows) if row != [vocab[piece] for piece in host.split_word(word)]]
 
 
-@pytest.mark.parametrize("letters", [*LETTERS[1:2], *(
-    pytest.param(letters, marks=pytest.mark.slow) for letters in (*LETTERS[:1], *LETTERS[2:]))])
+@pytest.mark.parametrize(
+    "letters",
+    [*LETTERS[1:2], *(pytest.param(letters, marks=pytest.mark.slow) for letters in (*LETTERS[:1], *LETTERS[2:]))],
+)
 def test_pieces_of_random_vocabularies_are_those_of_the_loop(letters):
     draw = random.Random(letters)
 

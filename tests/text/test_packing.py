@@ -17,19 +17,30 @@ def test_rows_of_the_2018_classifier_are_equal(golden):
     tokenizer = FullTokenizer(str(golden / "vocab_uncased.txt"))
     kinds = set()
     for row in features["rows"]:
-        ids_a, ids_b = (tokenizer.convert_tokens_to_ids(tokenizer.tokenize(row[key] or ""))
-                        for key in ("text_a", "text_b"))
-        packed = pack_padded(ids_a, ids_b, tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"),
-                                     features["max_seq_length"])
+        ids_a, ids_b = (
+            tokenizer.convert_tokens_to_ids(tokenizer.tokenize(row[key] or "")) for key in ("text_a", "text_b")
+        )
+        packed = pack_padded(
+            ids_a, ids_b, tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]"), features["max_seq_length"]
+        )
         for name, values in packed.items():
             assert values.dtype == np.int32 and values.tolist() == row[name], (name, row["text_a"])
         kinds.add((row["text_b"] is None, sum(row["input_mask"]) == features["max_seq_length"]))
     assert kinds == {(True, True), (True, False), (False, True), (False, False)}
 
 
-@pytest.mark.parametrize(("max_tokens", "wanted"), [
-    (9, ("abcdef", "xyz")), (8, ("abcde", "xyz")), (6, ("abc", "xyz")), (5, ("abc", "xy")), (4, ("ab", "xy")),
-    (1, ("a", "")), (0, ("", ""))])
+@pytest.mark.parametrize(
+    ("max_tokens", "wanted"),
+    [
+        (9, ("abcdef", "xyz")),
+        (8, ("abcde", "xyz")),
+        (6, ("abc", "xyz")),
+        (5, ("abc", "xy")),
+        (4, ("ab", "xy")),
+        (1, ("a", "")),
+        (0, ("", "")),
+    ],
+)
 def test_the_longer_text_is_cut_and_of_equal_ones_the_second(max_tokens, wanted):
     assert packing.truncate_pair("abcdef", "xyz", max_tokens) == wanted
 
@@ -44,7 +55,7 @@ def test_truncation_leaves_its_arguments_alone():
 def test_truncated_pairs_fill_the_room_that_there_is(length_a, length_b, max_tokens):
     cut_a, cut_b = packing.truncate_pair(range(length_a), range(length_b), max_tokens)
     assert len(cut_a) + len(cut_b) == min(max_tokens, length_a + length_b)
-    assert cut_a == range(length_a)[:len(cut_a)] and cut_b == range(length_b)[:len(cut_b)]
+    assert cut_a == range(length_a)[: len(cut_a)] and cut_b == range(length_b)[: len(cut_b)]
 
 
 def test_an_empty_second_text_is_none():
@@ -65,10 +76,18 @@ def test_rows_that_do_not_fit_are_errors():
         pad([1, 5, 6, 2], [0] * 4, 3)
 
 
-@pytest.mark.parametrize(("length", "window", "stride", "wanted"), [
-    (0, 4, 2, []), (3, 4, 2, [(0, 3)]), (4, 4, 2, [(0, 4)]), (5, 4, 2, [(0, 4), (2, 3)]),
-    (8, 4, 2, [(0, 4), (2, 4), (4, 4)]), (9, 4, 2, [(0, 4), (2, 4), (4, 4), (6, 3)]),
-    (9, 4, 9, [(0, 4), (4, 4), (8, 1)])])
+@pytest.mark.parametrize(
+    ("length", "window", "stride", "wanted"),
+    [
+        (0, 4, 2, []),
+        (3, 4, 2, [(0, 3)]),
+        (4, 4, 2, [(0, 4)]),
+        (5, 4, 2, [(0, 4), (2, 3)]),
+        (8, 4, 2, [(0, 4), (2, 4), (4, 4)]),
+        (9, 4, 2, [(0, 4), (2, 4), (4, 4), (6, 3)]),
+        (9, 4, 9, [(0, 4), (4, 4), (8, 1)]),
+    ],
+)
 def test_windows_begin_a_stride_apart_and_end_with_the_text(length, window, stride, wanted):
     assert packing.sliding_windows(length, window, stride) == wanted
 
@@ -82,7 +101,9 @@ def test_windows_without_a_stride_are_an_error():
 def test_each_position_has_its_most_context_in_one_window(length, window, stride):
     windows = packing.sliding_windows(length, window, stride)
     for position in range(length):
-        scores = [min(position - start, start + size - 1 - position) + 0.01 * size
-                  if start <= position < start + size else -1 for start, size in windows]
+        scores = [
+            min(position - start, start + size - 1 - position) + 0.01 * size if start <= position < start + size else -1
+            for start, size in windows
+        ]
         best = [packing.is_max_context(windows, index, position) for index in range(len(windows))]
         assert sum(best) == 1 and best.index(True) == scores.index(max(scores))

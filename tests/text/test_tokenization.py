@@ -12,8 +12,10 @@ from official_bert.text.tokenization import UNKNOWN, BasicTokenizer, FullTokeniz
 
 @pytest.fixture(scope="module")
 def tokenizers(golden):
-    return {name: FullTokenizer(str(golden / f"vocab_{name}.txt"), do_lower_case=name == "uncased")
-            for name in ("uncased", "cased")}
+    return {
+        name: FullTokenizer(str(golden / f"vocab_{name}.txt"), do_lower_case=name == "uncased")
+        for name in ("uncased", "cased")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +36,38 @@ def test_offsets_give_the_tokens_of_the_golden_rows(tokenizers, rows, name):
 
 
 # All of Unicode, with what tokenizers trip over (marks, formats, odd spaces, sigma, Hangul, CJK) far more often.
-TEXTS = st.text(st.one_of(
-    st.characters(),
-    st.sampled_from(" \t\n\r\u00a0\u2028\u2003\u3000\u0085\x1c"), st.sampled_from("abcABCxyz.,!$~-'[]#"),
-    st.sampled_from("ΣςΑİıßéÉ\u0301\u0323\u0345\u302e\u00ad\u200b\ufffd\x00\ufeff"),
-    st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ")))
+TEXTS = st.text(
+    st.one_of(
+        st.characters(),
+        st.sampled_from(" \t\n\r\u00a0\u2028\u2003\u3000\u0085\x1c"),
+        st.sampled_from("abcABCxyz.,!$~-'[]#"),
+        st.sampled_from("ΣςΑİıßéÉ\u0301\u0323\u0345\u302e\u00ad\u200b\ufffd\x00\ufeff"),
+        st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ"),
+    )
+)
 
 
 # 2018: "anything in the CJK Unicode block", so places without a character too; the blocks of Unicode 8 that have such
 # places.
-CJK_BLOCKS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800,
-                                                                                                             0x2FA1F))
+CJK_BLOCKS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
 
 
 def is_ideograph(char: str) -> bool:
     """Whether 2018 takes a character for a word of its own: by its name or, where none is assigned, by its block."""
     if name := unicodedata.name(char, ""):
-        return name.startswith("CJK ") and "IDEOGRAPH" in name and not 0x2CEB0 <= ord(char) < 0x2F800 and ord(
-            char) < 0x30000
+        return (
+            name.startswith("CJK ")
+            and "IDEOGRAPH" in name
+            and not 0x2CEB0 <= ord(char) < 0x2F800
+            and ord(char) < 0x30000
+        )
     return any(first <= ord(char) <= last for first, last in CJK_BLOCKS)
 
 

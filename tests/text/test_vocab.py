@@ -33,11 +33,15 @@ def test_windows_line_ends_and_byte_order_mark_are_no_part_of_an_entry(tmp_path)
     assert list(load_vocab(write(tmp_path, SPECIAL.replace("\n", "\r\n"), "utf-8-sig"))) == list(SPECIAL_TOKENS)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    (SPECIAL + "a\nb\na\n", r"vocab.txt:8: vocabulary entry 'a' is repeated; it is also in line 6"),
-    (SPECIAL.replace("[MASK]\n", ""), r"vocab.txt: expected .*, got 4 entries without \[MASK\]"),
-    ("", r"got 0 entries without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
-    (SPECIAL.encode() + b"a\n\xff\n", r"vocab.txt:7: not valid UTF-8 at byte 33 of the file")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SPECIAL + "a\nb\na\n", r"vocab.txt:8: vocabulary entry 'a' is repeated; it is also in line 6"),
+        (SPECIAL.replace("[MASK]\n", ""), r"vocab.txt: expected .*, got 4 entries without \[MASK\]"),
+        ("", r"got 0 entries without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+        (SPECIAL.encode() + b"a\n\xff\n", r"vocab.txt:7: not valid UTF-8 at byte 33 of the file"),
+    ],
+)
 def test_a_vocabulary_that_cannot_be_meant_is_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         FullTokenizer(write(tmp_path, text))
@@ -73,21 +77,30 @@ def test_new_words_fill_unused_slots_and_then_grow_the_table():
 
 @pytest.mark.parametrize(
     ("files", "refused"),
-    [({"tokenizer_config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "tokenizer_config.json"),
-     ({"config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "config.json"),
-     ({
-         "tokenizer_config.json": '{"tokenizer_class": "BertTokenizerFast"}',
-         "config.json": '{"tokenizer_class": "Other"}'
-     }, ""), ({"tokenizer_config.json": '{"tokenizer_class": "DistilBertTokenizer"}'}, ""),
-     ({"tokenizer_config.json": "none"}, ""), ({"config.json": "[1]"}, ""),
-     ({"config.json": '{"model_type": "bert"}'}, "")])
+    [
+        ({"tokenizer_config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "tokenizer_config.json"),
+        ({"config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}, "config.json"),
+        (
+            {
+                "tokenizer_config.json": '{"tokenizer_class": "BertTokenizerFast"}',
+                "config.json": '{"tokenizer_class": "Other"}',
+            },
+            "",
+        ),
+        ({"tokenizer_config.json": '{"tokenizer_class": "DistilBertTokenizer"}'}, ""),
+        ({"tokenizer_config.json": "none"}, ""),
+        ({"config.json": "[1]"}, ""),
+        ({"config.json": '{"model_type": "bert"}'}, ""),
+    ],
+)
 def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path, files, refused):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     if refused:
-        with pytest.raises(ValueError,
-                           match=f"/{refused}: tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"):
+        with pytest.raises(
+            ValueError, match=f"/{refused}: tokenizer_class: expected BertTokenizer, got 'BertJapaneseTokenizer'"
+        ):
             load_vocab(str(tmp_path / "vocab.txt"))
     else:
         assert len(load_vocab(str(tmp_path / "vocab.txt"))) == 6
@@ -97,8 +110,15 @@ def test_several_blank_lines_keep_their_ids(tmp_path):
     words = ["[PAD]", "", "[UNK]", "\u2028", "[CLS]", "\u3000", "[SEP]", "[MASK]", "", "a", "##b"]
     path = write(tmp_path, "\n".join(words) + "\n\n")
     vocab = load_vocab(path)
-    assert list(vocab.values()) == list(range(len(words))) and [vocab[word] for word in words if word.strip()
-                                                                ] == [0, 2, 4, 6, 7, 9, 10]
+    assert list(vocab.values()) == list(range(len(words))) and [vocab[word] for word in words if word.strip()] == [
+        0,
+        2,
+        4,
+        6,
+        7,
+        9,
+        10,
+    ]
     tokenizer = FullTokenizer(path)
     assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("ab \u3000 a\u2028")) == [9, 10, 9]
     assert FastTokenizer(path).encode_lines(["ab \u3000 a\u2028"])[0].tolist() == [9, 10, 9]

@@ -34,8 +34,16 @@ def test_every_word_of_the_text_can_be_spelled(tmp_path, golden):
     tokenizer = FullTokenizer(str(path))
     tokens = [token for line in lines for token in tokenizer.tokenize(line)]
     assert "[UNK]" not in tokens and len(tokenizer.vocab) == 408
-    assert list(tokenizer.vocab)[:8] == ["[PAD]", "[unused0]", "[unused1]", "[unused2]", "[UNK]", "[CLS]", "[SEP]",
-                                         "[MASK]"]
+    assert list(tokenizer.vocab)[:8] == [
+        "[PAD]",
+        "[unused0]",
+        "[unused1]",
+        "[unused2]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+    ]
 
 
 def test_only_the_rarest_words_are_forgotten():
@@ -48,7 +56,8 @@ def test_only_the_rarest_words_are_forgotten():
 
 def test_memory_is_bounded_over_all_languages_and_what_is_forgotten_is_counted():
     counts = {
-        "a": collections.Counter(dict.fromkeys(map(str, range(90)), 1) | {"x": 7}), "b": collections.Counter(y=1, z=2)
+        "a": collections.Counter(dict.fromkeys(map(str, range(90)), 1) | {"x": 7}),
+        "b": collections.Counter(y=1, z=2),
     }
     assert vocab_learning.forget_rare_words(counts, most=9) == 90
     assert counts == {"a": {"x": 7}, "b": {"y": 1, "z": 2}}
@@ -56,9 +65,13 @@ def test_memory_is_bounded_over_all_languages_and_what_is_forgotten_is_counted()
 
 def test_characters_cover_the_wanted_share_of_words():
     counts = {"aa": 900, "ab": 95, "c": 4, "d": 1}  # frequencies: a 1895, b 95, c 4, d 1
-    for coverage, characters in ((0.9, ["a"]), (0.91, ["a", "b"]), (0.995, ["a",
-                                                                            "b"]), (0.999, ["a", "b",
-                                                                                            "c"]), (1.0, [*"abcd"])):
+    for coverage, characters in (
+        (0.9, ["a"]),
+        (0.91, ["a", "b"]),
+        (0.995, ["a", "b"]),
+        (0.999, ["a", "b", "c"]),
+        (1.0, [*"abcd"]),
+    ):
         assert vocab_learning.choose_characters(counts, coverage) == characters
     assert vocab_learning.choose_characters(counts, 1.0, most=2) == ["a", "b"]
     assert vocab_learning.unspelled_words(counts | {"a" * 201: 3}, ["a", "b"]) == {"c": 4, "a" * 201: 3, "d": 1}
@@ -109,15 +122,26 @@ def test_too_small_a_size_is_refused():
 
 
 def build(root, *arguments):
-    return subprocess.run([sys.executable, str(root / "tools/build_vocab.py"), *arguments], check=False,
-                          capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, str(root / "tools/build_vocab.py"), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_command_writes_the_same_file_in_every_process(root, golden, tmp_path):
     made = []
     for name, workers in (("a", 1), ("b", 2)):
-        done = build(root, f"--input_file=en:{golden}/text_a.txt,xx:{golden}/text_b.txt", "--vocab_size=500",
-                     f"--output_file={tmp_path}/{name}.txt", "--num_unused=10", f"--num_workers={workers}")
+        done = build(
+            root,
+            f"--input_file=en:{golden}/text_a.txt,xx:{golden}/text_b.txt",
+            "--vocab_size=500",
+            f"--output_file={tmp_path}/{name}.txt",
+            "--num_unused=10",
+            f"--num_workers={workers}",
+        )
         assert done.returncode == 0, done.stderr
         made.append((tmp_path / f"{name}.txt").read_bytes())
     assert made[0] == made[1] and made[0].count(b"\n") == 500
@@ -139,8 +163,16 @@ def test_characters_that_lower_casing_deletes_are_counted():
 
 def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_path):
     (tmp_path / "th.txt").write_text("ที่นี่ เมืองนี้ตั้งอยู่ทางฝั่งเหนือ\n" * 50 + "ฬ\n")
-    done = build(root, f"--input_file={tmp_path}/th.txt", "--vocab_size=200", f"--output_file={tmp_path}/v.txt",
-                 "--num_unused=0", "--num_workers=1", "--character_coverage=0.98", f"--report_file={tmp_path}/r.json")
+    done = build(
+        root,
+        f"--input_file={tmp_path}/th.txt",
+        "--vocab_size=200",
+        f"--output_file={tmp_path}/v.txt",
+        "--num_unused=0",
+        "--num_workers=1",
+        "--character_coverage=0.98",
+        f"--report_file={tmp_path}/r.json",
+    )
     assert done.returncode == 0, done.stderr
     assert "warning: " in done.stderr and "accents and vowel signs that lower-casing deletes" in done.stderr
     report = json.loads((tmp_path / "r.json").read_text())
@@ -151,10 +183,13 @@ def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_p
 
 
 def test_accents_that_are_characters_of_their_own_are_deleted(tmp_path):
-    text = ("Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b "
-            "\U0001d165 \u4e2d\u6587\n")
+    text = (
+        "Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b "
+        "\U0001d165 \u4e2d\u6587\n"
+    )
     marks = sum(unicodedata.category(char) == "Mn" for char in text)  # one, four, one
     (tmp_path / "a").write_text(text, encoding="utf-8")
     assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(
-        6 / len("".join(text.split())))
+        6 / len("".join(text.split()))
+    )
     assert vocab_learning.deleted_share([]) == 0.0

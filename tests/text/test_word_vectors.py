@@ -15,8 +15,11 @@ def write(path, text):
 def test_the_published_forms_are_read(tmp_path):
     glove = write(tmp_path / "glove.txt", "the 0.5 -1e-2\n. . . 1 2\nThe 3 4\n\u00a0 5 6\nnew york 7 8 \n")
     found = read_vectors(glove, {"the", "new york", ". . .", "absent"})
-    assert {word: vector.tolist()
-            for word, vector in found.items()} == {"the": [0.5, -0.01], ". . .": [1.0, 2.0], "new york": [7.0, 8.0]}
+    assert {word: vector.tolist() for word, vector in found.items()} == {
+        "the": [0.5, -0.01],
+        ". . .": [1.0, 2.0],
+        "new york": [7.0, 8.0],
+    }
     word2vec = write(tmp_path / "word2vec.txt", "2 3\nThe\t1\t2\t3\nthe 4 5 6\n")
     assert read_vectors(word2vec, {"the"}, lower=True)["the"].tolist() == [1.0, 2.0, 3.0]
     assert read_vectors(word2vec, {"the"})["the"].tolist() == [4.0, 5.0, 6.0]
@@ -40,12 +43,17 @@ def test_packed_files_are_read_and_broken_ones_refused(tmp_path):
             read_vectors(str(tmp_path / name), {"the"})
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("the 1 2\nof 1\n", r"vectors\.txt:2: expected a word and 2 numbers, got 'of 1'"),
-    ("the 1 x\n", r"vectors\.txt:1: expected 2 numbers, got '1 x'"),
-    ("the 1 nan\n", r"vectors\.txt:1: expected finite numbers"),
-    ("the\n", r"vectors\.txt:1: expected a word and 2 numbers"),
-    ("", r"vectors\.txt: no word vector in this file"), ("3 300\n", "no word vector")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("the 1 2\nof 1\n", r"vectors\.txt:2: expected a word and 2 numbers, got 'of 1'"),
+        ("the 1 x\n", r"vectors\.txt:1: expected 2 numbers, got '1 x'"),
+        ("the 1 nan\n", r"vectors\.txt:1: expected finite numbers"),
+        ("the\n", r"vectors\.txt:1: expected a word and 2 numbers"),
+        ("", r"vectors\.txt: no word vector in this file"),
+        ("3 300\n", "no word vector"),
+    ],
+)
 def test_a_broken_file_is_told_with_its_line(tmp_path, text, told):
     with pytest.raises(ValueError, match=told):
         read_vectors(write(tmp_path / "vectors.txt", text), {"the", "of"})

@@ -14,8 +14,9 @@ from commands import run_here
 
 def test_a_smoothing_of_one_language_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
-    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt",
-                    "--smoothing=0.5")
+    done = run_here(
+        "tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--smoothing=0.5"
+    )
     assert done.returncode == 1 and "--smoothing: expected several languages in --input_file with it" in done.stderr
 
 
@@ -23,8 +24,9 @@ def test_a_smoothing_of_one_language_is_refused(tmp_path):
 def test_a_cut_off_file_is_named(tmp_path, cut):
     text = "".join(f"word{number * 7919 % 1009}\n" for number in range(300)).encode()
     (tmp_path / "a.gz").write_bytes(gzip.compress(text)[cut])
-    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.gz", f"--output_file={tmp_path}/v.txt",
-                    "--num_workers=1")
+    done = run_here(
+        "tools/build_vocab.py", f"--input_file={tmp_path}/a.gz", f"--output_file={tmp_path}/v.txt", "--num_workers=1"
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the compressed file is damaged or cut off here" in done.stderr
 
@@ -33,8 +35,14 @@ def test_a_cut_off_file_is_named(tmp_path, cut):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number):
     (tmp_path / "text.txt").write_text("".join(f"word{n % 20_011} and number{n % 10_007}\n" for n in range(600_000)))
-    command = [sys.executable, str(root / "tools/build_vocab.py"), f"--input_file={tmp_path}/text.txt",
-               f"--output_file={tmp_path}/out/vocab.txt", "--vocab_size=3000", "--num_workers=2"]
+    command = [
+        sys.executable,
+        str(root / "tools/build_vocab.py"),
+        f"--input_file={tmp_path}/text.txt",
+        f"--output_file={tmp_path}/out/vocab.txt",
+        "--vocab_size=3000",
+        "--num_workers=2",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     whole = (tmp_path / "out/vocab.txt").read_bytes()
     (tmp_path / "out/vocab.txt").unlink()
@@ -52,13 +60,18 @@ def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number
 
 def test_a_vocabulary_without_room_for_words_names_the_number_to_change(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
-    arguments = ("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt",
-                 "--num_workers=1")
+    arguments = (
+        "tools/build_vocab.py",
+        f"--input_file={tmp_path}/a.txt",
+        f"--output_file={tmp_path}/v.txt",
+        "--num_workers=1",
+    )
     done = run_here(*arguments, "--vocab_size=20")
     assert done.returncode == 1 and done.stderr.endswith(
         "error: --vocab_size: expected more than the 104 entries of 5 special tokens and 99 [unusedN] slots, got 20; "
         "for a small "
-        "vocabulary give fewer slots (--num_unused=0)\n")
+        "vocabulary give fewer slots (--num_unused=0)\n"
+    )
     done = run_here(*arguments, "--vocab_size=105")
     assert (
         done.returncode == 1

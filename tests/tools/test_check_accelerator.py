@@ -30,8 +30,9 @@ run_main(tool.main)
 
 def check(root, *arguments, code=None):
     program = ["-c", code] if code else [str(root / "tools/check_accelerator.py")]
-    return subprocess.run([sys.executable, *program, *arguments], check=False, capture_output=True, text=True,
-                          timeout=1500, cwd=root)
+    return subprocess.run(
+        [sys.executable, *program, *arguments], check=False, capture_output=True, text=True, timeout=1500, cwd=root
+    )
 
 
 @pytest.mark.slow
@@ -41,30 +42,42 @@ def test_cpu_devices_agree_with_the_cpu(root, tmp_path, devices):
     done = check(root, *places, "--rows=4", "--seconds=0.5", f"--report={tmp_path}/report.json")
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["replicas"] == devices and all(row["agrees"] and row["error"] < row["tolerance"]
-                                                 for row in report["checks"])
+    assert report["replicas"] == devices and all(
+        row["agrees"] and row["error"] < row["tolerance"] for row in report["checks"]
+    )
     counts = collections.Counter(row["check"] for row in report["checks"])
     assert counts == {"killed and continued": 1, "head": 17 * (devices + 2) + devices, "training": 2, "export": 1}
-    assert [rate["precision"]
-            for rate in report["speed"]] == ["float32", "bfloat16"] and report["speed"][0]["share_of_peak"] is None
+    assert [rate["precision"] for rate in report["speed"]] == ["float32", "bfloat16"] and report["speed"][0][
+        "share_of_peak"
+    ] is None
     assert "| killed and continued | 20 steps, killed after " in done.stdout and "agrees |" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_wrong_kernel_ends_the_command_with_the_first_tensor(root, tmp_path):
-    done = check(root, "--strategy=mirrored", "--num_cpu_devices=2", "--precision=float32",
-                 f"--report={tmp_path}/report.json", code=WRONG_KERNEL)
+    done = check(
+        root,
+        "--strategy=mirrored",
+        "--num_cpu_devices=2",
+        "--precision=float32",
+        f"--report={tmp_path}/report.json",
+        code=WRONG_KERNEL,
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith(
-        "error: head: masked words and sentences, float32, replica 0 (CPU:0): gradient ")
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("error: head: masked words and sentences, float32, replica 0 (CPU:0): gradient ")
+    )
     assert "2 of 2 comparisons disagree; the largest error of this one is 0.05" in done.stderr
     assert [row["agrees"] for row in json.loads((tmp_path / "report.json").read_text())["checks"]] == [False, False]
 
 
 @pytest.mark.slow
 def test_a_check_that_fails_is_in_the_report_and_the_others_go_on(root, tmp_path):
-    code = WRONG_KERNEL.replace("tool.HEADS[:1]",
-                                "(tool.Head('no head', 'ner', {'labels': []}), tool.HEADS[0])").replace("1.05", "1.0")
+    code = WRONG_KERNEL.replace(
+        "tool.HEADS[:1]", "(tool.Head('no head', 'ner', {'labels': []}), tool.HEADS[0])"
+    ).replace("1.05", "1.0")
     done = check(root, "--precision=float32", f"--report={tmp_path}/report.json", code=code)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error: head: no head: ValueError: config.options.labels: ")
@@ -73,11 +86,15 @@ def test_a_check_that_fails_is_in_the_report_and_the_others_go_on(root, tmp_path
     assert len(report["failed"]) == 1 and [row["agrees"] for row in report["checks"]] == [True]
 
 
-@pytest.mark.parametrize(("arguments", "told"),
-                         [(["--model=huge"], "--model: expected one of base, base_cased, "),
-                          (["--report="], "an output: expected the name of a file to write"),
-                          (["--report=."], ".: expected the name of a file to write, got a folder"),
-                          (["--report=/proc/no/r.json"], "/proc/no: cannot be written")])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model=huge"], "--model: expected one of base, base_cased, "),
+        (["--report="], "an output: expected the name of a file to write"),
+        (["--report=."], ".: expected the name of a file to write, got a folder"),
+        (["--report=/proc/no/r.json"], "/proc/no: cannot be written"),
+    ],
+)
 def test_a_mistake_that_the_end_would_tell_is_told_before_the_work(root, tmp_path, arguments, told):
     done = run_here("tools/check_accelerator.py", f"--report={tmp_path}/report.json", *arguments)
     assert done.returncode == 1 and done.stderr.startswith(f"error: {told}") and not done.stdout
@@ -85,8 +102,12 @@ def test_a_mistake_that_the_end_would_tell_is_told_before_the_work(root, tmp_pat
 
 def test_a_stopped_check_leaves_no_run_no_folder_and_no_report(root, tmp_path):
     running = subprocess.Popen(
-        [sys.executable, str(root / "tools/check_accelerator.py"), f"--report={tmp_path}/report.json"], text=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        [sys.executable, str(root / "tools/check_accelerator.py"), f"--report={tmp_path}/report.json"],
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
 
     def runs():
         texts = []
@@ -94,6 +115,7 @@ def test_a_stopped_check_leaves_no_run_no_folder_and_no_report(root, tmp_path):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 texts.append(path.read_bytes())
         return [text for text in texts if b"run_pretraining" in text and str(tmp_path).encode() in text]
+
     deadline = time.monotonic() + 60
     while not runs():
         assert time.monotonic() < deadline and running.poll() is None
@@ -107,11 +129,16 @@ def test_a_stopped_check_leaves_no_run_no_folder_and_no_report(root, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["--strategy=mirrored"], "--strategy=mirrored: no GPU found"),
-     (["--strategy=tpu", "--tpu_name=nowhere"], "no TPU could be reached with --tpu_name=nowhere"),
-     (["--strategy=multi_worker", "--worker_hosts=127.0.0.1:47301,host-that-is-not-there:1"
-       ], "host-that-is-not-there:1 does not answer"),
-     (["--precision=float64"], "--precision: expected some of float32, bfloat16, float16, got 'float64'")])
+    [
+        (["--strategy=mirrored"], "--strategy=mirrored: no GPU found"),
+        (["--strategy=tpu", "--tpu_name=nowhere"], "no TPU could be reached with --tpu_name=nowhere"),
+        (
+            ["--strategy=multi_worker", "--worker_hosts=127.0.0.1:47301,host-that-is-not-there:1"],
+            "host-that-is-not-there:1 does not answer",
+        ),
+        (["--precision=float64"], "--precision: expected some of float32, bfloat16, float16, got 'float64'"),
+    ],
+)
 def test_an_accelerator_or_a_host_that_is_not_there_is_told(root, tmp_path, arguments, told):
     began = time.monotonic()
     done = check(root, *arguments, f"--report={tmp_path}/report.json")

@@ -10,8 +10,11 @@ from official_bert.config import to_dict
 from official_bert.interface.finetuning import fine_tune
 from official_bert.models.run_folder import RunFolder
 
-ROWS = [{"text": f"{word} film {number}", "label": label} for number in range(8)
-        for word, label in (("good", "yes"), ("bad", "no"))]
+ROWS = [
+    {"text": f"{word} film {number}", "label": label}
+    for number in range(8)
+    for word, label in (("good", "yes"), ("bad", "no"))
+]
 
 
 def compare(*arguments):
@@ -28,13 +31,13 @@ def begin(folder, task="classification", **options):
 def test_what_cannot_be_compared_is_refused_before_anything_is_answered(tmp_path):
     first, other = begin(tmp_path / "a"), begin(tmp_path / "b", "squad")
     file = tmp_path / "dev.csv"
-    for arguments, message in (((first,), "expected two runs to compare"), ((first, other),
-                                                                            "--eval_file: expected the file"),
-                               ((first, first, f"--eval_file={file}"),
-                                "expected another run than"), ((first, tmp_path / "none", f"--eval_file={file}"),
-                                                               "expected the output folder of a training run"),
-                               ((first, other, f"--eval_file={file}"),
-                                "expected two runs of one task, got classification")):
+    for arguments, message in (
+        ((first,), "expected two runs to compare"),
+        ((first, other), "--eval_file: expected the file"),
+        ((first, first, f"--eval_file={file}"), "expected another run than"),
+        ((first, tmp_path / "none", f"--eval_file={file}"), "expected the output folder of a training run"),
+        ((first, other, f"--eval_file={file}"), "expected two runs of one task, got classification"),
+    ):
         done = compare(*arguments)
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
 
@@ -43,11 +46,21 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_answered(tmp_path
 def test_scores_interval_test_and_differing_rows_of_two_runs_are_printed(tmp_path):
     base = to_dict(make_config("classification"))
     for name, epochs in (("a", 1.0), ("b", 4.0)):
-        fine_tune("classification", train=ROWS, eval=ROWS[:4], output_dir=tmp_path / name, report=lambda _: None,
-                  allow_same_data=True, epochs=epochs, max_seq_length=16, vocab_file=base["tokenizer"]["vocab_file"],
-                  learning_rate=1e-2, batch_size=4, dropout=0.0,
-                  **{f"model.{key}": value
-                     for key, value in base["model"].items() if value is not None})
+        fine_tune(
+            "classification",
+            train=ROWS,
+            eval=ROWS[:4],
+            output_dir=tmp_path / name,
+            report=lambda _: None,
+            allow_same_data=True,
+            epochs=epochs,
+            max_seq_length=16,
+            vocab_file=base["tokenizer"]["vocab_file"],
+            learning_rate=1e-2,
+            batch_size=4,
+            dropout=0.0,
+            **{f"model.{key}": value for key, value in base["model"].items() if value is not None},
+        )
     file, written = tmp_path / "dev.csv", tmp_path / "differing.jsonl"
     file.write_text("text,label\n" + "".join(f"{row['text']} again,{row['label']}\n" for row in ROWS))
     done = compare(tmp_path / "a", tmp_path / "b", f"--eval_file={file}", f"--output_file={written}")

@@ -38,7 +38,8 @@ TASKS = [
     ("splade", "options.group_size=4", "training.accumulation_steps=2"),
     ("reranking", "options.most_negatives=3", "training.accumulation_steps=2"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4"),
-    ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4", "options.crf=true")]
+    ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4", "options.crf=true"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,7 @@ def test_a_batch_that_the_line_promised_in_vain_is_made_smaller(tool, capsys):
         if rows > most:
             raise tool.TooLargeError("the step needs 1.1K of a core's 1.0K of memory")
         return {"rows": rows, "memory": {"together": 100 + 10 * rows}}
+
     assert [report["rows"] for report in tool.find_largest(1000, compile_rows)] == [8, 16, 72]
     assert compiled == [8, 16, 88, 80, 72] and "80 rows: the step needs 1.1K" in capsys.readouterr().out
     # memory for 8 rows, not for 16
@@ -79,7 +81,10 @@ def test_a_roofline_is_worked_out_by_hand(tool):
     del rates["topologies"]
     # Each of 4 chips sends 3/4 of 20 GB to sum parts and again 3/4 to give them back, at 200 GB/s.
     assert tool.Slice("v5e:2x2", 4, **rates).roofline(facts) == {
-        "products": 1.0, "memory": 0.5, "all_reduces": pytest.approx(0.15)}
+        "products": 1.0,
+        "memory": 0.5,
+        "all_reduces": pytest.approx(0.15),
+    }
     assert tool.Slice("v5e:1x1", 1, **rates).roofline(facts)["all_reduces"] == 0
 
 
@@ -97,9 +102,15 @@ def test_the_pins_are_the_versions_that_the_compiler_checks():
     assert dict(pins) == tpu_compiler.VERSIONS
 
 
-@pytest.mark.parametrize(("topology", "told"), [
-    ("v9:2x2", "--topology: expected a chip and a shape such as v5e:2x4, got 'v9:2x2'; known: v4:2x2x1 2x2x2 "),
-    ("v5e:3x7", "v5e:1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16, v5p:2x2x1"), ("v5e", "got 'v5e'"), ("", "got ''")])
+@pytest.mark.parametrize(
+    ("topology", "told"),
+    [
+        ("v9:2x2", "--topology: expected a chip and a shape such as v5e:2x4, got 'v9:2x2'; known: v4:2x2x1 2x2x2 "),
+        ("v5e:3x7", "v5e:1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16, v5p:2x2x1"),
+        ("v5e", "got 'v5e'"),
+        ("", "got ''"),
+    ],
+)
 def test_an_unknown_topology_is_told_with_the_known_ones(root, topology, told):
     done = run_here("tools/compile_for_tpu.py", f"--config={root}/configs/pretrain/tiny.yaml", f"--topology={topology}")
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
@@ -117,15 +128,27 @@ def test_a_missing_environment_is_told_with_its_command(tool, tmp_path, monkeypa
         tool.python_of(tool.COMPILER)
 
 
-@pytest.mark.parametrize(("said", "kind", "told"), [
-    ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.63G of 15.75G"
-     " hbm. Exceeded hbm capacity by 2.88G.\n\nTotal hbm usage", "TooLargeError",
-     "the step needs 18.63G of a core's 15.75G of memory"),
-    ("INVALID_ARGUMENT: no such op", "ValueError", "the TPU compiler: INVALID_ARGUMENT: no such op")])
+@pytest.mark.parametrize(
+    ("said", "kind", "told"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.63G of 15.75G"
+            " hbm. Exceeded hbm capacity by 2.88G.\n\nTotal hbm usage",
+            "TooLargeError",
+            "the step needs 18.63G of a core's 15.75G of memory",
+        ),
+        ("INVALID_ARGUMENT: no such op", "ValueError", "the TPU compiler: INVALID_ARGUMENT: no such op"),
+    ],
+)
 def test_the_compilers_reasons_become_one_line(tool, monkeypatch, said, kind, told):
     monkeypatch.setattr(tool, "python_of", str)
-    monkeypatch.setattr(tool.subprocess, "run", lambda arguments, **_: subprocess.CompletedProcess(
-        arguments, 0, f"a line of a library\n{json.dumps({'error': said})}\n", ""))
+    monkeypatch.setattr(
+        tool.subprocess,
+        "run",
+        lambda arguments, **_: subprocess.CompletedProcess(
+            arguments, 0, f"a line of a library\n{json.dumps({'error': said})}\n", ""
+        ),
+    )
     with pytest.raises(ValueError, match=re.escape(told)) as error:
         tool.ask_compiler("v5e:2x2")
     assert type(error.value).__name__ == kind
@@ -139,16 +162,26 @@ def test_other_versions_than_the_pinned_ones_are_named(monkeypatch):
 
 
 def run_tool(config, *arguments):
-    return subprocess.run([sys.executable, str(TOOLS / "compile_for_tpu.py"), f"--config={config}", *arguments],
-                          check=False, capture_output=True, text=True, timeout=3600)
+    return subprocess.run(
+        [sys.executable, str(TOOLS / "compile_for_tpu.py"), f"--config={config}", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
 
 
 def compiled(tmp_path, config, *settings, topology="v5e:2x2"):
     """Returns the report and the text of a compiled step."""
     need(TPU)
     need(TPU_COMPILER)
-    done = run_tool(config, f"--topology={topology}", f"--report_file={tmp_path}/report.json",
-                    f"--compiled_file={tmp_path}/compiled.hlo", *(f"--set={setting}" for setting in settings))
+    done = run_tool(
+        config,
+        f"--topology={topology}",
+        f"--report_file={tmp_path}/report.json",
+        f"--compiled_file={tmp_path}/compiled.hlo",
+        *(f"--set={setting}" for setting in settings),
+    )
     assert done.returncode == 0, done.stderr
     assert " fits\n" in done.stdout
     return json.loads((tmp_path / "report.json").read_text()), (tmp_path / "compiled.hlo").read_text()
@@ -169,13 +202,22 @@ def check_compiled(report, text, model, rows=32):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [
-    (), ("training.accumulation_steps=2", "training.precision=bfloat16"),
-    ("training.recompute=true", "optimizer.name=lamb"),
-    ("optimizer={name: stable_adamw, schedule: warmup_stable_decay, decay_steps: 9}",),
-    ("training.recompute=attention",), ("options.objective=replaced_tokens",), ("options.boundary_weight=1.0",),
-    ("options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: 16}",
-     "training.accumulation_steps=2")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("training.accumulation_steps=2", "training.precision=bfloat16"),
+        ("training.recompute=true", "optimizer.name=lamb"),
+        ("optimizer={name: stable_adamw, schedule: warmup_stable_decay, decay_steps: 9}",),
+        ("training.recompute=attention",),
+        ("options.objective=replaced_tokens",),
+        ("options.boundary_weight=1.0",),
+        (
+            "options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: 16}",
+            "training.accumulation_steps=2",
+        ),
+    ],
+)
 def test_the_pretraining_step_of_every_objective_compiles(root, tmp_path, settings):
     config = str(root / "configs/pretrain/tiny.yaml")
     overrides = [*SMALL, *PRETRAINING, *settings]
@@ -187,9 +229,9 @@ def test_the_pretraining_step_of_every_objective_compiles(root, tmp_path, settin
 @pytest.mark.parametrize("kind", sorted(path.name for path in FAMILY.iterdir() if path.is_dir()))
 def test_the_pretraining_step_of_every_relative_compiles(root, tmp_path, kind):
     model = formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
-    (tmp_path / "model.yaml").write_text(yaml.safe_dump({
-        "base": f"{root}/configs/pretrain/tiny.yaml",
-        "model": dataclasses.asdict(model)}))
+    (tmp_path / "model.yaml").write_text(
+        yaml.safe_dump({"base": f"{root}/configs/pretrain/tiny.yaml", "model": dataclasses.asdict(model)})
+    )
     layers = f"model.num_hidden_layers={2 if model.convolution else 1}"  # a convolution needs two
     settings = [*SMALL, *PRETRAINING, layers]
     report, text = compiled(tmp_path, tmp_path / "model.yaml", *settings)
@@ -239,9 +281,9 @@ def made_batch(spec, rng, vocab_size):
         if name == "input_mask":
             batch[name] = np.arange(shape[1]) < rng.integers(shape[1] // 2, shape[1] + 1, (shape[0], 1))
         elif name == "masked_lm_positions":
-            batch[name] = np.sort(np.argsort(rng.random((shape[0], 30)))[:, :shape[1]] + 1)
+            batch[name] = np.sort(np.argsort(rng.random((shape[0], 30)))[:, : shape[1]] + 1)
         else:
-            most = {"input_ids": vocab_size, "masked_lm_ids": vocab_size, "sample_keys": 2 ** 31 - 1}.get(name, 2)
+            most = {"input_ids": vocab_size, "masked_lm_ids": vocab_size, "sample_keys": 2**31 - 1}.get(name, 2)
             batch[name] = np.ones(shape) if name == "example_weights" else rng.integers(0, most, shape)
     return {name: tf.constant(batch[name].astype(spec[name].dtype.as_numpy_dtype)) for name in spec}
 
@@ -250,20 +292,41 @@ STEPS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("config", "settings"), [
-    ("pretrain/tiny.yaml", ()), ("pretrain/tiny.yaml", ("options.objective=replaced_tokens",)),
-    ("model/tiny.yaml", ("task=classification", "options.labels=[a,b]", "options.dropout=0.0"))])
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ("pretrain/tiny.yaml", ()),
+        ("pretrain/tiny.yaml", ("options.objective=replaced_tokens",)),
+        ("model/tiny.yaml", ("task=classification", "options.labels=[a,b]", "options.dropout=0.0")),
+    ],
+)
 def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, capsys, config, settings):
     need(TPU)
     need(TPU_COMPILER)
     # Without dropout and clipping, whose factor would be in the first moments.
     overrides = [
-        f"tokenizer.vocab_file={golden}/vocab_uncased.txt", "model.vocab_size=3000", "options.max_seq_length=64",
-        "model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0", "training.batch_size=8",
-        f"training.steps={STEPS}", "optimizer={learning_rate: 0.0001, warmup_steps: 4, clip_norm: 1.0e+9}", *settings]
+        f"tokenizer.vocab_file={golden}/vocab_uncased.txt",
+        "model.vocab_size=3000",
+        "options.max_seq_length=64",
+        "model.hidden_dropout_prob=0.0",
+        "model.attention_probs_dropout_prob=0.0",
+        "training.batch_size=8",
+        f"training.steps={STEPS}",
+        "optimizer={learning_rate: 0.0001, warmup_steps: 4, clip_norm: 1.0e+9}",
+        *settings,
+    ]
     path = f"{root}/configs/{config}"
-    subprocess.run([TPU, str(TOOLS / "lower_for_tpu.py"), f"--config={path}", f"--proto_file={tmp_path}/step.pb",
-                    *(f"--set={override}" for override in overrides)], check=True, capture_output=True)
+    subprocess.run(
+        [
+            TPU,
+            str(TOOLS / "lower_for_tpu.py"),
+            f"--config={path}",
+            f"--proto_file={tmp_path}/step.pb",
+            *(f"--set={override}" for override in overrides),
+        ],
+        check=True,
+        capture_output=True,
+    )
 
     tf.keras.utils.set_random_seed(1)
     task = load_task(load_config(path, overrides=overrides))
@@ -276,9 +339,17 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
         arguments = [*tf.nest.flatten(batch), np.int64(step), np.int32(0)]
         given |= {f"step_{step}_{number}": np.array(argument) for number, argument in enumerate(arguments)}
     np.savez(tmp_path / "given.npz", **given)
-    subprocess.run([TPU_COMPILER, str(root / "tests/oracles/hlo_on_cpu.py"), str(tmp_path / "step.pb"),
-                    str(tmp_path / "given.npz"), str(tmp_path / "results.npz")], check=True,
-                   env=os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"})
+    subprocess.run(
+        [
+            TPU_COMPILER,
+            str(root / "tests/oracles/hlo_on_cpu.py"),
+            str(tmp_path / "step.pb"),
+            str(tmp_path / "given.npz"),
+            str(tmp_path / "results.npz"),
+        ],
+        check=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"},
+    )
     results = np.load(tmp_path / "results.npz")
 
     weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]
@@ -286,19 +357,22 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
     first = State(weights, zeros, zeros, tf.constant(1.0), tf.constant(0))
     gradients = trainer.step.prepare(first, batches[0], tf.constant(0, tf.int64), tf.constant(0), list)[0]
     moments = [results[f"state_{len(weights) + number}"] for number in range(len(weights))]
-    parts = {weight.path: (10.0 * moment, gradient.numpy())
-             for weight, moment, gradient in zip(trainer.model.trainable_variables, moments, gradients)}
+    parts = {
+        weight.path: (10.0 * moment, gradient.numpy())
+        for weight, moment, gradient in zip(trainer.model.trainable_variables, moments, gradients)
+    }
     iterator = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=task.batch_spec(8)))
     rows = trainer.run_steps(iterator, tf.constant(STEPS)).numpy()
     losses, ours = rows[:, 0], results["rows"][:, 0]
     # A softmax ignores what its keys' bias adds, so that the exact gradient is 0 and the computed one is rounding.
     noise = [np.linalg.norm(parts.pop(path)) for path in [*parts] if path.endswith("/key/bias")]
     # (a weight that an objective does not read has the gradient 0 in both)
-    apart = {path: np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0)
-             for path, (one, other) in parts.items()}
+    apart = {path: np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0) for path, (one, other) in parts.items()}
     with capsys.disabled():
-        print(f"\n{config} {settings}: gradients {max(apart.values()):.1e}, losses "
-              f"{np.max(np.abs(ours / losses - 1)):.1e}, {losses[0]:.4f} to {losses[-1]:.4f}")
+        print(
+            f"\n{config} {settings}: gradients {max(apart.values()):.1e}, losses "
+            f"{np.max(np.abs(ours / losses - 1)):.1e}, {losses[0]:.4f} to {losses[-1]:.4f}"
+        )
     assert losses.std() > 1e-3 and len(apart) > 20 and max(noise) < 1e-9
     assert not {path: value for path, value in apart.items() if not value <= 1e-6}
     np.testing.assert_allclose(ours, losses, rtol=1e-5)

@@ -30,6 +30,7 @@ def tool():
 @pytest.fixture
 def convert(tool, capsys):
     """Runs the command in this process; returns its output."""
+
     def run(**values):
         flags.FLAGS.unparse_flags()
         for name in tool.own_flags:
@@ -37,6 +38,7 @@ def convert(tool, capsys):
         flags.FLAGS(["convert_checkpoint.py", *(f"--{name}={value}" for name, value in values.items())])
         tool.main([])
         return capsys.readouterr().out
+
     return run
 
 
@@ -75,11 +77,12 @@ def test_there_and_back_again(convert, google, tmp_path, form):
 def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
     def config(name):
         return json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+
     convert(to="hugging_face", input=google, output=tmp_path / "uncased")
     assert config("uncased")["do_lower_case"] is True
     with pytest.raises(
-            ValueError,
-            match=r"vocab_cased.txt:\d+: expected '\[', as in the vocabulary of TF 1 checkpoint .*, got 'A'"):
+        ValueError, match=r"vocab_cased.txt:\d+: expected '\[', as in the vocabulary of TF 1 checkpoint .*, got 'A'"
+    ):
         convert(to="hugging_face", input=google, output=tmp_path / "other", vocab_file=golden / "vocab_cased.txt")
     bare = shutil.copytree(google, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt"))
     convert(to="hugging_face", input=bare, output=tmp_path / "cased", vocab_file=golden / "vocab_cased.txt")
@@ -107,7 +110,8 @@ def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, t
     for more, said in (([], 1), ([f"--bert_config_file={given}"], 0)):
         flags.FLAGS.unparse_flags()
         flags.FLAGS(
-            ["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
+            ["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more]
+        )
         settings = tool.from_flags(tool.Settings, flags.FLAGS)
         assert sum("erf form" in note for note in tool.read_source(formats, settings, "").notes) == said
 
@@ -133,8 +137,9 @@ def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
 
 @pytest.mark.usefixtures("uncompared")
 def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
-    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label",
-                                 threshold=[0.9, 0.2, 0.4])
+    stored = dataclasses.replace(
+        stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold=[0.9, 0.2, 0.4]
+    )
     formats.write(stored, "ours", str(tmp_path / "run"))
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "not written, because this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
@@ -149,8 +154,9 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
     found = run_config.checkpoint_values(str(tmp_path / "again"), pretraining=True).values
     assert found["options"] == {"sentence_task": "sop"}
     told = []
-    assert run_config.with_objective_of(Config(), str(tmp_path / "again"),
-                                        told.append).options == {"sentence_task": "sop"}
+    assert run_config.with_objective_of(Config(), str(tmp_path / "again"), told.append).options == {
+        "sentence_task": "sop"
+    }
     assert told[0].endswith("its sentence task, sop, is evaluated")
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "not written, because this format has no place for the sentence task: sop" in said
@@ -171,13 +177,18 @@ def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
         convert(to="ours", input=tmp_path / "theirs", output=tmp_path / "named", labels="a,,b")
 
 
-@pytest.mark.parametrize(("lower_case", "name"), [(False, "chinese_L-12_H-768_A-12"), (False, "toy_uncased"),
-                                                  (True, "toy_cased")])
+@pytest.mark.parametrize(
+    ("lower_case", "name"), [(False, "chinese_L-12_H-768_A-12"), (False, "toy_uncased"), (True, "toy_cased")]
+)
 def test_a_name_that_tells_another_casing_is_refused(convert, tmp_path, lower_case, name):
-    formats.write(dataclasses.replace(stored_small("classifier"), do_lower_case=lower_case), "hugging_face",
-                  str(tmp_path / "theirs"))
-    with pytest.raises(ValueError,
-                       match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"):
+    formats.write(
+        dataclasses.replace(stored_small("classifier"), do_lower_case=lower_case),
+        "hugging_face",
+        str(tmp_path / "theirs"),
+    )
+    with pytest.raises(
+        ValueError, match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"
+    ):
         convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / name)
     assert os.listdir(tmp_path) == ["theirs"]
 
@@ -190,8 +201,9 @@ def test_a_preset_is_found_by_its_file(convert, tmp_path):
 
 @pytest.mark.usefixtures("uncompared")
 def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
-    formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours",
-                  str(tmp_path / "run"))
+    formats.write(
+        dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours", str(tmp_path / "run")
+    )
     path, options = tmp_path / "run/config.yaml", {"truncate": "windows", "doc_stride": 4, "max_seq_length": 8}
     config = load_config(str(path))
     save_config(dataclasses.replace(config, options=config.options | options), str(path))
@@ -208,17 +220,23 @@ ENTITIES, PARTS_OF_SPEECH = ("O", "B-X", "I-X", "B-Y", "I-Y"), ("NOUN", "VERB", 
 
 
 @pytest.mark.usefixtures("uncompared")
-@pytest.mark.parametrize(("form", "labels", "options", "told"), [
-    ("hugging_face", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
-    ("ours", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
-    ("hugging_face", PARTS_OF_SPEECH, {}, "scheme: plain"),  # other programs join equal tags
-    ("ours", PARTS_OF_SPEECH, {}, ""), ("hugging_face", ENTITIES, {}, "")])
+@pytest.mark.parametrize(
+    ("form", "labels", "options", "told"),
+    [
+        ("hugging_face", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
+        ("ours", ENTITIES, {"constrain": True, "scheme": "plain"}, "scheme: plain, constrain: True"),
+        ("hugging_face", PARTS_OF_SPEECH, {}, "scheme: plain"),  # other programs join equal tags
+        ("ours", PARTS_OF_SPEECH, {}, ""),
+        ("hugging_face", ENTITIES, {}, ""),
+    ],
+)
 def test_how_a_run_decodes_its_tags_is_told(convert, tmp_path, form, labels, options, told):
     formats.write(dataclasses.replace(stored_small("tagger"), labels=labels), "ours", str(tmp_path / "run"))
     with_options(tmp_path / "run", **options)
     said = convert(to=form, input=tmp_path / "run", output=tmp_path / "there")
-    assert (f"options of the run that change its answers: {told}\n"
-            in said) if told else "options of the run" not in said
+    assert (
+        (f"options of the run that change its answers: {told}\n" in said) if told else "options of the run" not in said
+    )
 
 
 @pytest.mark.usefixtures("uncompared")
@@ -238,8 +256,9 @@ def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, 
 
 @pytest.mark.usefixtures("uncompared")
 def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
-    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label",
-                                 threshold="tuned_per_label")
+    stored = dataclasses.replace(
+        stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold="tuned_per_label"
+    )
     formats.write(stored, "ours", str(tmp_path / "run"))
     (tmp_path / "run/tuned.json").write_text('{"steps": {"1": {"threshold": [0.3, 0.5, 0.6]}}}')
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
@@ -255,17 +274,22 @@ def test_models_that_differ_are_not_written(convert, tool, google, tmp_path, mon
         weights = dict(model.weights)
         weights["pooler/bias"] = weights["pooler/bias"] + 1e-3
         return write(tool.dataclasses.replace(model, weights=weights), folder)
+
     monkeypatch.setattr(hugging_face, "write", wrong)
     with pytest.raises(ValueError, match="not written: the models differ by .*, more than 1e-05"):
         convert(to="hugging_face", input=google, output=tmp_path / "out")
     assert os.listdir(tmp_path) == ["google"]
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"from": "hugging_face"}, "expected the format hugging_face, got tf1"),
-    ({"input": "nowhere"}, "nowhere: no checkpoint found there"),
-    ({"output": "google"}, "google: expected a new or empty folder"),
-    ({"vocab_file": "short.txt"}, "the vocabulary has 2 entries, but the table of word embeddings 3000 rows")])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"from": "hugging_face"}, "expected the format hugging_face, got tf1"),
+        ({"input": "nowhere"}, "nowhere: no checkpoint found there"),
+        ({"output": "google"}, "google: expected a new or empty folder"),
+        ({"vocab_file": "short.txt"}, "the vocabulary has 2 entries, but the table of word embeddings 3000 rows"),
+    ],
+)
 def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short.txt").write_text("a\nb\n")
@@ -280,8 +304,9 @@ def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, go
     vocab = google / "vocab.txt"
     vocab.write_text("".join(vocab.read_text(encoding="utf-8").splitlines(keepends=True)[:-8]), encoding="utf-8")
     for name in ("hugging_face", "keras_hub", "ours", "tf1"):
-        assert "8 spare rows of word embeddings are converted too" in convert(to=name, input=google,
-                                                                              output=tmp_path / name)
+        assert "8 spare rows of word embeddings are converted too" in convert(
+            to=name, input=google, output=tmp_path / name
+        )
         again = formats.read(str(tmp_path / name))
         assert len(again.weights["embeddings/word_embeddings"]) == 3000 and len(again.vocab) == 2992, name
 
@@ -289,7 +314,8 @@ def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, go
 def test_a_mistake_is_one_line_and_a_bad_status(golden, tmp_path):
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.index", tmp_path)
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.data-00000-of-00001", tmp_path)
-    done = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}",
-                    f"--output={tmp_path}/out")
+    done = run_here(
+        "tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}", f"--output={tmp_path}/out"
+    )
     assert done.returncode == 1 and "expected a bert_config.json beside it" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

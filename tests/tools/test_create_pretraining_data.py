@@ -29,10 +29,12 @@ def tool():
 @pytest.fixture
 def create(tool):
     """Runs the command with flags."""
+
     def call(*arguments):
         with flagsaver.flagsaver():
             flags.FLAGS([str(COMMAND), *arguments])
             tool.main([])
+
     return call
 
 
@@ -40,8 +42,11 @@ def flags_of(name):
     meta = json.loads((GOLDEN / f"generator_{name}.json").read_text())
     files = ",".join(str(GOLDEN / file) for file in meta["input_files"])
     vocab = GOLDEN / f"vocab_{meta['vocab']}.txt"
-    return [f"--input_file={files}", f"--vocab_file={vocab}",
-            *(f"--{flag}={value}" for flag, value in meta["flags"].items())]
+    return [
+        f"--input_file={files}",
+        f"--vocab_file={vocab}",
+        *(f"--{flag}={value}" for flag, value in meta["flags"].items()),
+    ]
 
 
 def digest(path):
@@ -55,6 +60,7 @@ def assert_refused(create, tmp_path):
         with pytest.raises(ValueError, match=message):
             create(*arguments)
         assert sorted(tmp_path.iterdir()) == before, "something was left behind"
+
     return check
 
 
@@ -84,8 +90,13 @@ def test_the_bytes_are_the_same_for_1_2_and_4_workers(create, tmp_path, extra):
     found = set()
     for workers in (1, 2, 4):
         folder = tmp_path / str(workers)
-        create(*small(tmp_path), "--dupe_factor=20", f"--output_file={folder}/a,{folder}/b",
-               f"--num_workers={workers}", *extra)
+        create(
+            *small(tmp_path),
+            "--dupe_factor=20",
+            f"--output_file={folder}/a,{folder}/b",
+            f"--num_workers={workers}",
+            *extra,
+        )
         found.add((digest(folder / "a"), digest(folder / "b")))
     assert len(found) == 1
 
@@ -102,47 +113,57 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     assert_refused("made with another --do_lower_case", *small(tmp_path, store, "--do_lower_case=False", name="third"))
 
 
-@pytest.mark.parametrize("message, changes", [
-    ("no file matches", ["--input_file=missing*.txt"]),
-    ("no such vocabulary file", ["--vocab_file=missing.txt"]),
-    ("max_predictions_per_seq: expected 1 to 61", ["--max_predictions_per_seq=62"]),
-    ("max_seq_length: expected 5", ["--max_seq_length=4", "--max_predictions_per_seq=1"]),
-    ("dupe_factor: expected at least 1", ["--dupe_factor=0"]),
-    ("expected different names", ["--output_file=a,a"]),
-    ("--num_workers", ["--num_workers=0"]),
-    ("--masked_lm_prob: expected another --masking than dynamic with it",
-     ["--masking=dynamic", "--masked_lm_prob=0.2"]),
-    ("--max_predictions_per_seq: expected another --masking", ["--masking=dynamic", "--max_predictions_per_seq=9"]),
-    ("--span_p: expected --masking=span with it", ["--span_p=0.3"]),
-    ("--span_longest: expected --masking=span with it", ["--masking=whole_word", "--span_longest=3"]),
-    ("--short_seq_prob: expected a --sentence_task with it", ["--sentence_task=none", "--short_seq_prob=0.2"]),
-    ("--token_store: expected --engine=local with it", ["--engine=beam", "--token_store=store"]),
-    ("--beam_options: expected --engine=beam with it", ["--beam_options=--runner=DirectRunner"]),
-    ("--order: expected sharded with --engine=beam", ["--engine=beam", "--order=2018"]),
-    ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=span"]),
-    ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=token"]),
-    ("masking.span_p: expected a number between 0 and 1, got 1.5", ["--masking=span", "--span_p=1.5"]),
-    ("text_a.txt: this output is an input too", [f"--output_file={GOLDEN / 'text_a.txt'}"]),
-    ("vocab_uncased.txt: this output is an input too", [f"--output_file={GOLDEN / 'vocab_uncased.txt'}"]),
-    ("golden: expected the name of a file to write, got a folder", [f"--output_file={GOLDEN}"]),
-    ("/dev/null: cannot be written", ["--output_file=/dev/null/out"]),
-    ("/dev/null: cannot be written", ["--work_dir=/dev/null"]),
-    ("would be an input the next time", [f"--input_file={GOLDEN}/text*", f"--output_file={GOLDEN}/text_c"]),
-    ("golden: expected a token store or an empty folder", [f"--token_store={GOLDEN}"]),
-    ("text_a.txt: expected a folder for the token store", [f"--token_store={GOLDEN / 'text_a.txt'}"]),
-    ("make 1 together", ["--mask_rate=0.9"]),
-    ("vocab_cased.txt: more than 1 % of its entries have capital letters",
-     [f"--vocab_file={GOLDEN / 'vocab_cased.txt'}"]),
-])
+@pytest.mark.parametrize(
+    "message, changes",
+    [
+        ("no file matches", ["--input_file=missing*.txt"]),
+        ("no such vocabulary file", ["--vocab_file=missing.txt"]),
+        ("max_predictions_per_seq: expected 1 to 61", ["--max_predictions_per_seq=62"]),
+        ("max_seq_length: expected 5", ["--max_seq_length=4", "--max_predictions_per_seq=1"]),
+        ("dupe_factor: expected at least 1", ["--dupe_factor=0"]),
+        ("expected different names", ["--output_file=a,a"]),
+        ("--num_workers", ["--num_workers=0"]),
+        (
+            "--masked_lm_prob: expected another --masking than dynamic with it",
+            ["--masking=dynamic", "--masked_lm_prob=0.2"],
+        ),
+        ("--max_predictions_per_seq: expected another --masking", ["--masking=dynamic", "--max_predictions_per_seq=9"]),
+        ("--span_p: expected --masking=span with it", ["--span_p=0.3"]),
+        ("--span_longest: expected --masking=span with it", ["--masking=whole_word", "--span_longest=3"]),
+        ("--short_seq_prob: expected a --sentence_task with it", ["--sentence_task=none", "--short_seq_prob=0.2"]),
+        ("--token_store: expected --engine=local with it", ["--engine=beam", "--token_store=store"]),
+        ("--beam_options: expected --engine=beam with it", ["--beam_options=--runner=DirectRunner"]),
+        ("--order: expected sharded with --engine=beam", ["--engine=beam", "--order=2018"]),
+        ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=span"]),
+        ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=token"]),
+        ("masking.span_p: expected a number between 0 and 1, got 1.5", ["--masking=span", "--span_p=1.5"]),
+        ("text_a.txt: this output is an input too", [f"--output_file={GOLDEN / 'text_a.txt'}"]),
+        ("vocab_uncased.txt: this output is an input too", [f"--output_file={GOLDEN / 'vocab_uncased.txt'}"]),
+        ("golden: expected the name of a file to write, got a folder", [f"--output_file={GOLDEN}"]),
+        ("/dev/null: cannot be written", ["--output_file=/dev/null/out"]),
+        ("/dev/null: cannot be written", ["--work_dir=/dev/null"]),
+        ("would be an input the next time", [f"--input_file={GOLDEN}/text*", f"--output_file={GOLDEN}/text_c"]),
+        ("golden: expected a token store or an empty folder", [f"--token_store={GOLDEN}"]),
+        ("text_a.txt: expected a folder for the token store", [f"--token_store={GOLDEN / 'text_a.txt'}"]),
+        ("make 1 together", ["--mask_rate=0.9"]),
+        (
+            "vocab_cased.txt: more than 1 % of its entries have capital letters",
+            [f"--vocab_file={GOLDEN / 'vocab_cased.txt'}"],
+        ),
+    ],
+)
 def test_flags_that_cannot_be_used_are_refused(assert_refused, tmp_path, message, changes):
     assert_refused(message, *small(tmp_path, *changes))
 
 
-@pytest.mark.parametrize("message, text", [
-    ("not one token", b""),
-    ("not one token", b"\n \n\t\n"),
-    ("not valid UTF-8 at byte offset 12", b"First line.\n\xff\xfe second\n"),
-])
+@pytest.mark.parametrize(
+    "message, text",
+    [
+        ("not one token", b""),
+        ("not one token", b"\n \n\t\n"),
+        ("not valid UTF-8 at byte offset 12", b"First line.\n\xff\xfe second\n"),
+    ],
+)
 def test_text_that_cannot_be_used_is_refused(assert_refused, tmp_path, message, text):
     assert_refused(message, *small(tmp_path, text=text))
 
@@ -170,14 +191,17 @@ def test_more_predictions_than_a_row_has_room_for_are_a_warning(create, tmp_path
     create(*small(tmp_path, "--max_predictions_per_seq=10", "--masked_lm_prob=0.5"))
     assert (
         "warning: at most max_predictions_per_seq 10 of 64 tokens are predicted, 15.6%, although the share to predict "
-        "is 50.0%\n"
-        in capsys.readouterr().err)
+        "is 50.0%\n" in capsys.readouterr().err
+    )
 
 
-@pytest.mark.parametrize("text, words", [
-    (b"It rained.\nNobody knew.\nThe door closed.\n", "one document"),
-    (b"It rained.\n\nNobody knew.\n\nThe door closed.\n", "single sentence"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (b"It rained.\nNobody knew.\nThe door closed.\n", "one document"),
+        (b"It rained.\n\nNobody knew.\n\nThe door closed.\n", "single sentence"),
+    ],
+)
 def test_a_corpus_too_poor_for_next_sentences_is_taken_with_a_warning(create, tmp_path, capsys, text, words):
     create(*small(tmp_path, text=text))
     printed = capsys.readouterr()
@@ -228,8 +252,9 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
     assert time.monotonic() - begin < 6  # two seconds, and more for a busy machine
     assert [path.name for path in tmp_path.iterdir()] == ["out.work"]
-    with pytest.raises(ValueError,
-                       match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"):
+    with pytest.raises(
+        ValueError, match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"
+    ):
         create(*small(tmp_path))
     create(*small(tmp_path), "--discard")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.made_with.json", "out"]
@@ -237,8 +262,10 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
 
 def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 50_000))
-    assert_refused(f"{tmp_path}: about .* are needed for records and temporary files, 50.0 kB are free",
-                   *small(tmp_path, "--dupe_factor=40"))
+    assert_refused(
+        f"{tmp_path}: about .* are needed for records and temporary files, 50.0 kB are free",
+        *small(tmp_path, "--dupe_factor=40"),
+    )
 
 
 def test_the_disk_that_records_take_is_announced_and_is_what_they_take(create, tmp_path, capsys, monkeypatch):
@@ -267,8 +294,17 @@ def test_spans_are_as_long_as_the_options_say(create, tmp_path):
     """With p near 1 every span is a word; with p near 0 and at most 4 words a quarter of the spans has each length."""
     means = []
     for span_p, longest in ((0.999, 10), (0.001, 4)):
-        create(*small(tmp_path, "--masking=span", f"--span_p={span_p}", f"--span_longest={longest}", "--dupe_factor=10",
-                      "--max_seq_length=128", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}"))
+        create(
+            *small(
+                tmp_path,
+                "--masking=span",
+                f"--span_p={span_p}",
+                f"--span_longest={longest}",
+                "--dupe_factor=10",
+                "--max_seq_length=128",
+                f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
+            )
+        )
         runs = tokens = 0
         for row in records.read_instances([str(tmp_path / "out")]):
             places = row["masked_lm_positions"][row["masked_lm_weights"] > 0]
@@ -277,19 +313,33 @@ def test_spans_are_as_long_as_the_options_say(create, tmp_path):
     assert means[1] > 1.5 * means[0]
 
 
-@pytest.mark.parametrize("text, files, words", [
-    (b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n", 4, [
-        "2 of 4 output files (number 0, 1), each from its own documents: each is one document",
-        "2 of 4 output files (number 2, 3), each from its own documents: each has no document"
-    ]),
-    (b"\n\n".join([b"It rained."] * 12), 3, ["3 of 3 output files (number 0, 1, 2)", "documents of a single sentence"])
-])
+@pytest.mark.parametrize(
+    "text, files, words",
+    [
+        (
+            b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n",
+            4,
+            [
+                "2 of 4 output files (number 0, 1), each from its own documents: each is one document",
+                "2 of 4 output files (number 2, 3), each from its own documents: each has no document",
+            ],
+        ),
+        (
+            b"\n\n".join([b"It rained."] * 12),
+            3,
+            ["3 of 3 output files (number 0, 1, 2)", "documents of a single sentence"],
+        ),
+    ],
+)
 def test_poor_shards_are_named(create, tmp_path, capsys, text, files, words):
     create(*small(tmp_path, "--order=sharded", text=text, name=f"out@{files}"))
     warnings = " ".join(capsys.readouterr().err.split())
     assert all(part in warnings for part in words)
-    labels = [[int(row["next_sentence_labels"][0]) for row in records.read_instances([str(path)])]
-              for path in sorted(tmp_path.glob("out-*")) if records.holds_records(str(path))]
+    labels = [
+        [int(row["next_sentence_labels"][0]) for row in records.read_instances([str(path)])]
+        for path in sorted(tmp_path.glob("out-*"))
+        if records.holds_records(str(path))
+    ]
     assert len(labels) == (2 if files == 4 else 3) and (files == 4 or all(set(part) == {1} for part in labels))
 
 
@@ -315,8 +365,11 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
     text.write_bytes(b"\n".join((GOLDEN / f"text_{name}.txt").read_bytes() for name in "ab") * 60)
     (tmp_path / "whole").mkdir()
     arguments = [
-        f"--input_file={text}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}", "--dupe_factor=30", f"--order={order}",
-        "--num_workers=1"
+        f"--input_file={text}",
+        f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}",
+        "--dupe_factor=30",
+        f"--order={order}",
+        "--num_workers=1",
     ]
     create(*arguments, f"--output_file={tmp_path / 'whole' / 'out'}@8")
     work, finished = tmp_path / "killed" / "out-00000-of-00008.work", {}
@@ -324,12 +377,12 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
     for kill in range(3):
         process = start(*arguments, f"--output_file={tmp_path / 'killed' / 'out'}@8")
         wait_for(
-            functools.partial(lambda number: len(list(work.glob(sign))) > number, kill if order == "sharded" else 0))
+            functools.partial(lambda number: len(list(work.glob(sign))) > number, kill if order == "sharded" else 0)
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
         now = {
-            path.name: path.stat().st_ino
-            for path in work.glob("part-?????") if (work / f"{path.name}.json").exists()
+            path.name: path.stat().st_ino for path in work.glob("part-?????") if (work / f"{path.name}.json").exists()
         }
         assert all(now[name] == inode for name, inode in finished.items()), "a finished shard was made again"
         finished = now
@@ -337,7 +390,8 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
     assert order == "2018" or len(finished) >= 3
     create(*arguments, f"--output_file={tmp_path / 'killed' / 'out'}@8")
     assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == sorted(
-        path.name for path in (tmp_path / "whole").iterdir())
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
     for path in (tmp_path / "whole").iterdir():
         assert digest(path) == digest(tmp_path / "killed" / path.name)
 
@@ -370,13 +424,21 @@ def test_whole_words_that_are_single_tokens_are_a_warning(create, tmp_path, caps
 def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(create, tmp_path):
     words = [line for line in (GOLDEN / "text_a.txt").read_text(encoding="utf-8").splitlines() if line][:6]
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(["\n".join(words[start:start + 2]) for start in (0, 2, 4)] * 4) + "\n",
-                    encoding="utf-8")
+    text.write_text(
+        "\n\n".join(["\n".join(words[start : start + 2]) for start in (0, 2, 4)] * 4) + "\n", encoding="utf-8"
+    )
 
     def records_of(name, *more):
-        create(f"--input_file={text}", f"--vocab_file={GOLDEN}/vocab_uncased.txt", f"--output_file={tmp_path}/{name}",
-               "--dupe_factor=8", "--num_workers=1", *more)
+        create(
+            f"--input_file={text}",
+            f"--vocab_file={GOLDEN}/vocab_uncased.txt",
+            f"--output_file={tmp_path}/{name}",
+            "--dupe_factor=8",
+            "--num_workers=1",
+            *more,
+        )
         return (tmp_path / name).read_bytes()
+
     as_in_2018 = records_of("2018")
     assert as_in_2018 == records_of("asked_not", "--nocopies_apart")
     apart = records_of("asked", "--copies_apart")

@@ -53,9 +53,24 @@ def test_held_out_documents_are_not_trained_on(demo, tmp_path):
 
 def write(path, masked):
     table = records.pretraining_features(4, 2)
-    write_tfrecords(str(path), (encode_example(table, {
-        "input_ids": [1] * 4, "input_mask": [1] * 4, "segment_ids": [0] * 4, "masked_lm_positions": [1, 2],
-        "masked_lm_ids": ids, "masked_lm_weights": weights, "next_sentence_labels": [0]}) for ids, weights in masked))
+    write_tfrecords(
+        str(path),
+        (
+            encode_example(
+                table,
+                {
+                    "input_ids": [1] * 4,
+                    "input_mask": [1] * 4,
+                    "segment_ids": [0] * 4,
+                    "masked_lm_positions": [1, 2],
+                    "masked_lm_ids": ids,
+                    "masked_lm_weights": weights,
+                    "next_sentence_labels": [0],
+                },
+            )
+            for ids, weights in masked
+        ),
+    )
 
 
 def test_the_unigram_loss_as_worked_out_by_hand(demo, tmp_path):
@@ -72,7 +87,8 @@ def test_a_blank_stands_where_a_word_of_the_vocabulary_stood(demo):
             return [word] if word == "river" else [word[:2], "##" + word[2:]]
 
     blanks = demo.make_blanks(
-        [["No.", "We all saw the long river that runs by."], ["The old stones lay there for a while."]], Tokenizer())
+        [["No.", "We all saw the long river that runs by."], ["The old stones lay there for a while."]], Tokenizer()
+    )
     assert blanks == [("We all saw the long [MASK] that runs by.", "river")]
 
 
@@ -96,9 +112,15 @@ def test_pieces_of_words_are_blanks_too_until_there_are_three(demo, tmp_path):
     assert {text.replace(" [MASK] ", word) for text, word in blanks[1:]} <= set(sentences[1:])
 
 
-@pytest.mark.parametrize(("text", "deletes"), [("ก่อตั้งขึ้นโดยพ่อค้าในศตวรรษที่สิบสอง", True),
-                                               ("यह शहर नदी के किनारे है।", True), ("Ça a été fondé à Zürich.", False),
-                                               ("这座城市位于河的北岸。", False)])
+@pytest.mark.parametrize(
+    ("text", "deletes"),
+    [
+        ("ก่อตั้งขึ้นโดยพ่อค้าในศตวรรษที่สิบสอง", True),
+        ("यह शहर नदी के किनारे है।", True),
+        ("Ça a été fondé à Zürich.", False),
+        ("这座城市位于河的北岸。", False),
+    ],
+)
 def test_text_is_lower_cased_unless_that_deletes_its_vowels(demo, tmp_path, text, deletes):
     (tmp_path / "text.txt").write_text(text)
     assert demo.deletes_letters(tmp_path / "text.txt") is deletes
@@ -106,22 +128,44 @@ def test_text_is_lower_cased_unless_that_deletes_its_vowels(demo, tmp_path, text
 
 @pytest.mark.slow
 def test_the_demo_runs_to_the_end(root, tmp_path):
-    done = subprocess.run([
-        sys.executable,
-        str(root / "tools/demo.py"), f"--output_dir={tmp_path}/demo", "--set=training.steps=300",
-        "--set=training.eval_every=100", "--set=optimizer.warmup_steps=100"
-    ], check=False, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(root / "tools/demo.py"),
+            f"--output_dir={tmp_path}/demo",
+            "--set=training.steps=300",
+            "--set=training.eval_every=100",
+            "--set=optimizer.warmup_steps=100",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Held-out masked-LM loss" in done.stdout and "The masked words were: " in done.stdout
     commands_in_a_line = (done.stdout + done.stderr).replace(" \\\n", " ")
     assert commands_in_a_line.count("\n") <= 50
     assert (tmp_path / "demo/loss.png").stat().st_size > 5000
-    losses = [json.loads(line)["eval/mlm_loss"] for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
-              if "eval/mlm_loss" in line]
+    losses = [
+        json.loads(line)["eval/mlm_loss"]
+        for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
+        if "eval/mlm_loss" in line
+    ]
     assert losses[-1] < losses[0]
-    typed = re.search(r"^\.venv/bin/python (-m official_bert.run_predict --model=demo/exported .*)$",
-                      (root / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    asked = subprocess.run([sys.executable, *shlex.split(typed[1])], check=False, capture_output=True, text=True,
-                           timeout=300, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)})
+    typed = re.search(
+        r"^\.venv/bin/python (-m official_bert.run_predict --model=demo/exported .*)$",
+        (root / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    asked = subprocess.run(
+        [sys.executable, *shlex.split(typed[1])],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.startswith("The [MASK] is called.\n") and len(asked.stdout.splitlines()) == 2

@@ -26,8 +26,10 @@ def test_the_archive_holds_every_file_at_its_top(root, runs, tmp_path):
     done = zip_runs(root, f"--runs={runs}/*", f"--output_file={tmp_path}/submission.zip")
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(f"{name}.tsv"
-                                                    for name in SUBMISSION_FILES) and len(archive.namelist()) == 11
+        assert (
+            sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in SUBMISSION_FILES)
+            and len(archive.namelist()) == 11
+        )
         assert archive.read("MNLI-mm.tsv") == b"index\tprediction\n0\tMNLI-mm\n"
 
 

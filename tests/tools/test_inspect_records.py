@@ -32,11 +32,13 @@ def tool():
 @pytest.fixture
 def inspect(tool, capsys):
     """Runs the command; returns what it prints."""
+
     def call(path, *arguments):
         with flagsaver.flagsaver():
             flags.FLAGS([str(COMMAND), f"--input_file={path}", f"--vocab_file={VOCAB}", *arguments])
             tool.main([])
         return capsys.readouterr().out
+
     return call
 
 
@@ -49,8 +51,10 @@ def golden_rows():
 def write(path, rows, features=None):
     features = features or records.pretraining_features(128, 20)
     count = len(rows["input_ids"])
-    write_tfrecords(str(path), [encode_example(features, {name: value[row] for name, value
-                                                                          in rows.items()}) for row in range(count)])
+    write_tfrecords(
+        str(path),
+        [encode_example(features, {name: value[row] for name, value in rows.items()}) for row in range(count)],
+    )
     return path
 
 
@@ -61,11 +65,14 @@ def test_what_is_printed_is_what_the_golden_records_hold(inspect, tmp_path, gold
     now = np.take_along_axis(golden_rows["input_ids"], golden_rows["masked_lm_positions"], 1)[used]
     words = VOCAB.read_text(encoding="utf-8").splitlines()
     ids, counts = np.unique(golden_rows["masked_lm_ids"][used], return_counts=True)
-    for wanted in (f"271 records of 128 tokens; {tokens / 271:.1f} used, {1 - tokens / (271 * 128):.1%} padding",
-                   f"label 1 (random or swapped): {golden_rows['next_sentence_labels'].mean():.1%}",
-                   f"predictions: {used.sum() / 271:.1f} a record", f"{used.sum() / tokens:.1%} of the tokens",
-                   f"{(now == 14).mean():.1%} [MASK]",
-                   f"most frequent: {words[ids[counts.argmax()]]} {counts.max() / used.sum():.1%}"):
+    for wanted in (
+        f"271 records of 128 tokens; {tokens / 271:.1f} used, {1 - tokens / (271 * 128):.1%} padding",
+        f"label 1 (random or swapped): {golden_rows['next_sentence_labels'].mean():.1%}",
+        f"predictions: {used.sum() / 271:.1f} a record",
+        f"{used.sum() / tokens:.1%} of the tokens",
+        f"{(now == 14).mean():.1%} [MASK]",
+        f"most frequent: {words[ids[counts.argmax()]]} {counts.max() / used.sum():.1%}",
+    ):
         assert wanted in printed
     assert printed.count("  label ") == 3 and "[MASK|" in printed
 
@@ -77,8 +84,9 @@ def test_records_of_another_vocabulary_are_refused(inspect, tmp_path, golden_row
     other = facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4, "a": 5})
     provenance.write_origin(str(path), {"vocabulary": other.digest})
     with pytest.raises(
-            ValueError,
-            match="out: its records were made with another vocabulary; expected --vocab_file with the same entries"):
+        ValueError,
+        match="out: its records were made with another vocabulary; expected --vocab_file with the same entries",
+    ):
         inspect(path)
 
 
@@ -90,8 +98,9 @@ def test_decoded_examples_show_what_stands_and_what_is_wanted(inspect, tmp_path)
     first = next(line for line in inspect(path, "--num_examples=1").splitlines() if line.startswith("  label"))
     words = VOCAB.read_text(encoding="utf-8").splitlines()
     pieces = first.split(": ", 1)[1].split(" ")
-    for place, original, weight in zip(arrays["masked_lm_positions"][0], arrays["masked_lm_ids"][0],
-                                       arrays["masked_lm_weights"][0]):
+    for place, original, weight in zip(
+        arrays["masked_lm_positions"][0], arrays["masked_lm_ids"][0], arrays["masked_lm_weights"][0]
+    ):
         if weight:
             now = words[arrays["input_ids"][0][place]].strip("[]")
             assert pieces[place] == f"[{now}|{words[original]}]"
@@ -109,12 +118,14 @@ WRONG = [
     ("masked position is not at a token", "masked_lm_positions", (5, 19), 127),
     ("weight is neither", "masked_lm_weights", (5, 0), 0.5),
     ("do not ascend", "masked_lm_positions", (5, 1), 0),
-    ("is to be predicted", "masked_lm_ids", (5, 0), 13)]
+    ("is to be predicted", "masked_lm_ids", (5, 0), 13),
+]
 
 
 @pytest.mark.parametrize("message, name, place, value", WRONG, ids=[f"{wrong[1]}-{wrong[0]}" for wrong in WRONG])
-def test_records_that_cannot_be_trained_on_are_refused_by_number(inspect, tmp_path, golden_rows, message, name, place,
-                                                                 value):
+def test_records_that_cannot_be_trained_on_are_refused_by_number(
+    inspect, tmp_path, golden_rows, message, name, place, value
+):
     short = np.flatnonzero(golden_rows["input_mask"].sum(axis=1) < 100)[:9]
     rows = {key: array[short] for key, array in golden_rows.items()}
     rows[name][place] = value
@@ -143,8 +154,10 @@ def test_one_sided_labels_are_refused_after_the_report(tool, inspect, tmp_path, 
 
 
 def test_single_segments_need_no_labels(inspect, tmp_path, golden_rows):
-    rows = golden_rows | {"next_sentence_labels": np.zeros((271, 1), int),
-                          "segment_ids": np.zeros_like(golden_rows["segment_ids"])}
+    rows = golden_rows | {
+        "next_sentence_labels": np.zeros((271, 1), int),
+        "segment_ids": np.zeros_like(golden_rows["segment_ids"]),
+    }
     assert "two segments: 0.0%" in inspect(write(tmp_path / "out", rows))
 
 
@@ -192,6 +205,13 @@ def test_files_without_a_record_are_taken_beside_others(inspect, tmp_path, golde
 @pytest.mark.slow
 def test_a_command_that_imports_tensorflow_at_once_says_nothing_about_the_machine(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # set by the tests
-    done = subprocess.run([sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"],
-                          env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.stderr == f"error: --input_file: no file matches '{tmp_path}/none'\n" and not done.stdout

@@ -35,6 +35,9 @@ def test_anonymous_memory_does_not_grow_with_the_corpus(tmp_path):
     peaks = []
     for copies in (10, 60):  # 11 and 65 MB
         (tmp_path / "text.txt").write_bytes(text * copies)
-        peaks.append(peak_of_anonymous_memory(*small(tmp_path), f"--input_file={tmp_path / 'text.txt'}",
-                                              "--num_workers=2", "--max_seq_length=128"))
+        peaks.append(
+            peak_of_anonymous_memory(
+                *small(tmp_path), f"--input_file={tmp_path / 'text.txt'}", "--num_workers=2", "--max_seq_length=128"
+            )
+        )
     assert peaks[1] < 1.1 * peaks[0] and peaks[1] < 400_000

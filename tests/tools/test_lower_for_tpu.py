@@ -23,22 +23,38 @@ def lower(root, *arguments, config="pretrain/tiny.yaml"):
     python = sys.executable if "--platform=CPU" in arguments else os.environ.get("TPU_PYTHON", TPU)
     if python == TPU:
         need(TPU)
-    return subprocess.run([
-        python,
-        str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}", "--set=training.batch_size=8",
-        *arguments
-    ], check=False, capture_output=True, text=True, timeout=1800)
+    return subprocess.run(
+        [
+            python,
+            str(root / "tools/lower_for_tpu.py"),
+            f"--config={root}/configs/{config}",
+            "--set=training.batch_size=8",
+            *arguments,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overrides", [(), ("--set=training.accumulation_steps=2", "--set=training.precision=bfloat16"),
-                  ("--set=training.recompute=true", "--set=optimizer.name=lamb"),
-                  ("--set=optimizer={name: stable_adamw, schedule: warmup_stable_decay, decay_steps: 9}",),
-                  ("--set=training.recompute=attention",), ("--set=options.objective=replaced_tokens",),
-                  ("--set=options.boundary_weight=1.0",),
-                  ("--set=options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true}",
-                   "--set=training.accumulation_steps=2")])
+    "overrides",
+    [
+        (),
+        ("--set=training.accumulation_steps=2", "--set=training.precision=bfloat16"),
+        ("--set=training.recompute=true", "--set=optimizer.name=lamb"),
+        ("--set=optimizer={name: stable_adamw, schedule: warmup_stable_decay, decay_steps: 9}",),
+        ("--set=training.recompute=attention",),
+        ("--set=options.objective=replaced_tokens",),
+        ("--set=options.boundary_weight=1.0",),
+        (
+            "--set=options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true}",
+            "--set=training.accumulation_steps=2",
+        ),
+    ],
+)
 def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides):
     done = lower(root, f"--hlo_file={tmp_path}/step.hlo", *overrides)
     assert done.returncode == 0, done.stderr
@@ -53,13 +69,21 @@ def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides)
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [8, 32])
 def test_the_gradients_of_several_hosts_are_summed_over_all_their_cores(root, tmp_path, replicas):
-    done = lower(root, f"--hlo_file={tmp_path}/step.hlo", f"--replicas={replicas}", "--set=training.batch_size=64",
-                 "--set=training.accumulation_steps=2")
+    done = lower(
+        root,
+        f"--hlo_file={tmp_path}/step.hlo",
+        f"--replicas={replicas}",
+        "--set=training.batch_size=64",
+        "--set=training.accumulation_steps=2",
+    )
     assert done.returncode == 0, done.stderr
-    sums = re.findall(r"= f32\[([\d,]*)\]\S* all-reduce\(.*replica_groups=\{\{([\d,]+)\}\}", hlo :=
-                      (tmp_path / "step.hlo").read_text())
-    assert {group
-            for _, group in sums} == {",".join(map(str, range(replicas)))} and len(sums) == hlo.count(" all-reduce(")
+    sums = re.findall(
+        r"= f32\[([\d,]*)\]\S* all-reduce\(.*replica_groups=\{\{([\d,]+)\}\}",
+        hlo := (tmp_path / "step.hlo").read_text(),
+    )
+    assert {group for _, group in sums} == {",".join(map(str, range(replicas)))} and len(sums) == hlo.count(
+        " all-reduce("
+    )
     model = load_task(load_config(str(root / "configs/pretrain/tiny.yaml"))).build_model()
     gradients = collections.Counter(",".join(map(str, weight.shape)) for weight in model.trainable_variables)
     assert not gradients - collections.Counter(shape for shape, _ in sums)  # each once, after both micro-batches
@@ -80,35 +104,46 @@ def test_a_batch_that_the_replicas_cannot_share_is_refused(root):
 def test_the_pretraining_step_of_every_relative_lowers_to_tpu_hlo(root, tmp_path, kind):
     config = formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
     (tmp_path / "model.yaml").write_text(
-        yaml.safe_dump({
-            "base": f"{root}/configs/pretrain/tiny.yaml", "model": dataclasses.asdict(config),
-            "options": {"max_seq_length": 32}
-        }))
+        yaml.safe_dump(
+            {
+                "base": f"{root}/configs/pretrain/tiny.yaml",
+                "model": dataclasses.asdict(config),
+                "options": {"max_seq_length": 32},
+            }
+        )
+    )
     done = lower(root, f"--hlo_file={tmp_path}/step.hlo", f"--config={tmp_path}/model.yaml")
     assert done.returncode == 0, done.stderr
     assert "pretraining evaluation step: " in done.stdout and (tmp_path / "step.hlo").read_text().count(" dot(") > 30
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "options"), [
-    ("classification", ["options.labels=[a,b]"]),
-    ("classification", ["options.kind=multi_label", "options.labels=[a,b,c]", "training.accumulation_steps=2"]),
-    ("glue", ["options.dataset=stsb", "training.precision=bfloat16"]),
-    ("squad", []),
-    ("swag", []),
-    ("retrieval", ["options.group_size=4", "training.accumulation_steps=2"]),
-    ("retrieval", ["options.group_size=4", "options.texts_at_once=2"]),
-    ("splade", ["options.group_size=4", "training.accumulation_steps=2"]),
-    ("reranking", ["options.most_negatives=3", "training.accumulation_steps=2"]),
-    ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
-    ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
-])
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("classification", ["options.labels=[a,b]"]),
+        ("classification", ["options.kind=multi_label", "options.labels=[a,b,c]", "training.accumulation_steps=2"]),
+        ("glue", ["options.dataset=stsb", "training.precision=bfloat16"]),
+        ("squad", []),
+        ("swag", []),
+        ("retrieval", ["options.group_size=4", "training.accumulation_steps=2"]),
+        ("retrieval", ["options.group_size=4", "options.texts_at_once=2"]),
+        ("splade", ["options.group_size=4", "training.accumulation_steps=2"]),
+        ("reranking", ["options.most_negatives=3", "training.accumulation_steps=2"]),
+        ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
+        ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
+    ],
+)
 def test_the_whole_step_of_every_fine_tuning_lowers_to_tpu_hlo(root, golden, tmp_path, task, options):
     settings = [
-        f"task={task}", f"tokenizer.vocab_file={golden}/vocab_uncased.txt", "options.max_seq_length=64", *options
+        f"task={task}",
+        f"tokenizer.vocab_file={golden}/vocab_uncased.txt",
+        "options.max_seq_length=64",
+        *options,
     ]
-    done = lower(root, f"--hlo_file={tmp_path}/step.hlo", *(f"--set={text}" for text in settings),
-                 config="model/tiny.yaml")
+    done = lower(
+        root, f"--hlo_file={tmp_path}/step.hlo", *(f"--set={text}" for text in settings), config="model/tiny.yaml"
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(rf"{task} train step: [\d,]+ bytes of HLO, [\d,]+ operations", done.stdout)
     assert re.search(rf"{task} evaluation step: [\d,]+ bytes of HLO, [\d,]+ operations", done.stdout)
@@ -121,11 +156,14 @@ def test_the_whole_step_of_every_fine_tuning_lowers_to_tpu_hlo(root, golden, tmp
 def test_the_step_of_a_student_lowers_with_its_teacher(root, golden, tmp_path, platform):
     teacher = str(golden / "tf1_bert")
     model = yaml.safe_load((golden / "tf1_bert/bert_config.json").read_text())
-    settings = {"model": {key: model[key] for key in ("vocab_size", "type_vocab_size", "max_position_embeddings")},
-                "training": {"teacher": teacher, "distillation": {"relations": 1.0, "relation_heads": 2}},
-                "options": {"max_seq_length": 24, "max_predictions_per_seq": 5}}
-    done = lower(root, f"--platform={platform}",
-                 *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()))
+    settings = {
+        "model": {key: model[key] for key in ("vocab_size", "type_vocab_size", "max_position_embeddings")},
+        "training": {"teacher": teacher, "distillation": {"relations": 1.0, "relation_heads": 2}},
+        "options": {"max_seq_length": 24, "max_predictions_per_seq": 5},
+    }
+    done = lower(
+        root, f"--platform={platform}", *(f"--set={key}={json.dumps(value)}" for key, value in settings.items())
+    )
     assert done.returncode == 0, done.stderr
     assert "pretraining train step: " in done.stdout
 

@@ -14,8 +14,12 @@ from official_bert.data.search.rows import SearchColumns
 from official_bert.interface import negatives
 
 COLUMNS = SearchColumns(text="text", text_pair="text_pair")
-PAIRS = [("who is the king", "the king of the river"), ("who is the king", "a king rules"),
-         ("what is music", "music and film"), ("which river", "a long river of the city")]
+PAIRS = [
+    ("who is the king", "the king of the river"),
+    ("who is the king", "a king rules"),
+    ("what is music", "music and film"),
+    ("which river", "a long river of the city"),
+]
 
 
 def write_pairs(folder):
@@ -46,6 +50,7 @@ def vectors_of(texts, *_, out=None):
 def test_a_full_disk_names_the_folder_of_the_vectors(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(os, "posix_fallocate", full)
     material = negatives.read_material(write_pairs(tmp_path), "", COLUMNS, "")
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -66,8 +71,10 @@ def test_vectors_find_the_nearest_passages_and_a_cross_encoder_leaves_out_answer
         return [{"score": {"a king rules": 3.0, "music and film": 1.0}.get(text, 2.0)} for _, text in pairs]
 
     rows = list(
-        negatives.mine(material, (scores, numbers, positives), MiningRules(negatives=4), 0, judge,
-                       cross_encoder_margin=0.5))
+        negatives.mine(
+            material, (scores, numbers, positives), MiningRules(negatives=4), 0, judge, cross_encoder_margin=0.5
+        )
+    )
     # Beside "the king of the river" (2.0), only "music and film" (1.0) is at least 0.5 lower; beside "a king rules"
     # (3.0), two more are.
     assert rows[0]["negatives"] == ["music and film"] and rows[0]["scores"] == [2.0, 1.0]
@@ -83,9 +90,11 @@ def test_the_command_writes_what_retrieval_reads(tmp_path, monkeypatch):
     assert done.returncode == 0 and "4 pairs, 3 queries, 4 passages" in done.stdout, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
     assert [len(row["negatives"]) for row in rows] == [2, 2, 2, 2]
-    for flags, told in ((("--first_rank=9", "--last_rank=9"), "no pair has a negative by these rules"),
-                        (("--faiss_index=Flat",), "--faiss_index: expected --model with it, got Flat without"),
-                        (("--margin=0.1", "--relative_margin=0.1"), "expected one of them")):
+    for flags, told in (
+        (("--first_rank=9", "--last_rank=9"), "no pair has a negative by these rules"),
+        (("--faiss_index=Flat",), "--faiss_index: expected --model with it, got Flat without"),
+        (("--margin=0.1", "--relative_margin=0.1"), "expected one of them"),
+    ):
         done = run_here(*mine[:2], "--output_file=other.jsonl", *flags)
         assert done.returncode == 1 and told in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
         assert not (tmp_path / "other.jsonl").exists()
@@ -95,13 +104,20 @@ def test_the_passage_of_a_querys_own_id_is_no_negative_and_a_folder_is_a_collect
     folder = tmp_path / "set"
     (folder / "qrels").mkdir(parents=True)
     passages = ["king of the river", "the king", "a king", "music"]
-    (folder / "corpus.jsonl").write_text("".join(
-        json.dumps({"_id": f"d{number}", "title": "title", "text": text}) + "\n"
-        for number, text in enumerate(passages)))
+    (folder / "corpus.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": f"d{number}", "title": "title", "text": text}) + "\n"
+            for number, text in enumerate(passages)
+        )
+    )
     (folder / "queries.jsonl").write_text(json.dumps({"_id": "d0", "text": passages[0]}) + "\n")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nd0\td1\t1\n")
-    done = run_here("tools/mine_negatives.py", f"--train_file={folder}", f"--output_file={tmp_path / 'mined.jsonl'}",
-                    "--negatives=3")
+    done = run_here(
+        "tools/mine_negatives.py",
+        f"--train_file={folder}",
+        f"--output_file={tmp_path / 'mined.jsonl'}",
+        "--negatives=3",
+    )
     assert done.returncode == 0, done.stderr
     row = json.loads((tmp_path / "mined.jsonl").read_text())
     assert row["text_pair"] == "title the king" and sorted(row["negatives"]) == ["title a king", "title music"]

@@ -18,8 +18,13 @@ from official_bert.data.raw_text.tables_as_text import foreign_form
 
 
 def prepare(root, *arguments):
-    return subprocess.run([sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)], check=False,
-                          capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,19 @@ def tool():
 def corpus_rows(count, seed=0):
     rng = np.random.default_rng(seed)
     words = [
-        "the", "small", "old", "river", "house", "walks", "sees", "under", "over", "quickly", "and", "then", "stone"
+        "the",
+        "small",
+        "old",
+        "river",
+        "house",
+        "walks",
+        "sees",
+        "under",
+        "over",
+        "quickly",
+        "and",
+        "then",
+        "stone",
     ]
     for _ in range(count):
         sentences = [" ".join(rng.choice(words, rng.integers(5, 12))).capitalize() + "." for _ in range(6)]
@@ -47,8 +64,13 @@ def test_any_number_of_workers_writes_the_same_files_and_counts_them(root, tmp_p
     for workers in (1, 3):
         report = tmp_path / f"report{workers}.json"
         outputs = [tmp_path / f"{workers}-{part}.txt" for part in range(2)]
-        done = prepare(root, f"--input_file={source}", f"--output_file={outputs[0]},{outputs[1]}",
-                       f"--num_workers={workers}", f"--report_file={report}")
+        done = prepare(
+            root,
+            f"--input_file={source}",
+            f"--output_file={outputs[0]},{outputs[1]}",
+            f"--num_workers={workers}",
+            f"--report_file={report}",
+        )
         assert done.returncode == 0, done.stderr
         made[workers] = [path.read_bytes() for path in outputs] + [report.read_bytes()]
     assert made[1] == made[3]
@@ -67,19 +89,27 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text("\n".join(corpus_rows(50)))
     bad.write_text("{oops\n")
-    for arguments, told in (((f"--input_file={good},{bad}",), "bad.jsonl:1: not valid JSON"),
-                            ((f"--input_file={tmp_path}/none*",), "no input file matches"),
-                            ((f"--input_file={good}", "--shortest_document=99"), "50 dropped")):
+    for arguments, told in (
+        ((f"--input_file={good},{bad}",), "bad.jsonl:1: not valid JSON"),
+        ((f"--input_file={tmp_path}/none*",), "no input file matches"),
+        ((f"--input_file={good}", "--shortest_document=99"), "50 dropped"),
+    ):
         done = prepare(root, f"--output_file={tmp_path}/out/c.txt", "--num_workers=1", *arguments)
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert told in next(line for line in done.stderr.splitlines() if line.startswith("error: "))
         assert list((tmp_path / "out").glob("*") if (tmp_path / "out").exists() else []) == []
 
 
-@pytest.mark.parametrize(("option", "wanted"), [
-    ("--near_similarity=0.9", "--drop_duplicates=near"), ("--mix=sw=2", "several languages in --input_file"),
-    ("--smoothing=0.7", "several languages in --input_file"),
-    ("--text_key=body", "--format=jsonl, table or auto"), ("--language=de", "files without LANGUAGE: in --input_file")])
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("--near_similarity=0.9", "--drop_duplicates=near"),
+        ("--mix=sw=2", "several languages in --input_file"),
+        ("--smoothing=0.7", "several languages in --input_file"),
+        ("--text_key=body", "--format=jsonl, table or auto"),
+        ("--language=de", "files without LANGUAGE: in --input_file"),
+    ],
+)
 def test_options_that_would_do_nothing_are_refused(tmp_path, option, wanted):
     (tmp_path / "a.txt").write_text("A line.\n")
     given = [f"--input_file=sw:{tmp_path}/a.txt", "--format=text", option]
@@ -89,8 +119,12 @@ def test_options_that_would_do_nothing_are_refused(tmp_path, option, wanted):
 
 
 def start(root, *arguments):
-    return subprocess.Popen([sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)], text=True,
-                            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, str(root / "tools/prepare_corpus.py"), *map(str, arguments)],
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def bytes_kept(work):
@@ -142,9 +176,16 @@ def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path
 @pytest.mark.parametrize("options", [(), ("--drop_duplicates=paragraphs", "--drop_duplicates=near", "--held_out=0.1")])
 def test_a_killed_run_goes_on_and_gives_the_same_bytes_and_report(root, tmp_path, long_source, options):
     """The workers of a run that was killed end too."""
+
     def command(folder):
-        return [f"--input_file={long_source}", f"--output_file={tmp_path}/{folder}/c@3", "--num_workers=2", *options,
-                f"--report_file={tmp_path}/{folder}/report.json"]
+        return [
+            f"--input_file={long_source}",
+            f"--output_file={tmp_path}/{folder}/c@3",
+            "--num_workers=2",
+            *options,
+            f"--report_file={tmp_path}/{folder}/report.json",
+        ]
+
     assert prepare(root, *command("whole")).returncode == 0
     work, size = tmp_path / "killed" / "c-00000-of-00003.work", 0
     for _ in range(3):
@@ -187,9 +228,15 @@ def test_a_killed_worker_is_told_in_one_line(root, tmp_path, long_source):
     assert "error: a worker process was killed" in errors
 
 
-@pytest.mark.parametrize("output, told", [("text/out.txt", "would be an input the next time"), ("text", "got a folder"),
-                                          ("text/a.txt", "this output is an input too"),
-                                          ("b,b", "expected different names")])
+@pytest.mark.parametrize(
+    "output, told",
+    [
+        ("text/out.txt", "would be an input the next time"),
+        ("text", "got a folder"),
+        ("text/a.txt", "this output is an input too"),
+        ("b,b", "expected different names"),
+    ],
+)
 def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, told):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("Some text.")
@@ -202,10 +249,20 @@ def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, tol
 def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):
     source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
     source.write_text("\n".join(list(corpus_rows(500)) * 10))
-    done = subprocess.run([
-        *limited(fsize=100_000), sys.executable,
-        str(root / "tools/prepare_corpus.py"), f"--input_file={source}", f"--output_file={output}", "--num_workers=1"
-    ], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [
+            *limited(fsize=100_000),
+            sys.executable,
+            str(root / "tools/prepare_corpus.py"),
+            f"--input_file={source}",
+            f"--output_file={output}",
+            "--num_workers=1",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 1 and f"error: {output}: cannot be written: File too large" in done.stderr
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -223,13 +280,15 @@ def test_progress_grows_within_a_file(tool, tmp_path):
 
 def test_a_text_with_copies_never_appears_without_its_note(tool, tmp_path, monkeypatch):
     output, published = str(tmp_path / "c.txt"), []
-    monkeypatch.setattr(WorkFolder, "publish",
-                        lambda self, name, target: published.append(provenance.origin_file(target)))
+    monkeypatch.setattr(
+        WorkFolder, "publish", lambda self, name, target: published.append(provenance.origin_file(target))
+    )
     with WorkFolder(str(tmp_path / "c.work"), {}) as work:
         pathlib.Path(work.path_of(tool.part_name(0))).write_text("A text.\n")
         tool.publish(work, [output], [output])
-    assert [json.loads(pathlib.Path(note).read_text())
-            for note in published] == [{"file_bytes": 8, "holds_copies": True}]
+    assert [json.loads(pathlib.Path(note).read_text()) for note in published] == [
+        {"file_bytes": 8, "holds_copies": True}
+    ]
 
 
 def read_documents(path):
@@ -241,10 +300,13 @@ def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
     text = "\n".join(corpus_rows(30)).encode()
     command = [
         sys.executable,
-        str(root / "tools/prepare_corpus.py"), "--input_file=-", f"--output_file={tmp_path}/c.txt"
+        str(root / "tools/prepare_corpus.py"),
+        "--input_file=-",
+        f"--output_file={tmp_path}/c.txt",
     ]
-    done = subprocess.run([*command, "--num_workers=1"], input=gzip.compress(text), capture_output=True, check=False,
-                          timeout=120)
+    done = subprocess.run(
+        [*command, "--num_workers=1"], input=gzip.compress(text), capture_output=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert len(read_documents(tmp_path / "c.txt")) == 30
 
@@ -252,8 +314,9 @@ def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
 def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(corpus_rows(400)))
-    done = prepare(root, f"--input_file={source}", f"--output_file={tmp_path}/out/c.txt@3", "--held_out=0.1",
-                   "--num_workers=1")
+    done = prepare(
+        root, f"--input_file={source}", f"--output_file={tmp_path}/out/c.txt@3", "--held_out=0.1", "--num_workers=1"
+    )
     assert done.returncode == 0, done.stderr
     shards = [read_documents(tmp_path / f"out/c.txt-0000{part}-of-00003") for part in range(3)]
     held_out = read_documents(tmp_path / "out/held_out-c.txt")
@@ -266,8 +329,11 @@ def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
 def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_path):
     for name, count, seed in (("large", 300, 1), ("small", 30, 2)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(corpus_rows(count, seed)))
-    arguments = (f"--input_file=en:{tmp_path}/large.jsonl,sw:{tmp_path}/small.jsonl", "--num_workers=1",
-                 "--mix=en=2,sw=1")
+    arguments = (
+        f"--input_file=en:{tmp_path}/large.jsonl,sw:{tmp_path}/small.jsonl",
+        "--num_workers=1",
+        "--mix=en=2,sw=1",
+    )
     report = tmp_path / "report.json"
     done = prepare(root, *arguments, f"--output_file={tmp_path}/c@4", f"--report_file={report}")
     assert done.returncode == 0, done.stderr
@@ -279,8 +345,12 @@ def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_
     written = sum(map(len, shards))
     assert written == values["documents"] and written - len(set().union(*shards)) == repeated > 50
     assert all(provenance.holds_copies(f"{tmp_path}/c-0000{part}-of-00004") for part in range(4))
-    assert prepare(root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1",
-                   f"--output_file={tmp_path}/c@4").returncode == 0
+    assert (
+        prepare(
+            root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1", f"--output_file={tmp_path}/c@4"
+        ).returncode
+        == 0
+    )
     assert not list(tmp_path.glob(".c-*"))  # another text: its files hold no copies
     few = prepare(root, *arguments, f"--output_file={tmp_path}/d@3")
     assert few.returncode == 1 and "error: --output_file: expected at least 4 files (name@4)" in few.stderr
@@ -293,15 +363,24 @@ def test_duplicates_go_the_same_for_any_number_of_workers_and_stand_in_the_repor
     near = [f"{text} New words end here." for text in rows[:40]]
     boiler = "All rights of this text are reserved by the people who wrote it down."
     texts = [
-        *rows, *rows[:25], *near, f"{boiler}\n{rows[0]}", *(f"{text} Unlike before.\n{boiler}" for text in rows[290:])
+        *rows,
+        *rows[:25],
+        *near,
+        f"{boiler}\n{rows[0]}",
+        *(f"{text} Unlike before.\n{boiler}" for text in rows[290:]),
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     made = []
     for workers in (1, 3):
         out, report = tmp_path / f"c{workers}", tmp_path / f"r{workers}"
-        done = prepare(root, f"--input_file={tmp_path}/in.jsonl", f"--output_file={out}", f"--num_workers={workers}",
-                       f"--report_file={report}",
-                       *(f"--drop_duplicates={kind}" for kind in ("documents", "near", "paragraphs")))
+        done = prepare(
+            root,
+            f"--input_file={tmp_path}/in.jsonl",
+            f"--output_file={out}",
+            f"--num_workers={workers}",
+            f"--report_file={report}",
+            *(f"--drop_duplicates={kind}" for kind in ("documents", "near", "paragraphs")),
+        )
         assert done.returncode == 0, done.stderr
         made.append((out.read_bytes(), report.read_bytes()))
     assert made[0] == made[1]
@@ -322,8 +401,13 @@ def test_an_unknown_language_is_an_error_before_work(root, tmp_path):
 def test_the_first_documents_by_their_hashes_are_held_out_and_at_least_one(tmp_path, count, share, held_out):
     rows = list(corpus_rows(count))
     (tmp_path / "in.jsonl").write_text("\n".join(rows) + "\n")
-    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt",
-                    f"--held_out={share}", "--num_workers=1")
+    done = run_here(
+        "tools/prepare_corpus.py",
+        f"--input_file={tmp_path}/in.jsonl",
+        f"--output_file={tmp_path}/c.txt",
+        f"--held_out={share}",
+        "--num_workers=1",
+    )
     assert done.returncode == 0, done.stderr
     texts = sorted((json.loads(row)["text"] for row in rows), key=document_hash)
     held = [text.replace("\n", " ") for text in read_documents(tmp_path / "held_out-c.txt")]
@@ -334,14 +418,20 @@ def test_the_first_documents_by_their_hashes_are_held_out_and_at_least_one(tmp_p
 
 def test_one_document_cannot_be_held_out_and_kept(tmp_path):
     (tmp_path / "in.jsonl").write_text("\n".join([*corpus_rows(1)] * 3) + "\n")
-    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt",
-                    "--held_out=0.5", "--num_workers=1")
+    done = run_here(
+        "tools/prepare_corpus.py",
+        f"--input_file={tmp_path}/in.jsonl",
+        f"--output_file={tmp_path}/c.txt",
+        "--held_out=0.5",
+        "--num_workers=1",
+    )
     assert done.returncode == 1 and not list(tmp_path.glob("*c.txt*"))
     assert "--held_out=0.5: expected different documents, to hold out one and keep another, got 3" in done.stderr
 
 
 def document_hash(text):
     from official_bert.data.raw_text.deduplication import Fingerprinter
+
     return Fingerprinter(False)([[sentence.strip() + "." for sentence in text.split(".") if sentence.strip()]]).document
 
 
@@ -349,29 +439,41 @@ def words(text):
     return len(text.replace("-", " ").split())
 
 
-SPANISH = ["La contaminación del agua preocupa mucho a la gente de esta ciudad.",
-           "La contamina- ción del aire es menor que la contaminación del agua.",
-           "Una o\ufb01cina grande y bien- querida mide el aire de la ciudad cada día."]
+SPANISH = [
+    "La contaminación del agua preocupa mucho a la gente de esta ciudad.",
+    "La contamina- ción del aire es menor que la contaminación del agua.",
+    "Una o\ufb01cina grande y bien- querida mide el aire de la ciudad cada día.",
+]
 
 
 def test_words_of_pdfs_are_joined_replaced_and_counted_or_told(tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(SPANISH))
 
     def prepared(*options):
-        done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/c.txt",
-                        "--language=es", "--num_workers=1", f"--report_file={tmp_path}/report.json", *options)
+        done = run_here(
+            "tools/prepare_corpus.py",
+            f"--input_file={tmp_path}/in.txt",
+            f"--output_file={tmp_path}/c.txt",
+            "--language=es",
+            "--num_workers=1",
+            f"--report_file={tmp_path}/report.json",
+            *options,
+        )
         assert done.returncode == 0, done.stderr
         notes = json.loads((tmp_path / "report.json").read_text())["yield"]["notes"]
         return done, (tmp_path / "c.txt").read_text(), {name: note["amounts"] for name, note in notes.items()}
+
     done, text, notes = prepared()
     assert text.split() == " ".join(SPANISH).split()
     assert notes == {"ligatures": {"ligatures": 1}, "words hyphenated at line ends": {"words": 2}}
     assert f"warning: {3 / words(text):.1%} of the words are hyphenated at line ends or have ligatures" in done.stderr
     done, text, notes = prepared("--pdf_text")
     assert "La contaminación del aire" in text and "oficina" in text and "bien- querida" in text
-    assert notes == {"ligatures replaced by their letters": {"ligatures": 1},
-                     "words hyphenated at line ends": {"words": 1},
-                     "words hyphenated at line ends, joined": {"words": 1}}
+    assert notes == {
+        "ligatures replaced by their letters": {"ligatures": 1},
+        "words hyphenated at line ends": {"words": 1},
+        "words hyphenated at line ends, joined": {"words": 1},
+    }
     assert "warning" not in done.stderr
     done = run_here("tools/prepare_corpus.py", "--input_file=-", f"--output_file={tmp_path}/d.txt", "--pdf_text")
     assert done.returncode == 1 and "--pdf_text: expected files, which it reads twice with it" in done.stderr
@@ -380,8 +482,12 @@ def test_words_of_pdfs_are_joined_replaced_and_counted_or_told(tmp_path):
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "cp037"])
 def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
     (tmp_path / "in.txt").write_bytes("\n".join(SPANISH[:1] * 3).encode(encoding))
-    command = ["tools/prepare_corpus.py", f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/c.txt",
-               "--num_workers=1"]
+    command = [
+        "tools/prepare_corpus.py",
+        f"--input_file={tmp_path}/in.txt",
+        f"--output_file={tmp_path}/c.txt",
+        "--num_workers=1",
+    ]
     done = run_here(*command, f"--encoding={encoding}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "c.txt").read_text(encoding="utf-8") == "\n".join([*SPANISH[:1] * 3, "", ""])
@@ -396,34 +502,49 @@ def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
 
 
 TABLES = {
-    "a.conllu": ("# text = It rained.\n1\tIt\tit\tPRON\t_\t_\t2\tnsubj\t_\t_\n"
-                 "2\trained\train\tVERB\t_\t_\t0\troot\t_\t_\n",
-                 "CoNLL-U, a word a line; run_finetuning --task=ner reads it"),
+    "a.conllu": (
+        "# text = It rained.\n1\tIt\tit\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\trained\train\tVERB\t_\t_\t0\troot\t_\t_\n",
+        "CoNLL-U, a word a line; run_finetuning --task=ner reads it",
+    ),
     "b.txt": ("EU NNP B-ORG\nrejects VBZ O\n. . O\n\nPeter NNP B-PER\n", "tagged words, one a line; run_finetuning"),
-    "c.csv": ("id,text\n1,\"It rained, and\nit was cold.\"\n2,It was sunny.\n3,It was dark.\n",
-              "a table of 2 columns; python -c"),
+    "c.csv": (
+        'id,text\n1,"It rained, and\nit was cold."\n2,It was sunny.\n3,It was dark.\n',
+        "a table of 2 columns; python -c",
+    ),
     "d.txt": ("name;text\na;Es regnet.\nb;Es schneit.\nc;Es taut.\n", "sep=';'"),
     "e.tsv": ("1\tIt rained.\t0\n2\tIt was cold.\t1\n3\tIt was dark.\t1\n", "a table of 3 columns"),
     "w.xlsx": ("PK\x03\x04", "a workbook; python -c"),
     "g.csv": ("id, text\n1, It rained.\n2, It was cold.\n", "a table of 2 columns"),
     "h.tsv": ('1\t"It rained\t0\n2\tIt was "cold".\t1\n3\tIt was dark.\t1\n', "a table of 3 columns"),
-    "f.pdf": ("%PDF-1.7\n%\u00e2\u00e3\n", "a PDF; pdftotext makes text of it")}
+    "f.pdf": ("%PDF-1.7\n%\u00e2\u00e3\n", "a PDF; pdftotext makes text of it"),
+}
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_and_tagged_words_are_no_text(tmp_path, name):
     content, told = TABLES[name]
     (tmp_path / name).write_bytes(content.encode("latin-1"))
-    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/{name}", f"--output_file={tmp_path}/out/c.txt",
-                    "--num_workers=1")
+    done = run_here(
+        "tools/prepare_corpus.py",
+        f"--input_file={tmp_path}/{name}",
+        f"--output_file={tmp_path}/out/c.txt",
+        "--num_workers=1",
+    )
     assert done.returncode == 1 and told in done.stderr and f"{name}: expected a format of --format, got" in done.stderr
     with pytest.raises(ValueError, match=r"with a sentence on each line, got"):
         documents.check_prepared(name, content.encode())
 
 
-@pytest.mark.parametrize("text", [
-    "Hello, world.\nIt rained, and so on.\nThen, it was dark.\n", "\tIt rained.\n\tIt was cold.\n\tIt was dark.\n",
-    "One.\n", "A | B is a sign.\nC | D too.\nE | F.\n", "I said O\nYou said O\nthey said no\n",
-    "1,000 people came.\n2,000 left.\n3,000 stayed.\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hello, world.\nIt rained, and so on.\nThen, it was dark.\n",
+        "\tIt rained.\n\tIt was cold.\n\tIt was dark.\n",
+        "One.\n",
+        "A | B is a sign.\nC | D too.\nE | F.\n",
+        "I said O\nYou said O\nthey said no\n",
+        "1,000 people came.\n2,000 left.\n3,000 stayed.\n",
+    ],
+)
 def test_text_with_commas_and_tabs_is_text(text):
     assert not foreign_form("a.txt", text.splitlines())

@@ -12,15 +12,28 @@ TEXT = "THIS WAS A DAY\nSO IT WAS\n\nIT WAS\n"
 def create(folder, text, *more, files="text.txt"):
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    return run_here("tools/create_pretraining_data.py", f"--input_file={folder}/{files}",
-                    f"--vocab_file={folder}/vocab.txt", f"--output_file={folder}/new/out", "--dupe_factor=1", *more)
+    return run_here(
+        "tools/create_pretraining_data.py",
+        f"--input_file={folder}/{files}",
+        f"--vocab_file={folder}/vocab.txt",
+        f"--output_file={folder}/new/out",
+        "--dupe_factor=1",
+        *more,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "more", "hint"),
-    [(TEXT, ["--do_lower_case=False"
-             ], "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"),
-     ("一天\n也是\n\n是\n", [], "was it made from text of this language?"), (TEXT, [], "")])
+    [
+        (
+            TEXT,
+            ["--do_lower_case=False"],
+            "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text",
+        ),
+        ("一天\n也是\n\n是\n", [], "was it made from text of this language?"),
+        (TEXT, [], ""),
+    ],
+)
 def test_text_that_the_vocabulary_cannot_spell_is_a_warning_and_in_the_account(tmp_path, text, more, hint):
     done = create(tmp_path, text, *more)
     assert done.returncode == 0, done.stderr
@@ -39,6 +52,7 @@ def test_held_out_documents_among_the_others_are_a_warning_and_raw_text_is_refus
         done.returncode == 1 and "text.txt: expected text with a sentence on each line, got JSON lines" in done.stderr
     )
     assert not (tmp_path / "raw/new").exists()
-    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/raw/text.txt",
-                    f"--output_file={tmp_path}/raw/new.txt")
+    done = run_here(
+        "tools/build_vocab.py", f"--input_file={tmp_path}/raw/text.txt", f"--output_file={tmp_path}/raw/new.txt"
+    )
     assert done.returncode == 1 and "got JSON lines" in done.stderr and not (tmp_path / "raw/new.txt").exists()

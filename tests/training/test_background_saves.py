@@ -33,8 +33,7 @@ def train(records, folder):
 def values_of(prefix):
     reader = tf.train.load_checkpoint(str(prefix))
     return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")
+        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")
     }
 
 
@@ -72,6 +71,7 @@ def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(re
         if step == 2:
             waited.append(four_done.wait(60))
         return write(folder, checkpoint, step)
+
     monkeypatch.setattr(Watcher, "training", logged)
     monkeypatch.setattr(CheckpointFolder, "_write", slow)
     assert train(records, tmp_path / "slow") == losses
@@ -80,17 +80,20 @@ def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(re
         assert_same(values_of(tmp_path / f"slow/ckpt-{step}"), values_of(tmp_path / f"fast/ckpt-{step}"))
 
 
-def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(records, tmp_path, monkeypatch,
-                                                                             eager_steps):
+def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(
+    records, tmp_path, monkeypatch, eager_steps
+):
     write = tf.train.Checkpoint.write
 
     def full(checkpoint, prefix, *more):
         if prefix.endswith("ckpt-4"):
             raise OSError("No space left on device")
         return write(checkpoint, prefix, *more)
+
     monkeypatch.setattr(tf.train.Checkpoint, "write", full)
     with pytest.raises(
-            OSError, match="the checkpoint of step 4 could not be written, those before it are intact: No space left"):
+        OSError, match="the checkpoint of step 4 could not be written, those before it are intact: No space left"
+    ):
         train(records, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-2.index"]
     assert "ckpt-2" in (tmp_path / "checkpoint").read_text()

@@ -33,8 +33,12 @@ from official_bert.training.schedules.phases import Phase, evaluation_steps
 from official_bert.training.task import DataFiles, Steps
 
 WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old maps", "on the way", "we sing")
-ROWS = [{"text": f"{first} {second}", "label": "named" if "Brno" in (first + second) else "unnamed"}
-        for first in WORDS for second in WORDS if first != second]
+ROWS = [
+    {"text": f"{first} {second}", "label": "named" if "Brno" in (first + second) else "unnamed"}
+    for first in WORDS
+    for second in WORDS
+    if first != second
+]
 FILES = {"train": Rows("train", ROWS[:32]), "dev": Rows("dev", ROWS[32:48]), "new": Rows("new", ROWS[48:])}
 # Accuracies of the evaluations after each of 8 epochs of 4 steps. The second is the best; patience 3 ends the training
 # after the fifth.
@@ -42,9 +46,21 @@ SCRIPT = {4: 0.5, 8: 0.9, 12: 0.7, 16: 0.9, 20: 0.8, 24: 0.95, 28: 0.1, 32: 0.2}
 
 
 def config(**training):
-    return make_config("classification", options={"dev_share": 0.0}, training=run_config.DEFAULTS["training"] | {
-        "batch_size": 8, "eval_batch_size": 8, "epochs": 8.0, "save_every": 3, "log_every": 1, "steps_per_loop": 1,
-        "report": False} | training)
+    return make_config(
+        "classification",
+        options={"dev_share": 0.0},
+        training=run_config.DEFAULTS["training"]
+        | {
+            "batch_size": 8,
+            "eval_batch_size": 8,
+            "epochs": 8.0,
+            "save_every": 3,
+            "log_every": 1,
+            "steps_per_loop": 1,
+            "report": False,
+        }
+        | training,
+    )
 
 
 def files(**given):
@@ -56,8 +72,9 @@ def tune(output, given=None, lines=None, predict=False, **training):
     given = given or files(eval_file=FILES["dev"], **({"predict_file": FILES["new"]} if predict else {}))
     report = (lines if lines is not None else []).append
     run = RunFolder(str(output))
-    return FineTuning(load_task(config(**training)), given, run, Placement(), steps=Steps(predict=predict),
-                      report=report).carry_out()
+    return FineTuning(
+        load_task(config(**training)), given, run, Placement(), steps=Steps(predict=predict), report=report
+    ).carry_out()
 
 
 def script(patch):
@@ -66,6 +83,7 @@ def script(patch):
 
     def measured(evaluations, phase):
         return measure(evaluations, phase) | {"accuracy": SCRIPT[evaluations.trainer.steps_done], "loss": 0.5}
+
     patch.setattr(Evaluations, "measure", measured)
 
 
@@ -109,10 +127,16 @@ def test_training_ends_when_patience_does_and_the_best_answers(patient_run):
     folder, metrics, said = patient_run
     assert logged(folder, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
     assert metrics["accuracy"] == 0.9 and json.loads((folder / "best/metric.json").read_text()) == {
-        "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
+        "metric": "accuracy",
+        "value": 0.9,
+        "step": 8,
+        "batches": 0,
+        "loss": 0.5,
+    }
     assert (
         "best checkpoint: by accuracy (higher is better) of 8 evaluations; training stops after 3 without a better "
-        "value; the best checkpoint is used") in said
+        "value; the best checkpoint is used"
+    ) in said
     assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
     assert "the best checkpoint is used: accuracy 90.00 % at step 8, saved in best/" in said
     assert list(logged(folder, "best_checkpoint")) == [0] and list(logged(folder, "stopped_early")) == [20]
@@ -121,8 +145,10 @@ def test_training_ends_when_patience_does_and_the_best_answers(patient_run):
     assert formats.find_prefix(str(folder)) == str(folder / "best" / "ckpt-8")
     assert formats.find_prefix(str(folder / "ckpt-20")) == str(folder / "ckpt-20")
     # As run_predict, run_export and the facade load it.
-    run, best, last = (restore_for_inference(str(path))[1].get_weights()
-                       for path in (folder, folder / "best/ckpt-8", folder / "ckpt-20"))
+    run, best, last = (
+        restore_for_inference(str(path))[1].get_weights()
+        for path in (folder, folder / "best/ckpt-8", folder / "ckpt-20")
+    )
     assert all(map(np.array_equal, run, best)) and not all(map(np.array_equal, run, last))
 
 
@@ -148,12 +174,14 @@ def test_a_run_out_of_patience_goes_on_only_with_more_of_it(scripted, tmp_path):
 def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tmp_path, monkeypatch, step):
     class Killed(BaseException):
         pass
+
     after_step = loop.Run.after_step
 
     def killed(run, phase, now):
         after_step(run, phase, now)
         if now == step:
             raise Killed
+
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "after_step", killed)
         with pytest.raises(Killed):
@@ -193,8 +221,9 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     assert stored.training.answer_with == "best" and stored.training.patience == 3
     given = DataFiles(predict_file=FILES["new"], eval_file=FILES["dev"])
     alone, lines = Steps(train=False, evaluate=False, predict=True), []
-    FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone, best=False,
-               report=lines.append).carry_out()
+    FineTuning(
+        load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone, best=False, report=lines.append
+    ).carry_out()
     assert f"answers come from {tmp_path}/ckpt-20" in lines and (tmp_path / "predictions.tsv").read_text() != best
     FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone).carry_out()
     assert (tmp_path / "predictions.tsv").read_text() == best
@@ -220,9 +249,14 @@ def test_evaluations_trace_the_model_once(tmp_path, monkeypatch):
 
     def counted(trainer, *given):
         found = evaluate(trainer, *given)
-        counts.append((trainer.run_evaluation.experimental_get_tracing_count(),
-                       trainer.run_steps.experimental_get_tracing_count()))
+        counts.append(
+            (
+                trainer.run_evaluation.experimental_get_tracing_count(),
+                trainer.run_steps.experimental_get_tracing_count(),
+            )
+        )
         return found
+
     monkeypatch.setattr(loop.Trainer, "evaluate", counted)
     tune(tmp_path / "measured", epochs=3.0)
     assert len(counts) >= 3 and len(set(counts)) == 1
@@ -235,27 +269,39 @@ def test_without_evaluation_data_the_last_checkpoint_answers(tmp_path, capsys, e
     assert formats.find_prefix(str(tmp_path / "unmeasured")) == str(tmp_path / "unmeasured" / "ckpt-4")
 
 
-@pytest.mark.parametrize(("given", "training", "told"), [
-    ({}, {}, "there is no evaluation data"),
-    ({"eval_file": FILES["dev"]}, {"eval_epochs": 0.0}, "only the last weights are measured")])
+@pytest.mark.parametrize(
+    ("given", "training", "told"),
+    [
+        ({}, {}, "there is no evaluation data"),
+        ({"eval_file": FILES["dev"]}, {"eval_epochs": 0.0}, "only the last weights are measured"),
+    ],
+)
 def test_patience_that_nothing_can_try_is_refused_before_training(tmp_path, given, training, told):
-    with pytest.raises(ValueError,
-                       match=f"config.training.patience: expected 0, got 2: it counts evaluations, and {told}"):
+    with pytest.raises(
+        ValueError, match=f"config.training.patience: expected 0, got 2: it counts evaluations, and {told}"
+    ):
         tune(tmp_path, files(**given), patience=2, **training)
     assert not list(tmp_path.glob("*ckpt*")) and not (tmp_path / "log.jsonl").exists()
 
 
-@pytest.mark.parametrize(("training", "last", "wanted"), [
-    ({"eval_epochs": 1.0}, 11, [3, 6, 9, 11]),  # 10 rows: 3 batches of 4, the last one short
-    ({"eval_epochs": 0.5}, 4, [1, 3, 4]),
-    ({"eval_epochs": 1.0, "epoch_rounding": "down"}, 8, [2, 5, 7, 8]),  # 2.5 batches an epoch
-    ({"eval_epochs": 1.0, "eval_every": 4}, 11, [4, 8, 11]),  # steps count
-    ({"eval_epochs": 1e-9}, 3, [1, 2, 3]), ({}, 11, [11])])
+@pytest.mark.parametrize(
+    ("training", "last", "wanted"),
+    [
+        ({"eval_epochs": 1.0}, 11, [3, 6, 9, 11]),  # 10 rows: 3 batches of 4, the last one short
+        ({"eval_epochs": 0.5}, 4, [1, 3, 4]),
+        ({"eval_epochs": 1.0, "epoch_rounding": "down"}, 8, [2, 5, 7, 8]),  # 2.5 batches an epoch
+        ({"eval_epochs": 1.0, "eval_every": 4}, 11, [4, 8, 11]),  # steps count
+        ({"eval_epochs": 1e-9}, 3, [1, 2, 3]),
+        ({}, 11, [11]),
+    ],
+)
 def test_evaluations_are_due_at_the_ends_of_epochs(training, last, wanted):
     one = config(**{"batch_size": 4, "eval_epochs": 0.0} | training)
     source = types.SimpleNamespace(batches_per_epoch=3, batch_size=4, rows=10)
-    assert evaluation_steps(
-        Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source))) == wanted
+    assert (
+        evaluation_steps(Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source)))
+        == wanted
+    )
 
 
 def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoint(tmp_path):
@@ -286,7 +332,13 @@ def test_the_screen_shows_a_line_of_training_a_minute_and_the_newest_before_a_me
         watcher.training(7, metrics, 1.0)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.partition("  ")[0] for line in lines] == [
-        "step 1/9", "step 4/9", "step 6/9", "evaluation at step 6:", "saved ckpt-6", "step 7/9"]
+        "step 1/9",
+        "step 4/9",
+        "step 6/9",
+        "evaluation at step 6:",
+        "saved ckpt-6",
+        "step 7/9",
+    ]
     assert lines[3].endswith("(best so far)") and sorted(logged(tmp_path, "train/loss")) == [1, 2, 3, 4, 5, 6, 7]
 
 

@@ -64,6 +64,7 @@ def test_workers_meet_and_agree_as_often_as_they_want_and_their_ports_are_free_a
         with socket.create_server(("", int(meeting.hosts[meeting.index].rpartition(":")[2]))):
             meeting.agree()
         meeting.end()
+
     assert in_threads(hosts, attend) == ["", "", ""] and sorted(free) == [0, 1, 2]
 
 
@@ -76,6 +77,7 @@ def test_what_one_worker_says_when_it_leaves_reaches_all_others_by_its_name(host
         time.sleep(0.2 * meeting.index)
         meeting.agree()
         raise AssertionError("an agreement without one of the workers")
+
     errors = in_threads(hosts, attend)
     assert errors.pop(leaving) == "my own error"
     assert errors == [f"--strategy=multi_worker: {hosts[leaving]}: nowhere.tfrecord: no such file"] * 2
@@ -88,11 +90,12 @@ def test_a_worker_that_ends_without_a_word_is_named(hosts, ending):
             meeting.end()
             return
         meeting.agree()
+
     errors = in_threads(hosts, attend)
     assert errors.pop(ending) == ""
-    assert errors == [
-        f"--strategy=multi_worker: {hosts[ending]} ended before the training began; see its own output"
-    ] * 2
+    assert (
+        errors == [f"--strategy=multi_worker: {hosts[ending]} ended before the training began; see its own output"] * 2
+    )
 
 
 @pytest.mark.parametrize("leaving", [0, 2])
@@ -107,6 +110,7 @@ def test_the_others_learn_during_the_training_why_a_worker_has_left_or_that_it_i
             meeting.end()  # as the end of its process does
         else:
             said[meeting.index] = meeting.reason()
+
     assert in_threads(hosts, attend) == ["", "", ""]
     assert list(said.values()) == [error and f"--strategy=multi_worker: {hosts[leaving]}: {error}"] * 2
 
@@ -119,21 +123,29 @@ def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing
     def work(index):
         with pytest.raises(ValueError) as error:
             cluster.meet(
-                Placement(strategy="multi_worker", worker_hosts=",".join(hosts), task_index=index, join_seconds=0.5))
+                Placement(strategy="multi_worker", worker_hosts=",".join(hosts), task_index=index, join_seconds=0.5)
+            )
         errors.append(str(error.value))
+
     threads = [threading.Thread(target=work, args=(index,)) for index in range(3) if index != missing]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert errors == [
-        f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), "
-        f"{hosts[missing]} does "
-        "not answer"
-    ] * 2 and time.monotonic() - began < 10
+    assert (
+        errors
+        == [
+            f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), "
+            f"{hosts[missing]} does "
+            "not answer"
+        ]
+        * 2
+        and time.monotonic() - began < 10
+    )
     assert any(
         message.startswith("--strategy=multi_worker: waiting for the other workers: ") and hosts[missing] in message
-        for message in caplog.messages)
+        for message in caplog.messages
+    )
 
 
 def test_a_worker_that_starts_later_is_waited_for(hosts):
@@ -142,6 +154,7 @@ def test_a_worker_that_starts_later_is_waited_for(hosts):
     def late():
         time.sleep(1.0)
         errors.extend(in_threads(hosts, Meeting.agree, [1]))
+
     thread = threading.Thread(target=late)
     thread.start()
     errors += in_threads(hosts, Meeting.agree, [0, 2])
@@ -154,14 +167,18 @@ def test_a_worker_of_another_cluster_and_strangers_are_no_workers(hosts):
 
     def strange():
         for _ in range(50):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(hosts[0].rpartition(":")[2])),
-                                                                        1.0) as caller:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", int(hosts[0].rpartition(":")[2])), 1.0) as caller,
+            ):
                 caller.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert caller.recv(100) == b""
                 return
             time.sleep(0.1)
+
     def wrong():
         wrong_errors.extend(in_threads(other, Meeting.agree, [1]))
+
     wrong_errors: list[str] = []
     threads = [threading.Thread(target=function) for function in (strange, wrong)]
     for thread in threads:
@@ -183,8 +200,10 @@ def free_hosts(count):
 
 
 def test_a_port_that_is_taken_and_a_host_without_a_port_are_told(hosts):
-    with socket.create_server(("", int(hosts[0].rpartition(":")[2]))), \
-            pytest.raises(ValueError, match=f"{hosts[0]}: this worker's port cannot be opened"):
+    with (
+        socket.create_server(("", int(hosts[0].rpartition(":")[2]))),
+        pytest.raises(ValueError, match=f"{hosts[0]}: this worker's port cannot be opened"),
+    ):
         Meeting(hosts, 0, 0.5)
     with pytest.raises(ValueError, match="--worker_hosts: expected host:port,host:port,..., got 'elsewhere'"):
         cluster.meet(Placement(strategy="multi_worker", worker_hosts=f"{hosts[0]},elsewhere", task_index=1))
@@ -193,6 +212,7 @@ def test_a_port_that_is_taken_and_a_host_without_a_port_are_told(hosts):
 def test_what_a_cluster_of_one_and_a_run_without_a_cluster_check_raises(hosts):
     def check():
         raise ValueError("broken")
+
     cluster.meet(Placement(), check)  # the run itself says so
     with pytest.raises(ValueError, match="^broken$"):
         cluster.meet(Placement(strategy="multi_worker", worker_hosts=hosts[0]), check)
@@ -224,20 +244,31 @@ def test_a_file_that_may_not_be_read_is_named_in_one_line():
             "import os, sys\nfrom official_bert import command_line\nfrom official_bert.data import "
             "indexed_records\nos.setuid(65534)\n"
             "try: indexed_records.check_readable(sys.argv[1:])\n"
-            "except OSError as error: print(command_line.error_in_one_line(error))")
-        done = subprocess.run([sys.executable, "-c", code, path], cwd=REPOSITORY, text=True, capture_output=True,
-                              check=False)
+            "except OSError as error: print(command_line.error_in_one_line(error))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, path], cwd=REPOSITORY, text=True, capture_output=True, check=False
+        )
     assert done.stdout == f"{path}: Permission denied\n", done.stderr
 
 
 def test_a_wrong_key_or_flag_is_told_before_other_workers_are_awaited(hosts):
-    for wrong, told in (("--set=training.stepz=3",
-                         "config.training: unknown keys ['stepz']; did you mean training.steps?"),
-                        ("--idle_seconds=3",
-                         "--idle_seconds: expected --mode=eval_continuous with it, got 3.0 without; it would do "
-                         "nothing")):
-        done = run_here("-m", "official_bert.run_pretraining", "--input_file=none", "--output_dir=none",
-                        "--strategy=multi_worker", f"--worker_hosts={','.join(hosts)}", wrong)
+    for wrong, told in (
+        ("--set=training.stepz=3", "config.training: unknown keys ['stepz']; did you mean training.steps?"),
+        (
+            "--idle_seconds=3",
+            "--idle_seconds: expected --mode=eval_continuous with it, got 3.0 without; it would do nothing",
+        ),
+    ):
+        done = run_here(
+            "-m",
+            "official_bert.run_pretraining",
+            "--input_file=none",
+            "--output_dir=none",
+            "--strategy=multi_worker",
+            f"--worker_hosts={','.join(hosts)}",
+            wrong,
+        )
         assert (done.returncode, done.stderr) == (1, f"error: {told}\n")
 
 
@@ -245,8 +276,11 @@ def test_tensorflow_still_has_its_call_that_ends_the_computations_of_all_workers
     """It is private: if this fails, look for another in tf.distribute's failure handling (`Workers.leave`; slow tests
     show the effect).
     """
-    assert list(inspect.signature(
-        context.Context.report_error_to_cluster).parameters) == ["self", "error_code", "error_message"]
+    assert list(inspect.signature(context.Context.report_error_to_cluster).parameters) == [
+        "self",
+        "error_code",
+        "error_message",
+    ]
 
 
 def run_two(folder, *flags_of_each):
@@ -255,12 +289,25 @@ def run_two(folder, *flags_of_each):
     """
     hosts, began = ",".join(free_hosts(2)), time.monotonic()
     processes = [
-        subprocess.Popen([
-            sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml",
-            f"--output_dir={folder}/run", "--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}",
-            *flags
-        ], cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for index, flags in enumerate(flags_of_each) if flags is not None
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "official_bert.run_pretraining",
+                f"--config={folder}/config.yaml",
+                f"--output_dir={folder}/run",
+                "--strategy=multi_worker",
+                f"--worker_hosts={hosts}",
+                f"--task_index={index}",
+                *flags,
+            ],
+            cwd=REPOSITORY,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for index, flags in enumerate(flags_of_each)
+        if flags is not None
     ]
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     return outputs, [process.returncode for process in processes], time.monotonic() - began, hosts.split(",")
@@ -287,9 +334,12 @@ def test_a_command_whose_other_host_is_missing_names_it_within_30_seconds(folder
 @pytest.mark.parametrize("broken", [0, 1])
 @pytest.mark.parametrize(
     ("kind", "told", "most"),
-    [("missing", "no input file matches '{path}'", 30),
-     ("truncated", "{path}: record 199 is truncated or corrupted", 30),
-     ("in_the_middle", "{path}: record 100 is corrupted: its bytes do not match their checksum", 300)])
+    [
+        ("missing", "no input file matches '{path}'", 30),
+        ("truncated", "{path}: record 199 is truncated or corrupted", 30),
+        ("in_the_middle", "{path}: record 100 is corrupted: its bytes do not match their checksum", 300),
+    ],
+)
 def test_records_that_one_worker_cannot_read_are_named_by_both(folder, kind, broken, told, most):
     paths = [folder / str(index) / "train.tfrecord" for index in range(2)]
     for path in paths:
@@ -302,7 +352,8 @@ def test_records_that_one_worker_cannot_read_are_named_by_both(folder, kind, bro
     assert statuses == [1, 1] and seconds < most, (outputs, seconds)
     assert [line for line in outputs[broken].splitlines() if line.startswith("error")] == [f"error: {told}"]
     assert [line for line in outputs[1 - broken].splitlines() if line.startswith("error")] == [
-        f"error: --strategy=multi_worker: {hosts[broken]}: {told}"]
+        f"error: --strategy=multi_worker: {hosts[broken]}: {told}"
+    ]
     assert not any("Traceback" in output for output in outputs)
 
 
@@ -323,10 +374,18 @@ def spoil(path, kind):
 
 @pytest.mark.parametrize(
     ("config", "wanted"),
-    [({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}}, (["a:1", "b:1"], 1)),
-     ({"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}},
-      (["a:1", "b:1", "c:1"], 2)),
-     ({"cluster": {"worker": ["b:1"], "chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}, (["a:1", "b:1"], 0))])
+    [
+        ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}}, (["a:1", "b:1"], 1)),
+        (
+            {"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}},
+            (["a:1", "b:1", "c:1"], 2),
+        ),
+        (
+            {"cluster": {"worker": ["b:1"], "chief": ["a:1"]}, "task": {"type": "chief", "index": 0}},
+            (["a:1", "b:1"], 0),
+        ),
+    ],
+)
 def test_the_workers_of_a_tf_config_have_one_order_the_chief_first(monkeypatch, config, wanted):
     monkeypatch.setitem(os.environ, "TF_CONFIG", json.dumps(config))
     assert cluster.workers_of(Placement(strategy="multi_worker")) == wanted

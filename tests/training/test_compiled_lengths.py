@@ -14,8 +14,10 @@ from official_bert.training.running.cluster import Placement
 
 
 def config_of(precision="bfloat16", width=384, layers=6, batch_size=32, **training):
-    return Config(model=ModelConfig(hidden_size=width, num_hidden_layers=layers, num_attention_heads=4),
-                  training=TrainingConfig(precision=precision, batch_size=batch_size, steps=1, **training))
+    return Config(
+        model=ModelConfig(hidden_size=width, num_hidden_layers=layers, num_attention_heads=4),
+        training=TrainingConfig(precision=precision, batch_size=batch_size, steps=1, **training),
+    )
 
 
 def test_long_trainings_in_bfloat16_are_compiled_for_every_length():
@@ -36,14 +38,22 @@ def train_file(tmp_path_factory):
 
 def losses(folder, train_file, accumulation_steps):
     config = make_config(
-        "classification", model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-        options={"dev_share": 0.0, "dropout": 0.0}, training={
-            "batch_size": 8, "eval_batch_size": 8, "steps": 8, "log_every": 1, "precision": "bfloat16",
-            "accumulation_steps": accumulation_steps
-        })
+        "classification",
+        model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        options={"dev_share": 0.0, "dropout": 0.0},
+        training={
+            "batch_size": 8,
+            "eval_batch_size": 8,
+            "steps": 8,
+            "log_every": 1,
+            "precision": "bfloat16",
+            "accumulation_steps": accumulation_steps,
+        },
+    )
     try:
-        loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(),
-                   report=lambda _: None)
+        loop.train(
+            load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=lambda _: None
+        )
     finally:
         distribution.set_precision("float32")
     rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
@@ -57,8 +67,11 @@ def test_a_run_compiled_for_every_length_trains_as_another(tmp_path, monkeypatch
     compiled = []
     monkeypatch.setattr(step, "MANY_NUMBERS", 1)
     plain = fused.run_compiled
-    monkeypatch.setattr(fused, "run_compiled",
-                        lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
+    monkeypatch.setattr(
+        fused,
+        "run_compiled",
+        lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more),
+    )
     found = losses(tmp_path / "compiled", train_file, accumulation_steps)
     assert len(wanted) == 8 and {fused._apply, fused._normalize, fused.softmax_gradient} <= set(compiled)
     np.testing.assert_allclose(found, wanted, rtol=0.02)

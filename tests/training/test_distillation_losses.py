@@ -24,22 +24,26 @@ def kl(theirs, ours):
 def test_the_divergence_is_that_of_hinton_and_others(temperature):
     ours, theirs = numbers(3, 5), numbers(3, 5)
     total, weight = losses.divergence(ours, theirs, WEIGHTS, temperature)
-    each = temperature ** 2 * kl(*(scipy.special.softmax(values / temperature, axis=-1) for values in (theirs, ours)))
+    each = temperature**2 * kl(*(scipy.special.softmax(values / temperature, axis=-1) for values in (theirs, ours)))
     assert float(weight) == 3.0 and float(total) == pytest.approx(float(np.sum(each * WEIGHTS)), rel=1e-5)
     present = np.array([[1, 1, 1, 0, 0]] * 3, bool)
     total = losses.divergence(ours, theirs, WEIGHTS, temperature, tf.constant(present))[0]
-    each = temperature**2 * kl(*(scipy.special.softmax(values[:, :3] / temperature, axis=-1)
-                                 for values in (theirs, ours)))
+    each = temperature**2 * kl(
+        *(scipy.special.softmax(values[:, :3] / temperature, axis=-1) for values in (theirs, ours))
+    )
     assert float(total) == pytest.approx(float(np.sum(each * WEIGHTS)), rel=1e-5)
 
 
 def test_independent_labels_are_choices_between_yes_and_no():
     ours, theirs = numbers(3, 4), numbers(3, 4)
     total, weight = losses.binary_divergence(ours, theirs, WEIGHTS, 2.0)
-    pairs = (np.stack(
-        [scipy.special.expit(values / 2), scipy.special.expit(-values / 2)], axis=-1) for values in (theirs, ours))
+    pairs = (
+        np.stack([scipy.special.expit(values / 2), scipy.special.expit(-values / 2)], axis=-1)
+        for values in (theirs, ours)
+    )
     assert float(weight) == 3.0 and float(total) == pytest.approx(
-        float(np.sum(4.0 * kl(*pairs).mean(axis=-1) * WEIGHTS)), rel=1e-5)
+        float(np.sum(4.0 * kl(*pairs).mean(axis=-1) * WEIGHTS)), rel=1e-5
+    )
 
 
 def test_the_cosine_of_states_is_that_of_distilbert():
@@ -57,7 +61,7 @@ def test_relations_are_those_of_minilm_v2_in_heads_of_other_widths():
     for row in range(2):
         real = int(mask[row].sum())
         for head in range(3):
-            parts = [values[row, :real, head * size:(head + 1) * size] for values, size in ((theirs, 4), (ours, 2))]
+            parts = [values[row, :real, head * size : (head + 1) * size] for values, size in ((theirs, 4), (ours, 2))]
             relations = [scipy.special.softmax(part @ part.T / np.sqrt(part.shape[-1]), axis=-1) for part in parts]
             wanted += kl(*relations).sum() / 3
     assert float(weight) == 7.0 and float(total) == pytest.approx(wanted, rel=1e-4)

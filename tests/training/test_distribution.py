@@ -40,8 +40,12 @@ def records(folder):
 def train_on(folder, records, *names):
     """Returns losses and weights of the same 20 steps by arrangement, REPLICAS-ACCUMULATION."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), records, str(folder), *names], check=False, capture_output=True, text=True,
-        timeout=1200)
+        [sys.executable, str(SCRIPT), records, str(folder), *names],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return {path.stem: np.load(path) for path in folder.glob("*.npz")}
 
@@ -112,8 +116,14 @@ class Workers:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(to_dict(config)))
         self.by_flags = by_flags
         self.command = [
-            sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/{name}.yaml",
-            f"--input_file={records}", f"--output_dir={self.output}", "--strategy=multi_worker", "--join_seconds=300"
+            sys.executable,
+            "-m",
+            "official_bert.run_pretraining",
+            f"--config={folder}/{name}.yaml",
+            f"--input_file={records}",
+            f"--output_dir={self.output}",
+            "--strategy=multi_worker",
+            "--join_seconds=300",
         ]
 
     def start(self, second=()):
@@ -125,8 +135,15 @@ class Workers:
             cluster = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
             environment = os.environ | ({} if self.by_flags else {"TF_CONFIG": cluster})
             flags += second if index else ()
-            self.processes.append(subprocess.Popen([*self.command, *flags], env=environment, stdout=subprocess.PIPE,
-                                                   stderr=subprocess.STDOUT, text=True))
+            self.processes.append(
+                subprocess.Popen(
+                    [*self.command, *flags],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
 
     def wait(self):
         """Returns (statuses, outputs) after both have ended."""
@@ -202,15 +219,25 @@ def test_the_time_of_workers_is_that_of_the_first_one(folder, records):
 
 @pytest.mark.parametrize(
     ("placement", "told"),
-    [(Placement(strategy="tpu", tpu_name="nowhere"), "--strategy=tpu: no TPU could be reached with --tpu_name=nowhere"),
-     (Placement(strategy="tpu", tpu_name="mine", tpu_zone="us-central1-a",
-                gcp_project="p"), "with --tpu_name=mine (on a TPU VM"),
-     (Placement(strategy="tpu",
-                tpu_name="grpc://192.0.2.1:8470"), "on a TPU VM: --tpu_name=local): 192.0.2.1:8470 does not answer"),
-     (Placement(strategy="multi_worker", worker_hosts="a:1,b:1", task_index=2), "--task_index: expected 0 to 1"),
-     (Placement(strategy="multi_worker"), "expected --worker_hosts and --task_index, or TF_CONFIG"),
-     (Placement(strategy="mirrored"), "no GPU found; --num_cpu_devices=2"),
-     (Placement(strategy="cluster"), "expected one of")])
+    [
+        (
+            Placement(strategy="tpu", tpu_name="nowhere"),
+            "--strategy=tpu: no TPU could be reached with --tpu_name=nowhere",
+        ),
+        (
+            Placement(strategy="tpu", tpu_name="mine", tpu_zone="us-central1-a", gcp_project="p"),
+            "with --tpu_name=mine (on a TPU VM",
+        ),
+        (
+            Placement(strategy="tpu", tpu_name="grpc://192.0.2.1:8470"),
+            "on a TPU VM: --tpu_name=local): 192.0.2.1:8470 does not answer",
+        ),
+        (Placement(strategy="multi_worker", worker_hosts="a:1,b:1", task_index=2), "--task_index: expected 0 to 1"),
+        (Placement(strategy="multi_worker"), "expected --worker_hosts and --task_index, or TF_CONFIG"),
+        (Placement(strategy="mirrored"), "no GPU found; --num_cpu_devices=2"),
+        (Placement(strategy="cluster"), "expected one of"),
+    ],
+)
 def test_a_place_that_is_not_there_is_told(placement, told):
     if "GPU" in told and tf.config.list_physical_devices("GPU"):
         pytest.skip("this machine has a GPU")
@@ -223,8 +250,9 @@ def test_a_cloud_that_does_not_answer_is_told_in_time(monkeypatch):
     monkeypatch.setattr(distribution, "LOOKUP_SECONDS", 0.2)
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: time.sleep(30))
     began = time.monotonic()
-    with pytest.raises(ValueError,
-                       match="no TPU could be reached with --tpu_name=silent .*nothing was found within 0 s"):
+    with pytest.raises(
+        ValueError, match="no TPU could be reached with --tpu_name=silent .*nothing was found within 0 s"
+    ):
         distribution.make_strategy(Placement(strategy="tpu", tpu_name="silent"))
     assert time.monotonic() - began < 10
 
@@ -234,8 +262,9 @@ def test_a_tensorflow_without_tpus_is_told_in_plain_words(monkeypatch):
     this process.
     """
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: None)
-    with pytest.raises(ValueError,
-                       match=r"--tpu_name=local \(on .*\): this TensorFlow was built without TPUs: BUILD.md says"):
+    with pytest.raises(
+        ValueError, match=r"--tpu_name=local \(on .*\): this TensorFlow was built without TPUs: BUILD.md says"
+    ):
         distribution.make_strategy(Placement(strategy="tpu", tpu_name="local"))
 
 
@@ -243,26 +272,30 @@ def test_hosts_of_a_slice_are_told_from_this_machine():
     def hosts(job, *tasks):
         devices = [f"/job:{job}/replica:0/task:{task}/device:TPU:{core}" for task in tasks for core in range(4)]
         return distribution.other_hosts(types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=devices)))
+
     assert hosts("localhost", 0) == []
     assert hosts("worker", 1, 0) == [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
 
 
 def test_other_machines_read_records_alone_and_where_they_lie(tmp_path):
     with pytest.raises(ValueError, match="the TPUs of other machines train on records of pre-training alone"):
-        distribution.on_hosts(ExampleSource([{"input_ids": np.arange(3)}], 1), ["/job:worker/task:1/device:CPU:0"], 0,
-                              1)
+        distribution.on_hosts(
+            ExampleSource([{"input_ids": np.arange(3)}], 1), ["/job:worker/task:1/device:CPU:0"], 0, 1
+        )
     write_records(tmp_path / "records", 8)
     with pytest.raises(ValueError, match="--cache_dir: expected a folder that all hosts of the TPU read, .* got none"):
-        distribution.on_hosts(RecordSource([str(tmp_path / "records")], 2, lambda *_: {}),
-                              ["/job:worker/task:1/device:CPU:0"], 0, 1)
+        distribution.on_hosts(
+            RecordSource([str(tmp_path / "records")], 2, lambda *_: {}), ["/job:worker/task:1/device:CPU:0"], 0, 1
+        )
 
 
 def test_a_host_of_a_tpu_that_does_not_answer_is_told_before_the_connection(monkeypatch):
     host = f"127.0.0.1:{free_ports(1)[0]}"
     found = types.SimpleNamespace(cluster_spec=lambda: tf.train.ClusterSpec({"worker": [host]}))
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: found)
-    with pytest.raises(ValueError,
-                       match=f"no TPU could be reached with --tpu_name=silent pod .*: {host} does not answer"):
+    with pytest.raises(
+        ValueError, match=f"no TPU could be reached with --tpu_name=silent pod .*: {host} does not answer"
+    ):
         distribution.make_strategy(Placement(strategy="tpu", tpu_name="silent pod"))
 
 
@@ -272,44 +305,60 @@ def test_a_tpu_is_initialised_once_for_training_and_prediction(monkeypatch):
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: None)
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", initialised.append)
     monkeypatch.setattr(
-        tf.distribute, "TPUStrategy",
-        lambda _: types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=["/job:localhost/device:TPU:0"])))
+        tf.distribute,
+        "TPUStrategy",
+        lambda _: types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=["/job:localhost/device:TPU:0"])),
+    )
     placement = Placement(strategy="tpu", tpu_name="made for this test")
     assert distribution.make_strategy(placement) is distribution.make_strategy(placement)
     assert initialised == [local_tpu]
 
 
 def test_a_tf_config_without_this_worker_is_told(monkeypatch):
-    monkeypatch.setitem(os.environ, "TF_CONFIG",
-                        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}')
+    monkeypatch.setitem(
+        os.environ, "TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'
+    )
     with pytest.raises(ValueError, match=r"expected task\.index from 0 to 0, got 1"):
         distribution.make_strategy(Placement(strategy="multi_worker"))
 
 
-@pytest.mark.parametrize(("cluster", "kind", "index", "first"),
-                         [({"worker": ["a:1", "b:1"]}, "worker", 0, True),
-                          ({"worker": ["a:1", "b:1"]}, "worker", 1, False),
-                          ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "chief", 0, True),
-                          ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 0, False),
-                          ({"chief": ["a:1"]}, "chief", 0, True)])
+@pytest.mark.parametrize(
+    ("cluster", "kind", "index", "first"),
+    [
+        ({"worker": ["a:1", "b:1"]}, "worker", 0, True),
+        ({"worker": ["a:1", "b:1"]}, "worker", 1, False),
+        ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "chief", 0, True),
+        ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 0, False),
+        ({"chief": ["a:1"]}, "chief", 0, True),
+    ],
+)
 def test_one_process_of_a_cluster_writes_its_chief_if_there_is_one(monkeypatch, cluster, kind, index, first):
-    monkeypatch.setitem(os.environ, "TF_CONFIG",
-                        json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+    monkeypatch.setitem(
+        os.environ, "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+    )
     assert is_first_worker(Placement(strategy="multi_worker")) == first
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", types.SimpleNamespace)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     assert distribution.is_chief(types.SimpleNamespace(cluster_resolver=resolver)) == first
 
 
-@pytest.mark.parametrize("config", ['{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}',
-                                    '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}',
-                                    '{"cluster": {"worker": ["a:1"]}, "task": 3}'])
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": 3}',
+    ],
+)
 def test_a_tf_config_of_another_kind_is_told(monkeypatch, config):
     monkeypatch.setitem(os.environ, "TF_CONFIG", config)
     with pytest.raises(ValueError, match="expected --worker_hosts and --task_index, or TF_CONFIG"):
         is_first_worker(Placement(strategy="multi_worker"))
-    monkeypatch.setitem(os.environ, "TF_CONFIG",
-                        '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}')
+    monkeypatch.setitem(
+        os.environ,
+        "TF_CONFIG",
+        '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}',
+    )
     with pytest.raises(ValueError, match="TF_CONFIG: expected a cluster of worker and chief alone, got ps"):
         is_first_worker(Placement(strategy="multi_worker"))
 
@@ -325,6 +374,7 @@ def test_a_tpu_gets_batches_of_few_lengths(monkeypatch):
         rows = [{"input_ids": np.ones(length, np.int32)} for length in (20, 33, 64, 65, 100, 31)]
         source = ExampleSource(rows, 2, shuffle=False, sequence_keys=("input_ids",))
         return [batch["input_ids"].shape[1] for batch in distribution.distribute(source, strategy)]
+
     assert lengths(tf.distribute.get_strategy()) == [33, 65, 100]
     # No TPU is at hand: the default strategy stands for one.
     monkeypatch.setattr(tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
@@ -339,23 +389,30 @@ class TwoReplicas(tf.distribute.OneDeviceStrategy):
 
 
 def test_workers_with_another_configuration_or_without_the_checkpoint_are_refused_and_with_another_path_are_not(
-        monkeypatch):
+    monkeypatch,
+):
     def numbers(config, init_checkpoint=""):
         found = []
         with monkeypatch.context() as patch:
             patch.setattr(distribution, "sum_over_replicas", lambda _, value: found.append(int(value)) or 2 * found[0])
-            distribution.check_same(TwoReplicas("/cpu:0"), "configuration",
-                                    origins.same_everywhere(config, init_checkpoint))
+            distribution.check_same(
+                TwoReplicas("/cpu:0"), "configuration", origins.same_everywhere(config, init_checkpoint)
+            )
         return found[0]
+
     mine = make_config()
-    others = {"the same": mine, "a path": make_config(tokenizer={"vocab_file": "elsewhere/vocab.txt"}),
-              "a rate": make_config(optimizer={"learning_rate": 2e-4}), "a seed": make_config(seed=2)}
+    others = {
+        "the same": mine,
+        "a path": make_config(tokenizer={"vocab_file": "elsewhere/vocab.txt"}),
+        "a rate": make_config(optimizer={"learning_rate": 2e-4}),
+        "a seed": make_config(seed=2),
+    }
     refused = {name for name, other in others.items() if numbers(other) != numbers(mine)}
     assert refused == {"a rate", "a seed"} and numbers(mine, "one") == numbers(mine, "another") != numbers(mine)
     monkeypatch.setattr(distribution, "sum_over_replicas", lambda _, value: int(value) + numbers(others["a rate"]))
     with pytest.raises(
-            ValueError,
-            match="--strategy=multi_worker: expected the same configuration on every worker, got another one"):
+        ValueError, match="--strategy=multi_worker: expected the same configuration on every worker, got another one"
+    ):
         distribution.check_same(TwoReplicas("/cpu:0"), "configuration", origins.same_everywhere(mine, ""))
 
 
@@ -364,6 +421,6 @@ def test_an_evaluation_alone_checks_its_groups_on_each_replica(tmp_path):
     task = load_task(make_finetuning("retrieval", options={"group_size": 4}, training={"eval_batch_size": 4}))
     trainer = types.SimpleNamespace(steps_done=0, strategy=TwoReplicas("/cpu:0"), model=task.build_model())
     with pytest.raises(
-            ValueError,
-            match=r"training\.eval_batch_size: expected whole groups .* got 2 rows there \(4 in the batch\)"):
+        ValueError, match=r"training\.eval_batch_size: expected whole groups .* got 2 rows there \(4 in the batch\)"
+    ):
         evaluation._measure(trainer, task, data_files(eval_file=tmp_path / "dev.tsv"))

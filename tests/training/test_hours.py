@@ -24,18 +24,28 @@ SECONDS = 30.0
 SCHEDULE = {"warmup_proportion": 0.25, "learning_rate": 1e-2}
 
 
-@pytest.mark.parametrize(("config", "wanted"), [
-    ({"schedule": "linear", "warmup_proportion": 0.5}, [0.0, 0.5, 0.5, 0.25, 0.0]),
-    ({"schedule": "linear", "end_learning_rate": 0.2}, [1.0, 0.8, 0.6, 0.4, 0.2]),
-    ({"schedule": "constant", "warmup_proportion": 0.25}, [0.0, 1.0, 1.0, 1.0, 1.0]),
-    ({"schedule": "polynomial", "power": 2.0}, [1.0, 0.5625, 0.25, 0.0625, 0.0]),
-    ({"schedule": "warmup_stable_decay", "warmup_proportion": 0.5, "decay_proportion": 0.5}, [0.0, 0.5, 1.0, 0.5, 0.0]),
-    ({"schedule": "warmup_stable_decay", "decay_proportion": 0.25, "decay_shape": "one_minus_sqrt"
-      }, [1.0, 1.0, 1.0, 1.0, 0.0])
-])
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"schedule": "linear", "warmup_proportion": 0.5}, [0.0, 0.5, 0.5, 0.25, 0.0]),
+        ({"schedule": "linear", "end_learning_rate": 0.2}, [1.0, 0.8, 0.6, 0.4, 0.2]),
+        ({"schedule": "constant", "warmup_proportion": 0.25}, [0.0, 1.0, 1.0, 1.0, 1.0]),
+        ({"schedule": "polynomial", "power": 2.0}, [1.0, 0.5625, 0.25, 0.0625, 0.0]),
+        (
+            {"schedule": "warmup_stable_decay", "warmup_proportion": 0.5, "decay_proportion": 0.5},
+            [0.0, 0.5, 1.0, 0.5, 0.0],
+        ),
+        (
+            {"schedule": "warmup_stable_decay", "decay_proportion": 0.25, "decay_shape": "one_minus_sqrt"},
+            [1.0, 1.0, 1.0, 1.0, 0.0],
+        ),
+    ],
+)
 def test_the_rate_is_a_function_of_the_share_of_the_time(config, wanted):
-    rates = [float(rate_at_share(OptimizerConfig(**({"learning_rate": 1.0} | config)), tf.constant(share)))
-             for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    rates = [
+        float(rate_at_share(OptimizerConfig(**({"learning_rate": 1.0} | config)), tf.constant(share)))
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     np.testing.assert_allclose(rates, wanted, atol=1e-6)
 
 
@@ -72,10 +82,17 @@ def test_a_training_of_some_hours_ends_in_time_and_is_repeated_exactly_from_its_
     rows, weights = train(tmp_path / "first", records)
     shares = shares_of(rows)
     steps, parts = zip(*shares)
-    assert list(steps) == sorted(steps) and steps[0] == 0 and 0.0 < parts[0] < 0.2 and 0.75 < parts[-1] < 1.0 and len(
-        shares) > 5
-    assert list(parts) == sorted(
-        parts) and rows[-1]["time_over"] == f"after {SECONDS / 3600:g} hours, at step {rows[-1]['step']}"
+    assert (
+        list(steps) == sorted(steps)
+        and steps[0] == 0
+        and 0.0 < parts[0] < 0.2
+        and 0.75 < parts[-1] < 1.0
+        and len(shares) > 5
+    )
+    assert (
+        list(parts) == sorted(parts)
+        and rows[-1]["time_over"] == f"after {SECONDS / 3600:g} hours, at step {rows[-1]['step']}"
+    )
     assert RunFolder(str(tmp_path / "first")).steps_done == rows[-1]["step"]
     logged = {row["step"]: row["train/learning_rate"] for row in rows if "train/learning_rate" in row}
     for step, rate in logged.items():
@@ -83,8 +100,9 @@ def test_a_training_of_some_hours_ends_in_time_and_is_repeated_exactly_from_its_
         assert rate == pytest.approx(1e-2 * (share / 0.25 if share < 0.25 else 1 - share), rel=1e-4)
     again = train(tmp_path / "first", records)[0]
     assert shares_of(again) == shares  # the same command does nothing more
-    repeated, same = train(tmp_path / "second", records, replay=str(tmp_path / "first" / "log.jsonl"), save_every=3,
-                           log_every=4)
+    repeated, same = train(
+        tmp_path / "second", records, replay=str(tmp_path / "first" / "log.jsonl"), save_every=3, log_every=4
+    )
     assert dict(shares).items() <= dict(shares_of(repeated)).items()
     for name, weight in weights.items():
         assert np.array_equal(weight, same[name]), name
@@ -92,7 +110,8 @@ def test_a_training_of_some_hours_ends_in_time_and_is_repeated_exactly_from_its_
 
 @pytest.mark.slow
 def test_a_stopped_training_goes_on_with_its_time_and_its_log_is_that_of_what_it_became(
-        records, tmp_path, ticking, monkeypatch):
+    records, tmp_path, ticking, monkeypatch
+):
     after_step = loop.Run.after_step
 
     def killed(run, phase, step):
@@ -100,6 +119,7 @@ def test_a_stopped_training_goes_on_with_its_time_and_its_log_is_that_of_what_it
         if step > 12:  # behind the checkpoint of step 10 and a look at the clock, before the checkpoint of step 15
             run.folder.wait()
             raise ZeroDivisionError
+
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "after_step", killed)
         with pytest.raises(ZeroDivisionError):
@@ -107,7 +127,7 @@ def test_a_stopped_training_goes_on_with_its_time_and_its_log_is_that_of_what_it
     before = shares_of(read_log(str(tmp_path / "first" / "log.jsonl")))
     assert before[-1][0] > 10
     rows, weights = train(tmp_path / "first", records, steps_per_loop=2)
-    shares = shares_of(rows)[len(before):]
+    shares = shares_of(rows)[len(before) :]
     known = max(part for step, part in before if step < 10)
     # from the checkpoint of step 10, with the time that it knows
     assert shares[0][0] == 10 and known < shares[0][1] < 1.0
@@ -118,13 +138,26 @@ def test_a_stopped_training_goes_on_with_its_time_and_its_log_is_that_of_what_it
 
 @pytest.mark.parametrize(
     ("training", "optimizer", "wrong"),
-    [({"hours": -1.0}, {}, "config.training.hours: expected at least 0"),
-     ({}, {"warmup_steps": 5
-           }, "config.optimizer.warmup_steps: expected 0 and a warmup_proportion beside training.hours"),
-     ({}, {"schedule": "warmup_stable_decay", "decay_proportion": 0.9}, "of at most 1 together, got 0.25 and 0.9"),
-     ({"hours": 0.0, "steps": 5, "replay": "log.jsonl"
-       }, {}, "config.training.replay: expected training.hours with it"),
-     ({"replay": "nowhere.jsonl"}, {}, "config.training.replay: expected the log of a run, got no file nowhere.jsonl")])
+    [
+        ({"hours": -1.0}, {}, "config.training.hours: expected at least 0"),
+        (
+            {},
+            {"warmup_steps": 5},
+            "config.optimizer.warmup_steps: expected 0 and a warmup_proportion beside training.hours",
+        ),
+        ({}, {"schedule": "warmup_stable_decay", "decay_proportion": 0.9}, "of at most 1 together, got 0.25 and 0.9"),
+        (
+            {"hours": 0.0, "steps": 5, "replay": "log.jsonl"},
+            {},
+            "config.training.replay: expected training.hours with it",
+        ),
+        (
+            {"replay": "nowhere.jsonl"},
+            {},
+            "config.training.replay: expected the log of a run, got no file nowhere.jsonl",
+        ),
+    ],
+)
 def test_what_does_not_fit_a_time_is_told_before_the_first_step(records, tmp_path, training, optimizer, wrong):
     with pytest.raises(ValueError, match=wrong):
         settings = {"hours": 1.0, "steps": 0} | training
@@ -136,13 +169,25 @@ def test_what_does_not_fit_a_time_is_told_before_the_first_step(records, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "wrong"),
-    [(["--hours=0"], "error: --hours: expected a time above 0, got 0"),
-     (["--hours=1", "--num_train_steps=5"
-       ], "error: config.training.steps: expected config.training.hours 0 (not 1.0) with it"),
-     (["--hours=1", "--set=phases=[{steps: 3}]"], "error: config.phases: expected none beside training.hours")])
+    [
+        (["--hours=0"], "error: --hours: expected a time above 0, got 0"),
+        (
+            ["--hours=1", "--num_train_steps=5"],
+            "error: config.training.steps: expected config.training.hours 0 (not 1.0) with it",
+        ),
+        (["--hours=1", "--set=phases=[{steps: 3}]"], "error: config.phases: expected none beside training.hours"),
+    ],
+)
 def test_the_flag_for_hours_is_refused_in_one_line(records, tmp_path, flags, wrong):
     run = tmp_path / "run"
-    done = run_here("-m", "official_bert.run_pretraining", f"--input_file={records}", f"--output_dir={run}",
-                    "--config=model/tiny", "--set=options.max_seq_length=16", "--set=options.max_predictions_per_seq=3",
-                    *flags)
+    done = run_here(
+        "-m",
+        "official_bert.run_pretraining",
+        f"--input_file={records}",
+        f"--output_dir={run}",
+        "--config=model/tiny",
+        "--set=options.max_seq_length=16",
+        "--set=options.max_predictions_per_seq=3",
+        *flags,
+    )
     assert done.returncode == 1 and wrong in done.stderr and len(done.stderr.splitlines()) == 1

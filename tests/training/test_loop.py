@@ -55,11 +55,14 @@ def in_phases(records, tmp_path_factory):
     """Returns what a run of two phases trains on, and its losses by step."""
     folder = tmp_path_factory.mktemp("phases")
     short = write_records(folder / "short.tfrecord", 60, max_seq_length=12)
-    config = make_config(training={"steps": 0, "log_every": 1, "save_every": 100, "steps_per_loop": 1},
-                         phases=[{"steps": 6, "options": {"max_seq_length": 12}}, {"steps": 5, "batch_size": 16}])
+    config = make_config(
+        training={"steps": 0, "log_every": 1, "save_every": 100, "steps_per_loop": 1},
+        phases=[{"steps": 6, "options": {"max_seq_length": 12}}, {"steps": 5, "batch_size": 16}],
+    )
 
     def task():
         return given(config, f"{short},{records}")
+
     with eager_functions():
         train(task(), folder / "whole")
     losses = logged(folder / "whole", "train/loss")
@@ -70,9 +73,14 @@ def in_phases(records, tmp_path_factory):
     return task, losses
 
 
-@pytest.mark.parametrize("stop", [
-    pytest.param(4, marks=pytest.mark.slow, id="in the first phase"), pytest.param(6, id="between the phases"),
-    pytest.param(9, marks=pytest.mark.slow, id="in the second phase")])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(4, marks=pytest.mark.slow, id="in the first phase"),
+        pytest.param(6, id="between the phases"),
+        pytest.param(9, marks=pytest.mark.slow, id="in the second phase"),
+    ],
+)
 def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop, eager_steps):
     task, wanted = in_phases
     log = Watcher.training
@@ -81,6 +89,7 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_pat
         if step == stop - 1:
             signal.raise_signal(signal.SIGTERM)
         log(watcher, step, *metrics)
+
     with monkeypatch.context() as patch:
         patch.setattr(Watcher, "training", stopped)
         with pytest.raises(SystemExit) as status:
@@ -94,8 +103,13 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_pat
 
 @pytest.mark.slow
 def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_planned_so(records, tmp_path, monkeypatch):
-    optimizer = {"name": "stable_adamw", "schedule": "warmup_stable_decay", "warmup_steps": 2, "decay_steps": 3,
-                 "decay_shape": "one_minus_sqrt"}
+    optimizer = {
+        "name": "stable_adamw",
+        "schedule": "warmup_stable_decay",
+        "warmup_steps": 2,
+        "decay_steps": 3,
+        "decay_shape": "one_minus_sqrt",
+    }
 
     def task(steps):
         training = {"steps": steps, "log_every": 1, "save_every": 100, "steps_per_loop": 1}
@@ -109,9 +123,11 @@ def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_plann
                 if step == stop - 1:
                     signal.raise_signal(signal.SIGTERM)
                 log(watcher, step, *metrics)
+
             patch.setattr(Watcher, "training", stopped)
             with pytest.raises(SystemExit):
                 train(task(steps), tmp_path / "stopped")
+
     train(task(9), tmp_path / "whole")
     train_until(4, steps=7)
     train_until(8, steps=9)
@@ -120,14 +136,16 @@ def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_plann
         assert logged(tmp_path / "stopped", name) == logged(tmp_path / "whole", name)
     rates = list(logged(tmp_path / "whole", "train/learning_rate").values())
     np.testing.assert_allclose(
-        np.array(rates) / max(rates), [0.5, 1, 1, 1, 1, 1, 1 - 3**-0.5, 1 - (2 / 3)**0.5, 0], atol=1e-6)
+        np.array(rates) / max(rates), [0.5, 1, 1, 1, 1, 1, 1 - 3**-0.5, 1 - (2 / 3) ** 0.5, 0], atol=1e-6
+    )
 
 
 def test_a_training_shorter_than_its_decay_is_refused_before_it_begins(records, tmp_path):
     config = make_config(optimizer={"schedule": "warmup_stable_decay", "decay_steps": 3}, training={"steps": 2})
     with pytest.raises(
-            ValueError,
-            match="config.optimizer: expected a warm-up and a decay of at most the training's 2 steps, got 0 and 3"):
+        ValueError,
+        match="config.optimizer: expected a warm-up and a decay of at most the training's 2 steps, got 0 and 3",
+    ):
         train(given(config, records), tmp_path / "run")
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
@@ -136,12 +154,17 @@ def test_a_training_shorter_than_its_decay_is_refused_before_it_begins(records, 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
     config = make_config(
         optimizer={"learning_rate": 0.02, "schedule": "constant"},
-        training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3})
+        training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3},
+    )
     train(given(config, records, held_out), tmp_path)
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)
     assert json.loads((tmp_path / "best" / METRIC_FILE).read_text()) == {
-        "metric": "loss", "value": losses[best], "step": best, "batches": 0}
+        "metric": "loss",
+        "value": losses[best],
+        "step": best,
+        "batches": 0,
+    }
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 3 and len(list((tmp_path / "best").glob("ckpt-*.index"))) == 1
     task, model = restore_for_inference(str(tmp_path / "best"))
     source = resolve(config, records, held_out).held_out.source
@@ -159,6 +182,7 @@ def test_the_best_of_a_phase_that_is_measured_otherwise_gives_way(tmp_path):
     def kept(*evaluations):
         best = checkpointing.BestCheckpoint(RunFolder(str(tmp_path)), "-loss")  # as after a resume
         return [best.keep_if_better(checkpoint, step, {"loss": loss}, *how) for step, loss, *how in evaluations]
+
     assert kept((1, 1.0, 0), (2, 1.5, 0), (3, 2.0, 1), (4, 2.1, 1)) == [True, False, True, False]
     assert kept((5, 2.05, 1), (6, 1.9, 1)) == [False, True]
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-6.index"]
@@ -167,16 +191,25 @@ def test_the_best_of_a_phase_that_is_measured_otherwise_gives_way(tmp_path):
 
 @pytest.mark.slow
 def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, held_out, tmp_path):
-    files = [",".join((long, write_records(tmp_path / f"{name}.tfrecord", 40, max_seq_length=12)))
-             for name, long in (("train", records), ("held_out", held_out))]
-    config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
-                         training={"steps": 0, "eval_every": 1, "save_every": 100, "eval_batch_size": 8},
-                         phases=[{"steps": 8, "options": {"max_seq_length": 12}}, {"steps": 3}])
+    files = [
+        ",".join((long, write_records(tmp_path / f"{name}.tfrecord", 40, max_seq_length=12)))
+        for name, long in (("train", records), ("held_out", held_out))
+    ]
+    config = make_config(
+        optimizer={"learning_rate": 0.02, "schedule": "constant"},
+        training={"steps": 0, "eval_every": 1, "save_every": 100, "eval_batch_size": 8},
+        phases=[{"steps": 8, "options": {"max_seq_length": 12}}, {"steps": 3}],
+    )
     train(given(config, *files), tmp_path / "run")
     losses = logged(tmp_path / "run", "eval/loss")
     best = min((9, 10, 11), key=losses.get)
     assert json.loads((tmp_path / "run/best" / METRIC_FILE).read_text()) == {
-        "metric": "loss", "value": losses[best], "step": best, "batches": 0, "phase": 1}
+        "metric": "loss",
+        "value": losses[best],
+        "step": best,
+        "batches": 0,
+        "phase": 1,
+    }
 
 
 def test_a_wrong_record_to_evaluate_on_is_named(tmp_path):
@@ -197,19 +230,25 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
 
 
 def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
-    (tmp_path
-     / "eval_log.jsonl").write_text('{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n')
+    (tmp_path / "eval_log.jsonl").write_text(
+        '{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n'
+    )
     assert RunFolder(str(tmp_path)).last_followed() == pytest.approx(
-        {"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
+        {"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True
+    )
 
 
-def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path,
-                                                                              eager_steps):
+def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path, eager_steps):
     training = {"steps": 1, "eval_batch_size": 8}
-    trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out),
-                         str(tmp_path), Placement(), report=lambda _: None)
-    found = evaluation.measure(*given(make_config(training=training), records, held_out), str(tmp_path),
-                               Placement()).metrics
+    trained = loop.train(
+        *given(make_config(training=training | {"freeze": "embeddings"}), records, held_out),
+        str(tmp_path),
+        Placement(),
+        report=lambda _: None,
+    )
+    found = evaluation.measure(
+        *given(make_config(training=training), records, held_out), str(tmp_path), Placement()
+    ).metrics
     assert found["loss"] == pytest.approx(trained.metrics["loss"], abs=1e-6)
 
 
@@ -223,8 +262,9 @@ def test_profiled_steps_leave_a_profile(records, tmp_path):
 
 
 def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path, eager_steps):
-    config = make_config(optimizer={"learning_rate": 1e17, "schedule": "constant"},
-                         training={"save_every": 1, "keep_checkpoints": 50})
+    config = make_config(
+        optimizer={"learning_rate": 1e17, "schedule": "constant"}, training={"save_every": 1, "keep_checkpoints": 50}
+    )
     with pytest.raises(ValueError, match=r"step \d+: .+ is not finite; the checkpoints before it are intact") as error:
         train(given(config, records), tmp_path)
     step = int(re.search(r"step (\d+)", str(error.value)).group(1))
@@ -243,16 +283,19 @@ def test_the_first_bad_tensor_is_named(records):
     def noted(weights, seeds, part, *more):
         sizes.append(len(part["input_ids"]))
         return gradients(weights, seeds, part, *more)
+
     trainer.step.gradients = noted
     assert guards.first_bad_tensor(trainer.step, trainer.weights, batch, 0, 4) == "the sum of gradients, or an update"
     assert sizes == [8] * 4  # one micro-batch after the other
 
     def bad():
-        return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights],
-                                       batch, 0, 1)
+        return guards.first_bad_tensor(
+            trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1
+        )
 
-    kernel = next(value for value in trainer.model.trainable_variables
-                  if value.path.endswith("layer_0/intermediate/kernel"))
+    kernel = next(
+        value for value in trainer.model.trainable_variables if value.path.endswith("layer_0/intermediate/kernel")
+    )
     before = kernel.numpy()
     kernel.assign(np.full(kernel.shape, 3e38, np.float32))
     assert bad().startswith("output of ") and "layer_0/intermediate" in bad()
@@ -276,9 +319,12 @@ def test_a_layer_without_a_path_is_named_too(records):
     assert named and all(isinstance(name, str) and "None" not in name for name in named)
 
 
-WRONG = [({"next_sentence_labels": [2]}, "next-sentence label"), ({"input_mask": np.zeros(S)}, "no token at all"),
-         ({"masked_lm_ids": np.array([7, 40, 0])}, "beyond the vocabulary of 40"),
-         ({"masked_lm_positions": np.array([1, S, 0])}, "position")]
+WRONG = [
+    ({"next_sentence_labels": [2]}, "next-sentence label"),
+    ({"input_mask": np.zeros(S)}, "no token at all"),
+    ({"masked_lm_ids": np.array([7, 40, 0])}, "beyond the vocabulary of 40"),
+    ({"masked_lm_positions": np.array([1, S, 0])}, "position"),
+]
 
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[told for _, told in WRONG])
@@ -303,8 +349,8 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(
-                OSError,
-                match="the checkpoint of step 2 could not be written, those before it are intact: File too large$"):
+            OSError, match="the checkpoint of step 2 could not be written, those before it are intact: File too large$"
+        ):
             folder.save(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -316,30 +362,51 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
 @pytest.mark.slow
 def test_fine_tuning_on_two_replicas_or_two_workers_is_that_on_one_device(root, golden, tmp_path):
     command = [
-        sys.executable, "-m", "official_bert.run_finetuning", "--task=mrpc",
-        f"--data_dir={root}/tests/fixtures/glue/MRPC", f"--config={root}/configs/model/tiny.yaml",
-        f"--vocab_file={golden}/vocab_uncased.txt", "--cache_dir=", "--set=model.vocab_size=3000",
-        "--set=options.dropout=0.0", "--set=model.hidden_dropout_prob=0.0",
-        "--set=model.attention_probs_dropout_prob=0.0", "--set=training.log_every=1", "--set=training.batch_size=4",
-        "--set=training.eval_batch_size=4", "--set=training.epochs=4.0", "--do_predict"
+        sys.executable,
+        "-m",
+        "official_bert.run_finetuning",
+        "--task=mrpc",
+        f"--data_dir={root}/tests/fixtures/glue/MRPC",
+        f"--config={root}/configs/model/tiny.yaml",
+        f"--vocab_file={golden}/vocab_uncased.txt",
+        "--cache_dir=",
+        "--set=model.vocab_size=3000",
+        "--set=options.dropout=0.0",
+        "--set=model.hidden_dropout_prob=0.0",
+        "--set=model.attention_probs_dropout_prob=0.0",
+        "--set=training.log_every=1",
+        "--set=training.batch_size=4",
+        "--set=training.eval_batch_size=4",
+        "--set=training.epochs=4.0",
+        "--do_predict",
     ]
     hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     workers = [["--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}"] for index in range(2)]
     runs = {"one": [[]], "two": [["--strategy=mirrored", "--num_cpu_devices=2"]], "workers": workers}
     for name, processes in runs.items():
-        started = [subprocess.Popen([*command, *more, f"--output_dir={tmp_path / name}"], stdout=subprocess.PIPE,
-                                    stderr=subprocess.PIPE, text=True) for more in processes]
+        started = [
+            subprocess.Popen(
+                [*command, *more, f"--output_dir={tmp_path / name}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for more in processes
+        ]
         for process in started:
             told = process.communicate(timeout=300)
             assert process.returncode == 0, told
             assert ("wrote" in told[0]) == (process is started[0])
     one, two, several = (logged(tmp_path / name, "train/loss") for name in runs)
     assert len(one) > 3 and one == pytest.approx(two, abs=1e-5) and one == pytest.approx(several, abs=1e-5)
-    metrics = [dict(line.split(" = ") for line in (tmp_path / name / "eval_results.txt").read_text().splitlines())
-               for name in runs]
+    metrics = [
+        dict(line.split(" = ") for line in (tmp_path / name / "eval_results.txt").read_text().splitlines())
+        for name in runs
+    ]
     assert "accuracy" in metrics[0] and len(metrics[0]) > 2
     for other in metrics[1:]:
         assert {key: float(value) for key, value in other.items()} == pytest.approx(
-            {key: float(value) for key, value in metrics[0].items()}, abs=1e-5)
+            {key: float(value) for key, value in metrics[0].items()}, abs=1e-5
+        )
     answers = [(tmp_path / name / "MRPC.tsv").read_text() for name in runs]
     assert answers[0].startswith("index\tprediction") and len(set(answers)) == 1

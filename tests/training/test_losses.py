@@ -15,10 +15,13 @@ WEIGHTS = np.array([0.5, 2.0, 1.0, 1.0, 0.0, 3.0], np.float32)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
 def test_smoothed_labels_are_those_of_keras(smoothing):
     total, weight = losses.cross_entropy(tf.constant(LOGITS), LABELS, tf.constant(WEIGHTS), smoothing)
-    each = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing,
-                                                reduction=None)(np.eye(4)[LABELS], LOGITS)
-    assert float(total) == pytest.approx(float(
-        (each.numpy() * WEIGHTS).sum()), rel=1e-5) and float(weight) == WEIGHTS.sum()
+    each = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, reduction=None)(
+        np.eye(4)[LABELS], LOGITS
+    )
+    assert (
+        float(total) == pytest.approx(float((each.numpy() * WEIGHTS).sum()), rel=1e-5)
+        and float(weight) == WEIGHTS.sum()
+    )
     targets = (LOGITS > 1).astype("float32")
     total, _ = losses.binary_cross_entropy(tf.constant(LOGITS), targets, tf.constant(WEIGHTS), smoothing=smoothing)
     each = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing, reduction=None)(targets, LOGITS)
@@ -35,8 +38,9 @@ def test_smoothing_leaves_out_the_choices_that_a_row_lacks():
 def test_positive_rows_are_weighted_as_in_the_formula():
     targets = (LOGITS > 1).astype("float32")
     weights = np.array([1.0, 2.0, 0.5, 4.0], np.float32)
-    found, rows = losses.binary_cross_entropy(tf.constant(LOGITS), targets, tf.ones(6),
-                                              tf.constant(np.where(targets == 1, weights, 1.0), tf.float32))
+    found, rows = losses.binary_cross_entropy(
+        tf.constant(LOGITS), targets, tf.ones(6), tf.constant(np.where(targets == 1, weights, 1.0), tf.float32)
+    )
     probability = 1 / (1 + np.exp(-LOGITS.astype("float64")))
     wanted = -(weights * targets * np.log(probability) + (1 - targets) * np.log(1 - probability)).mean(axis=1).sum()
     assert float(found) == pytest.approx(wanted, rel=1e-5) and float(rows) == 6.0
@@ -48,7 +52,7 @@ def test_likelihoods_and_their_gradients_are_those_of_the_formula(shape):
     # far apart: some labels have a probability that float32 rounds to 0
     logits = (rng.normal(size=shape) * 20).astype("float32")
     logits[..., 1] = losses.ABSENT
-    logits[0, ..., 2:] = logits[0, ..., 2:].max()             # equal largest ones
+    logits[0, ..., 2:] = logits[0, ..., 2:].max()  # equal largest ones
     labels, weights = rng.integers(2, shape[-1], shape[:-1]), rng.random(shape[:-1]).astype("float32")
     with tf.GradientTape() as tape:
         given = tf.Variable(logits)
@@ -70,17 +74,24 @@ def test_likelihoods_are_tensorflows_with_unknown_shapes_and_compiled(compiled):
     rng = np.random.default_rng(4)
 
     def made(function):
-        @tf.function(input_signature=[tf.TensorSpec((None, None, None)),
-                                      tf.TensorSpec((None, None), tf.int64)], jit_compile=compiled, autograph=False)
+        @tf.function(
+            input_signature=[tf.TensorSpec((None, None, None)), tf.TensorSpec((None, None), tf.int64)],
+            jit_compile=compiled,
+            autograph=False,
+        )
         def both(logits, labels):
             with tf.GradientTape() as tape:
                 tape.watch(logits)
                 total = tf.reduce_sum(function(logits, labels) ** 2)
             return total, tape.gradient(total, logits)
+
         return both
+
     for rows, places, classes in ((2, 3, 5), (4, 1, 300)):
-        logits, labels = tf.constant(rng.normal(size=(rows, places, classes)),
-                                     tf.float32), rng.integers(0, classes, (rows, places))
+        logits, labels = (
+            tf.constant(rng.normal(size=(rows, places, classes)), tf.float32),
+            rng.integers(0, classes, (rows, places)),
+        )
         found = made(losses.negative_log_likelihoods)(logits, labels)
         wanted = made(lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x))(logits, labels)
         for one, other in zip(found, wanted):

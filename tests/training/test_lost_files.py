@@ -28,16 +28,24 @@ from official_bert.training.schedules import phases
 from official_bert.training.task import TRAIN_AND_EVALUATE
 
 BIAS = "next_sentence.Soutput_bias"
-CONFIG = make_config(training={
-    "steps": 12, "log_every": 1, "save_every": 4, "eval_every": 4, "eval_batch_size": 8, "keep_checkpoints": 9
-})
+CONFIG = make_config(
+    training={
+        "steps": 12,
+        "log_every": 1,
+        "save_every": 4,
+        "eval_every": 4,
+        "eval_batch_size": 8,
+        "keep_checkpoints": 9,
+    }
+)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
-    return data_files(write_records(folder / "train.tfrecord", 100),
-                      write_records(folder / "held_out.tfrecord", 20, seed=1))
+    return data_files(
+        write_records(folder / "train.tfrecord", 100), write_records(folder / "held_out.tfrecord", 20, seed=1)
+    )
 
 
 def train(files, folder, config=CONFIG):
@@ -71,16 +79,20 @@ def saved(tmp_path):
         value.assign(step)
         folder.save(step)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == [
-        "ckpt-10.index", "ckpt-11.index", "ckpt-8.index", "ckpt-9.index"
+        "ckpt-10.index",
+        "ckpt-11.index",
+        "ckpt-8.index",
+        "ckpt-9.index",
     ]
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-11")
     return folder, value
 
 
 STATES = {
-    "missing": lambda path: path.unlink(), "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
     "zeroed": lambda path: path.write_bytes(bytes(100)),
-    "stale": lambda path: path.write_text('model_checkpoint_path: "ckpt-8"\nall_model_checkpoint_paths: "ckpt-8"\n')
+    "stale": lambda path: path.write_text('model_checkpoint_path: "ckpt-8"\nall_model_checkpoint_paths: "ckpt-8"\n'),
 }
 
 
@@ -97,10 +109,15 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-3])
 
 
-@pytest.mark.parametrize("harm", [
-    lambda folder: cut(folder / "ckpt-11.data-00000-of-00001"), lambda folder: cut(folder / "ckpt-11.index"),
-    lambda folder: (folder / "ckpt-11.data-00000-of-00001").unlink()
-], ids=["data", "index", "no data"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: cut(folder / "ckpt-11.data-00000-of-00001"),
+        lambda folder: cut(folder / "ckpt-11.index"),
+        lambda folder: (folder / "ckpt-11.data-00000-of-00001").unlink(),
+    ],
+    ids=["data", "index", "no data"],
+)
 def test_a_truncated_checkpoint_gives_way_and_is_removed_once_the_run_has_gone_on(saved, tmp_path, harm):
     folder, value = saved
     harm(tmp_path)
@@ -108,8 +125,10 @@ def test_a_truncated_checkpoint_gives_way_and_is_removed_once_the_run_has_gone_o
     assert folder.restore_newest() == str(tmp_path / "ckpt-10") and float(value) == 10
     shutil.rmtree(tmp_path / "best", ignore_errors=True)
     CheckpointFolder(folder.checkpoint, RunFolder(str(tmp_path)), keep=2).save(10)
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint", *(f"ckpt-{step}.{part}" for step in (10, 9)
-                                                            for part in ("data-00000-of-00001", "index"))]
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint",
+        *(f"ckpt-{step}.{part}" for step in (10, 9) for part in ("data-00000-of-00001", "index")),
+    ]
 
 
 def test_what_a_killed_write_left_goes_with_its_checkpoint(saved, tmp_path):
@@ -117,8 +136,9 @@ def test_what_a_killed_write_left_goes_with_its_checkpoint(saved, tmp_path):
     (tmp_path / "ckpt-8_temp").mkdir()
     (tmp_path / "ckpt-8_temp/part-00000-of-00001.index").write_bytes(b"half")
     folder.save(12)  # ckpt-8 is one too many now
-    assert sorted(int(path.stem[5:])
-                  for path in tmp_path.glob("*.index")) == [9, 10, 11, 12] and not list(tmp_path.glob("ckpt-8*"))
+    assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [9, 10, 11, 12] and not list(
+        tmp_path.glob("ckpt-8*")
+    )
 
 
 def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file(saved, tmp_path):
@@ -131,13 +151,17 @@ def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file
 
 
 def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_the_best(tmp_path, monkeypatch):
-    checkpoint, evaluations, dump = tf.train.Checkpoint(value=tf.Variable(0.0)), [(1, 0.5, 0.3),
-                                                                                  (2, 0.9, 0.7)], json.dump
+    checkpoint, evaluations, dump = (
+        tf.train.Checkpoint(value=tf.Variable(0.0)),
+        [(1, 0.5, 0.3), (2, 0.9, 0.7)],
+        json.dump,
+    )
     kept = [tmp_path / "best" / name for name in ("metric.json", "tuned.json")]
 
     def evaluate(step, value, threshold):  # as after a resume
         best = BestCheckpoint(RunFolder(str(tmp_path)), "f1")
         return best.keep_if_better(checkpoint, step, {"f1": value}, tuned={"threshold": threshold})
+
     assert evaluate(*evaluations[0])
     for number in itertools.count():
         writes = itertools.count()
@@ -146,13 +170,16 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
             if next(writes) == number:
                 raise KeyboardInterrupt
             dump(*given, **options)
+
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
             patch.setattr(json, "dump", killed)
             evaluate(*evaluations[1])
             break
         evaluate(*evaluations[1])
         assert [json.loads(path.read_text()) for path in kept] == [
-            {"metric": "f1", "value": 0.9, "step": 2, "batches": 0}, {"steps": {"2": {"threshold": 0.7}}}]
+            {"metric": "f1", "value": 0.9, "step": 2, "batches": 0},
+            {"steps": {"2": {"threshold": 0.7}}},
+        ]
         shutil.rmtree(tmp_path / "best")
         evaluate(*evaluations[0])
     assert number == 2
@@ -166,15 +193,17 @@ def test_every_command_takes_the_checkpoint_before_a_truncated_one(files, whole,
     data.write_bytes(data.read_bytes()[:300])
     _, model = restore_for_inference(str(folder))  # as prediction, the server and export do
     reader = tf.train.load_checkpoint(str(whole / "ckpt-8"))
-    np.testing.assert_array_equal(model.next_sentence.output_bias,
-                                  reader.get_tensor(f"weights/{BIAS}/.ATTRIBUTES/VARIABLE_VALUE"))
+    np.testing.assert_array_equal(
+        model.next_sentence.output_bias, reader.get_tensor(f"weights/{BIAS}/.ATTRIBUTES/VARIABLE_VALUE")
+    )
     assert "ckpt-12 cannot be read" in caplog.text
     measured = evaluation.measure(load_task(CONFIG), files, str(folder), Placement()).metrics
     assert measured["step"] == 8 and measured["loss"] == pytest.approx(logged(whole, "eval/loss")[8], abs=1e-6)
     (folder / "checkpoint").write_bytes(b"")
     assert "ckpt-8 at step 8 of 12" in train(files, folder)
     assert logged(folder, "train/loss") == logged(whole, "train/loss") and logged(folder, "eval/loss") == logged(
-        whole, "eval/loss")
+        whole, "eval/loss"
+    )
 
 
 @pytest.mark.slow
@@ -185,6 +214,7 @@ def test_an_evaluation_due_at_the_moment_of_a_kill_is_made_up(files, whole, tmp_
 
     def killed(*_):
         raise Killed
+
     evaluate = Evaluations.evaluate
 
     def evaluated(evaluations, phase, step):
@@ -193,6 +223,7 @@ def test_an_evaluation_due_at_the_moment_of_a_kill_is_made_up(files, whole, tmp_
         if step == 8:
             patch.setattr(BestCheckpoint, "keep_if_better", killed)
         return evaluate(evaluations, phase, step)
+
     with monkeypatch.context() as patch:
         patch.setattr(Evaluations, "evaluate", evaluated)
         with pytest.raises(Killed):
@@ -231,8 +262,12 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
     other = write_records(tmp_path / "short.tfrecord", 40, max_seq_length=12)
     config = make_config(
         training={"steps": 0},
-        phases=[{"steps": 2, "batch_size": sizes[0]}, {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 12}},
-                {"steps": 100 // sizes[1], "batch_size": sizes[1]}])
+        phases=[
+            {"steps": 2, "batch_size": sizes[0]},
+            {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 12}},
+            {"steps": 100 // sizes[1], "batch_size": sizes[1]},
+        ],
+    )
     planned = phases.plan(load_task(config), data_files(f"{files.train_file},{other}"), TRAIN_AND_EVALUATE)
     assert planned[1].first_batch == 0
 
@@ -240,6 +275,7 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
         phase.source.parse = lambda serialized, indices: {"index": indices}
         batches = phase.source.dataset(phase.batch_number(phase.first)).take(phase.last - phase.first)
         return [batch["index"].numpy().tolist() for batch in batches]
+
     first, last = rows(planned[0]), rows(planned[2])
     left = planned[2].source.batches_per_epoch - planned[2].first_batch
     assert left > 0 and not set(itertools.chain(*first)) & set(itertools.chain(*last[:left]))
@@ -248,16 +284,18 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
 
 
 def test_milestones_stay(tmp_path):
-    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), RunFolder(str(tmp_path)), keep=2,
-                              keep_every=4)
+    folder = CheckpointFolder(
+        tf.train.Checkpoint(value=tf.Variable(0.0)), RunFolder(str(tmp_path)), keep=2, keep_every=4
+    )
     for step in range(1, 11):
         folder.save(step)
     assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [4, 8, 9, 10]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt),
-                                              (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
 def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, monkeypatch, capsys, number, ends):
     log = Watcher.training
 
@@ -265,6 +303,7 @@ def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, mon
         log(watcher, step, *metrics)
         if step == 5:
             os.kill(os.getpid(), number)
+
     with monkeypatch.context() as patch, pytest.raises(ends) if ends else contextlib.nullcontext():
         patch.setattr(Watcher, "training", signalled)
         train(files, tmp_path / "run")
@@ -280,6 +319,7 @@ def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
     weights = {"a": tf.Variable(1.0)}
     tf.train.Checkpoint(weights=weights).save(str(tmp_path / "ckpt"))
     folder = CheckpointFolder(tf.train.Checkpoint(weights=weights, step=tf.Variable(0)), RunFolder(str(tmp_path)))
-    with pytest.raises(ValueError,
-                       match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"):
+    with pytest.raises(
+        ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"
+    ):
         folder.restore_newest()

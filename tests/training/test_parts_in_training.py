@@ -40,9 +40,13 @@ def train_file(tmp_path_factory):
 
 
 def config_of(optimizer=None, **training):
-    return make_config("classification", model=MODEL, optimizer=optimizer or {},
-                       options={"dev_share": 0.0,
-                                "labels": LABELS}, training={"batch_size": 8, "eval_batch_size": 8, **training})
+    return make_config(
+        "classification",
+        model=MODEL,
+        optimizer=optimizer or {},
+        options={"dev_share": 0.0, "labels": LABELS},
+        training={"batch_size": 8, "eval_batch_size": 8, **training},
+    )
 
 
 def one_step(train_file, optimizer=None, freeze=""):
@@ -69,8 +73,12 @@ def test_frozen_weights_stay_bit_for_bit_and_have_neither_moments_nor_gradients(
         moved = not np.array_equal(before[name], after[name])
         # a softmax does not see that bias
         assert moved == (not name.startswith(FROZEN)) or name.endswith("key/bias"), name
-    assert len(trainer.first) == len(trainer.second) == len(trainer.weights) == sum(not name.startswith(FROZEN)
-                                                                                    for name in before)
+    assert (
+        len(trainer.first)
+        == len(trainer.second)
+        == len(trainer.weights)
+        == sum(not name.startswith(FROZEN) for name in before)
+    )
     # Dropout draws the same masks: the loss before the update is that of the model that is not frozen.
     assert metrics["loss"] == plain[3]["loss"]
     assert metrics["gradient_norm"] < plain[3]["gradient_norm"]
@@ -86,10 +94,16 @@ def test_the_backward_pass_ends_above_the_frozen_layers(train_file, plain):
         weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]
         batch = {name: tf.constant(value) for name, value in data.train.batch(0).items()}
         others = trainer.step._others()
-        graph = tf.function(
-            lambda: trainer.step.gradients(weights, others, batch, {"loss": tf.constant(8.0)}, tf.constant(1.0))[0],
-            autograph=False).get_concrete_function().graph
+        graph = (
+            tf.function(
+                lambda: trainer.step.gradients(weights, others, batch, {"loss": tf.constant(8.0)}, tf.constant(1.0))[0],
+                autograph=False,
+            )
+            .get_concrete_function()
+            .graph
+        )
         return sum(op.type in ("MatMul", "Einsum", "BatchMatMulV2") for op in graph.get_operations())
+
     assert products(frozen) < 0.75 * products(plain[2])
 
 
@@ -98,17 +112,32 @@ def test_each_layer_moves_by_its_share_of_the_rate(train_file, plain):
     factors = dict(zip([name for name, weight in weights_by_name(trainer.model).items()], trainer.step.rate_factors))
     assert set(factors.values()) == {0.25, 0.5, 1.0, 4.0}
     for name, factor in factors.items():
-        np.testing.assert_allclose(after[name] - before[name], factor * (plain[1][name] - plain[0][name]), atol=2e-6,
-                                   err_msg=name)
+        np.testing.assert_allclose(
+            after[name] - before[name], factor * (plain[1][name] - plain[0][name]), atol=2e-6, err_msg=name
+        )
 
 
-def run(train_file, folder, init_checkpoint="", steps=Steps(evaluate=False), said=None, optimizer=None,  # noqa: B008
-        **training):
+def run(
+    train_file,
+    folder,
+    init_checkpoint="",
+    steps=Steps(evaluate=False),
+    said=None,
+    optimizer=None,  # noqa: B008
+    **training,
+):
     keras.backend.clear_session()
     task = load_task(config_of(optimizer, **{"epochs": 0.0, "steps": 2, **training}))
     files = data_files(train_file=train_file, eval_file=train_file, allow_same_data=True)
-    return FineTuning(task, files, RunFolder(str(folder)), Placement(), str(init_checkpoint), steps,
-                      report=(said if said is not None else []).append).carry_out()
+    return FineTuning(
+        task,
+        files,
+        RunFolder(str(folder)),
+        Placement(),
+        str(init_checkpoint),
+        steps,
+        report=(said if said is not None else []).append,
+    ).carry_out()
 
 
 def weights_of(folder):
@@ -122,8 +151,14 @@ def test_the_last_layers_are_made_anew_as_the_seed_says(train_file, tmp_path):
     wanted = {name: weight.numpy() for name, weight in weights_by_name(first).items()}
     run(train_file, tmp_path / "first")
     said = []
-    run(train_file, tmp_path / "second", tmp_path / "first", said=said, optimizer={"learning_rate": 0.0},
-        reinitialize_layers=1)
+    run(
+        train_file,
+        tmp_path / "second",
+        tmp_path / "first",
+        said=said,
+        optimizer={"learning_rate": 0.0},
+        reinitialize_layers=1,
+    )
     assert "reinitialized (seed 12345): the last 1 layers and the pooler" in said
     found, taken = weights_of(tmp_path / "second"), weights_of(tmp_path / "first")
     for name, value in found.items():
@@ -139,8 +174,9 @@ def test_a_frozen_run_is_resumed_evaluated_answers_and_initialises_another(train
     run(train_file, tmp_path / "frozen", tmp_path / "first", freeze=FREEZE)
     said = []
     resumed = run(train_file, tmp_path / "frozen", tmp_path / "first", freeze=FREEZE, steps=Steps(), said=said)
-    assert any(line.startswith("resumed: ")
-               for line in said) and any(line.startswith("frozen: embeddings, layer_0; ") for line in said)
+    assert any(line.startswith("resumed: ") for line in said) and any(
+        line.startswith("frozen: embeddings, layer_0; ") for line in said
+    )
     alone = run(train_file, tmp_path / "frozen", freeze=FREEZE, steps=Steps(train=False))
     assert alone["loss"] == pytest.approx(resumed["loss"])
     first, frozen = weights_of(tmp_path / "first"), weights_of(tmp_path / "frozen")
@@ -160,22 +196,49 @@ def test_a_frozen_run_is_resumed_evaluated_answers_and_initialises_another(train
 @pytest.mark.slow
 def test_two_replicas_train_as_one_with_weights_of_labels_frozen_parts_and_rates_by_layer(train_file, tmp_path):
     (tmp_path / "bert_config.json").write_text(
-        json.dumps({
-            "vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "intermediate_size": 32, "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2,
-            "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
-        }))
+        json.dumps(
+            {
+                "vocab_size": 3000,
+                "hidden_size": 16,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 32,
+                "max_position_embeddings": 64,
+                "type_vocab_size": 2,
+                "initializer_range": 0.2,
+                "hidden_act": "gelu",
+                "hidden_dropout_prob": 0.0,
+                "attention_probs_dropout_prob": 0.0,
+            }
+        )
+    )
     command = [
-        sys.executable, "-m", "official_bert.run_finetuning", "--task=classification", f"--train_file={train_file}",
-        f"--vocab_file={VOCAB}", f"--bert_config_file={tmp_path}/bert_config.json", "--cache_dir=",
-        "--num_train_epochs=2", "--max_seq_length=32", "--train_batch_size=8", "--learning_rate=3e-3",
-        "--set=options.dropout=0.0", "--set=options.class_weights=[1.0, 5.0]", "--set=options.label_smoothing=0.1",
-        "--set=training.freeze=[embeddings]", "--set=optimizer.layer_decay=0.8", "--set=optimizer.head_rate=3.0"
+        sys.executable,
+        "-m",
+        "official_bert.run_finetuning",
+        "--task=classification",
+        f"--train_file={train_file}",
+        f"--vocab_file={VOCAB}",
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        "--cache_dir=",
+        "--num_train_epochs=2",
+        "--max_seq_length=32",
+        "--train_batch_size=8",
+        "--learning_rate=3e-3",
+        "--set=options.dropout=0.0",
+        "--set=options.class_weights=[1.0, 5.0]",
+        "--set=options.label_smoothing=0.1",
+        "--set=training.freeze=[embeddings]",
+        "--set=optimizer.layer_decay=0.8",
+        "--set=optimizer.head_rate=3.0",
     ]
-    for name, more in (("one", []),
-                       ("two", ["--strategy=mirrored", "--num_cpu_devices=2", "--set=training.accumulation_steps=2"])):
-        done = subprocess.run([*command, f"--output_dir={tmp_path}/{name}", *more], capture_output=True, text=True,
-                              cwd=ROOT.parent)
+    for name, more in (
+        ("one", []),
+        ("two", ["--strategy=mirrored", "--num_cpu_devices=2", "--set=training.accumulation_steps=2"]),
+    ):
+        done = subprocess.run(
+            [*command, f"--output_dir={tmp_path}/{name}", *more], capture_output=True, text=True, cwd=ROOT.parent
+        )
         assert done.returncode == 0, done.stderr
     one, two = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     for name in one:

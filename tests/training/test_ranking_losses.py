@@ -21,8 +21,9 @@ def softplus(value):
 
 # Rows 0 and 1 have one anchor; row 2 has another row's positive among its negatives, row 3 an answer of its anchor from
 # row 1 (text 6); row 4 lacks a negative; its negative is the anchor of row 5; row 7 is filler.
-TEXTS = np.array([[0, 1, 2], [0, 6, 3], [4, 5, 7], [8, 9, 6], [10, 11, -1], [12, 13, 10], [14, 5, 15], [14, 5, 15]],
-                 np.int32)
+TEXTS = np.array(
+    [[0, 1, 2], [0, 6, 3], [4, 5, 7], [8, 9, 6], [10, 11, -1], [12, 13, 10], [14, 5, 15], [14, 5, 15]], np.int32
+)
 
 
 def candidates_of(row, group):
@@ -67,8 +68,9 @@ def test_both_directions_are_the_mean_with_the_reversed_search():
             if other == row or (WEIGHTS[other] and TEXTS[other, 0] not in askers and TEXTS[other, 0] != TEXTS[row, 1])
         }
         back += np.log(sum(map(np.exp, logits.values()))) - logits[row]
-    total, _ = ranking_losses.contrastive(vectors, tf.constant(TEXTS), tf.constant(WEIGHTS), 4, 0.1,
-                                          both_directions=True)
+    total, _ = ranking_losses.contrastive(
+        vectors, tf.constant(TEXTS), tf.constant(WEIGHTS), 4, 0.1, both_directions=True
+    )
     assert float(total) == pytest.approx((numpy_contrastive(vectors, 0.1) + back) / 2.0, rel=1e-5)
 
 
@@ -88,20 +90,41 @@ def log_softmax(values):
 
 
 EXPECTED = {
-    "triplet": lambda: rowwise(lambda row, kept: np.mean(
-        [max(0.0, 0.5 - SCORES[row, 0] + SCORES[row, other]) for other in kept if other])),
-    "margin_mse": lambda: rowwise(lambda row, kept: np.mean([((SCORES[row, 0] - SCORES[row, other]) -
-                                                              (TEACHER[row, 0] - TEACHER[row, other]))**2
-                                                             for other in kept if other])),
-    "kl_divergence": lambda: rowwise(lambda row, kept: np.sum(
-        np.exp(log_softmax(TEACHER[row, kept])) * (log_softmax(TEACHER[row, kept]) - log_softmax(SCORES[row, kept])))),
-    "pointwise": lambda: rowwise(lambda row, kept: np.mean(
-        [softplus(-SCORES[row, place]) if LABELS[row, place] else softplus(SCORES[row, place])
-         for place in kept])), "pairwise": lambda: rowwise(lambda row, kept: np.mean([
-             softplus(SCORES[row, low] - SCORES[row, high]) for high in kept for low in kept
-             if LABELS[row, high] > LABELS[row, low]
-         ])), "listwise": lambda: rowwise(lambda row, kept: -np.sum(LABELS[row, kept] / LABELS[row, kept].sum() *
-                                                                    log_softmax(SCORES[row, kept])))
+    "triplet": lambda: rowwise(
+        lambda row, kept: np.mean([max(0.0, 0.5 - SCORES[row, 0] + SCORES[row, other]) for other in kept if other])
+    ),
+    "margin_mse": lambda: rowwise(
+        lambda row, kept: np.mean(
+            [
+                ((SCORES[row, 0] - SCORES[row, other]) - (TEACHER[row, 0] - TEACHER[row, other])) ** 2
+                for other in kept
+                if other
+            ]
+        )
+    ),
+    "kl_divergence": lambda: rowwise(
+        lambda row, kept: np.sum(
+            np.exp(log_softmax(TEACHER[row, kept])) * (log_softmax(TEACHER[row, kept]) - log_softmax(SCORES[row, kept]))
+        )
+    ),
+    "pointwise": lambda: rowwise(
+        lambda row, kept: np.mean(
+            [softplus(-SCORES[row, place]) if LABELS[row, place] else softplus(SCORES[row, place]) for place in kept]
+        )
+    ),
+    "pairwise": lambda: rowwise(
+        lambda row, kept: np.mean(
+            [
+                softplus(SCORES[row, low] - SCORES[row, high])
+                for high in kept
+                for low in kept
+                if LABELS[row, high] > LABELS[row, low]
+            ]
+        )
+    ),
+    "listwise": lambda: rowwise(
+        lambda row, kept: -np.sum(LABELS[row, kept] / LABELS[row, kept].sum() * log_softmax(SCORES[row, kept]))
+    ),
 }
 
 
@@ -110,8 +133,9 @@ def test_losses_of_rows_are_those_of_loops(name):
     second = {"triplet": (), "margin_mse": (TEACHER,), "kl_divergence": (TEACHER,)}.get(name, (LABELS,))
     more = (0.5,) if name == "triplet" else ()
     function = getattr(ranking_losses, name)
-    total, weight = function(tf.constant(SCORES), *map(tf.constant, second), tf.constant(PRESENT), tf.constant(WEIGHTS),
-                             *more)
+    total, weight = function(
+        tf.constant(SCORES), *map(tf.constant, second), tf.constant(PRESENT), tf.constant(WEIGHTS), *more
+    )
     assert float(total) == pytest.approx(EXPECTED[name](), rel=1e-5) and float(weight) == 7.0
 
 
@@ -121,8 +145,11 @@ def test_cosent_compares_the_pairs_of_a_group():
     for group in (range(4), range(4, 8)):
         real = [row for row in group if WEIGHTS[row]]
         found = sum(
-            np.exp((cosines[low] - cosines[high]) / 0.2) for high in real for low in real
-            if targets[high] > targets[low])
+            np.exp((cosines[low] - cosines[high]) / 0.2)
+            for high in real
+            for low in real
+            if targets[high] > targets[low]
+        )
         wanted += np.log(1.0 + found) * len(real)
     total, weight = ranking_losses.cosent(tf.constant(cosines), tf.constant(targets), tf.constant(WEIGHTS), 4, 0.2)
     assert float(total) == pytest.approx(wanted, rel=1e-5) and float(weight) == 7.0
@@ -132,8 +159,10 @@ def test_groups_in_parts_sum_to_the_whole_batch():
     vectors, targets = unit(8, 3, 6), RNG.normal(size=8).astype("float32")
 
     def measured(part):
-        contrastive = ranking_losses.contrastive(vectors[part], tf.constant(TEXTS[part]), tf.constant(WEIGHTS[part]), 4,
-                                                 0.05, True)
+        contrastive = ranking_losses.contrastive(
+            vectors[part], tf.constant(TEXTS[part]), tf.constant(WEIGHTS[part]), 4, 0.05, True
+        )
         cosent = ranking_losses.cosent(vectors[part, 0, 0], targets[part], tf.constant(WEIGHTS[part]), 4, 0.05)
         return np.array([[float(value) for value in pair] for pair in (contrastive, cosent)])
+
     np.testing.assert_allclose(measured(slice(0, 4)) + measured(slice(4, 8)), measured(slice(0, 8)), rtol=1e-5)

@@ -8,8 +8,18 @@ from official_bert import files
 from official_bert.models.run_folder import EVAL_LOG_FILE, RunFolder
 from official_bert.reports.run_sections import read_curves
 
-OTHERS = ["[1, 2]", "3", "null", '"text"', '{"eval/mlm_loss": 1.0}', '{"step": "1", "eval/mlm_loss": 1.0}', "{",
-          "[" * 100_000, "9" * 5000, ""]
+OTHERS = [
+    "[1, 2]",
+    "3",
+    "null",
+    '"text"',
+    '{"eval/mlm_loss": 1.0}',
+    '{"step": "1", "eval/mlm_loss": 1.0}',
+    "{",
+    "[" * 100_000,
+    "9" * 5000,
+    "",
+]
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda text: text[:12])

@@ -22,15 +22,20 @@ CONLL = "Anna B-PER\nsings O\n\nin O\nBrno B-LOC\n\n"
 
 def questions(name: str, **options):
     path = QUESTIONS[name]
-    return {"task": "squad",
-            "options": WINDOWS | options}, {"train_file": path, "eval_file": path, "allow_same_data": True}
+    return {"task": "squad", "options": WINDOWS | options}, {
+        "train_file": path,
+        "eval_file": path,
+        "allow_same_data": True,
+    }
 
 
 def tagged(folder: pathlib.Path, **options):
     for name in ("train", "dev"):
         (folder / f"{name}.conll").write_text(CONLL * 4 + ("" if name == "train" else "Brno B-LOC\nsings O\n\n"))
     return {"task": "ner", "options": options}, {
-        "train_file": folder / "train.conll", "eval_file": folder / "dev.conll", "predict_file": folder / "dev.conll"
+        "train_file": folder / "train.conll",
+        "eval_file": folder / "dev.conll",
+        "predict_file": folder / "dev.conll",
     }
 
 
@@ -45,17 +50,29 @@ RUNS = {
     "ner on frozen features": lambda folder: tagged(folder, features="concat", feature_layers=1, lstm_size=8),
 }
 METRICS = {
-    "mnli": {"loss", "accuracy", "accuracy_mismatched"}, "stsb": {"loss", "pearson",
-                                                                  "spearman"}, "swag": {"loss", "accuracy"},
-    "squad 1.1": {"exact_match", "f1"}, "squad 2.0": {"exact_match", "f1", "best_f1_threshold"}, "ner": {"loss", "f1"}
+    "mnli": {"loss", "accuracy", "accuracy_mismatched"},
+    "stsb": {"loss", "pearson", "spearman"},
+    "swag": {"loss", "accuracy"},
+    "squad 1.1": {"exact_match", "f1"},
+    "squad 2.0": {"exact_match", "f1", "best_f1_threshold"},
+    "ner": {"loss", "f1"},
 }
 REPORTED = {
-    "mnli": {"classes", "calibration_mismatched", "curves", "cut_rows"}, "stsb": {"scores", "mistakes"},
-    "ner": {"classes", "confusion"}, "swag": {"calibration", "mistakes"}, "squad 1.1": {"answer_length", "mistakes"},
-    "squad 2.0": {"answer_length", "null_threshold"}
+    "mnli": {"classes", "calibration_mismatched", "curves", "cut_rows"},
+    "stsb": {"scores", "mistakes"},
+    "ner": {"classes", "confusion"},
+    "swag": {"calibration", "mistakes"},
+    "squad 1.1": {"answer_length", "mistakes"},
+    "squad 2.0": {"answer_length", "null_threshold"},
 }
-WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv", "squad 1.1": "nbest_predictions.json",
-           "squad 2.0": "null_odds.json", "ner": "predictions.conll"}
+WRITTEN = {
+    "mnli": "MNLI-m.tsv",
+    "stsb": "STS-B.tsv",
+    "swag": "predictions.csv",
+    "squad 1.1": "nbest_predictions.json",
+    "squad 2.0": "null_odds.json",
+    "ner": "predictions.conll",
+}
 
 
 # Their tests, or the journeys, train these too.
@@ -66,19 +83,25 @@ SLOW = ("mnli", "squad 1.1", "squad 2.0", "stsb", "swag", "ner", "ner with a CRF
 def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     sections, files = RUNS[name](tmp_path)
     task_name = sections.pop("task")
-    config = make_config(task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0, "report": True},
-                         **sections)
+    config = make_config(
+        task_name, training={"batch_size": 2, "eval_batch_size": 2, "epochs": 1.0, "report": True}, **sections
+    )
     output = tmp_path / "run"
     run = RunFolder(str(output))
-    tuning = FineTuning(load_task(config), data_files(**files), run, Placement(), steps=Steps(predict=True),
-                        report=lambda _: None)
+    tuning = FineTuning(
+        load_task(config), data_files(**files), run, Placement(), steps=Steps(predict=True), report=lambda _: None
+    )
     metrics = tuning.carry_out()
     kind = name.partition(" with")[0].partition(" on")[0]
     assert METRICS[kind] <= set(metrics) and all(math.isfinite(value) for value in metrics.values())
     if kind.startswith("squad"):
         assert "loss" not in metrics  # windows to be answered have none
-        asked = {question["id"] for article in json.loads(QUESTIONS[f"squad_v{name[6]}"].read_text())["data"]
-                 for paragraph in article["paragraphs"] for question in paragraph["qas"]}
+        asked = {
+            question["id"]
+            for article in json.loads(QUESTIONS[f"squad_v{name[6]}"].read_text())["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        }
         assert set(json.loads((output / "predictions.json").read_text())) == asked
     assert (output / WRITTEN[kind]).stat().st_size
     written = json.loads((output / "report.json").read_text())
@@ -86,8 +109,9 @@ def test_every_task_is_trained_evaluated_and_answered(tmp_path, name):
     card = (output / "README.md").read_text()
     assert f"| task | {task_name} |" in card and all(name.replace("_", "\\_") in card for name in metrics)
     stored = RunFolder(str(output)).config()
-    alone = FineTuning(load_task(stored), data_files(**files), run, Placement(), steps=Steps(train=False),
-                       report=lambda _: None)
+    alone = FineTuning(
+        load_task(stored), data_files(**files), run, Placement(), steps=Steps(train=False), report=lambda _: None
+    )
     again = alone.carry_out()
     assert {key: again[key] for key in metrics} == pytest.approx(metrics, rel=1e-5, abs=1e-5)
     if name == "ner":
@@ -99,8 +123,7 @@ def check_evaluation_on_another_file(alone, output):
     refused.
     """
     before = {
-        path.name: path.read_bytes()
-        for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"
+        path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"
     }
     path = output.parent / "later/news.txt"
     path.parent.mkdir()
@@ -108,15 +131,17 @@ def check_evaluation_on_another_file(alone, output):
     later = dataclasses.replace(alone, files=dataclasses.replace(alone.files, eval_file=str(path)))
     later.carry_out()
     after = {
-        path.name: path.read_bytes()
-        for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"
+        path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "evaluations.json"
     }
     assert before.items() <= after.items() and after.keys() - before.keys() == {
-        "eval_results.news.txt", "report.news.html", "report.news.json"}
+        "eval_results.news.txt",
+        "report.news.html",
+        "report.news.json",
+    }
     path.write_text("rain\tO\n")
     with pytest.raises(
-            ValueError,
-            match=r"later/news\.txt: .*eval_results\.news\.txt has the results of another file of this name"):
+        ValueError, match=r"later/news\.txt: .*eval_results\.news\.txt has the results of another file of this name"
+    ):
         dataclasses.replace(later).carry_out()
 
 
@@ -133,8 +158,9 @@ def test_data_that_answers_would_replace_are_refused_before_training(tmp_path, g
         path = tmp_path / "linked.conll"
     task = load_task(make_config(sections.pop("task"), **sections))
     with pytest.raises(ValueError, match=f"--{given}={path}: the answers would overwrite this file"):
-        FineTuning(task, data_files(**files | {given: path}), RunFolder(str(output)), Placement(),
-                   steps=Steps(predict=True)).carry_out()
+        FineTuning(
+            task, data_files(**files | {given: path}), RunFolder(str(output)), Placement(), steps=Steps(predict=True)
+        ).carry_out()
     assert [one.name for one in output.iterdir()] == [WRITTEN["ner"]]
 
 

@@ -15,7 +15,7 @@ def test_an_error_is_relative_to_the_tensor_or_to_a_tenth_of_all_of_its_kind():
     assert (found.tensors, found.worst, found.first, found.agrees) == (3, "output a", "output a", False)
     assert found.error == pytest.approx(0.1)  # 0.5 / 5
     later = self_check.compare("head", "case", got | {"output a": wanted["output a"]}, wanted, 0.04)
-    assert later.first == later.worst == "gradient c" and later.error == pytest.approx(0.1 / (0.1 * 30 / 2 ** 0.5))
+    assert later.first == later.worst == "gradient c" and later.error == pytest.approx(0.1 / (0.1 * 30 / 2**0.5))
     assert self_check.compare("head", "case", got, wanted, 0.1).agrees
 
 
@@ -25,8 +25,10 @@ def test_an_error_of_16_bits_may_be_four_times_that_of_the_cpu():
     got = {"gradient a": np.array([0.65]), "gradient b": np.array([1.015])}
     found = self_check.compare("head", "case", got, wanted, 0.02, rounded)
     assert found.agrees and found.worst == "gradient a" and (found.error, found.tolerance) == pytest.approx((0.35, 0.4))
-    assert self_check.compare("head", "case", got | {"gradient b": np.array([1.03])}, wanted, 0.02,
-                              rounded).first == "gradient b"
+    assert (
+        self_check.compare("head", "case", got | {"gradient b": np.array([1.03])}, wanted, 0.02, rounded).first
+        == "gradient b"
+    )
 
 
 def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
@@ -47,9 +49,10 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
     wanted = self_check.passes(task, weights, batch)["CPU"]
 
     def compared():
-        (place, got), = self_check.passes(task, weights, batch, tf.distribute.get_strategy()).items()
+        ((place, got),) = self_check.passes(task, weights, batch, tf.distribute.get_strategy()).items()
         assert place.startswith("replica 0 (")
         return self_check.compare("head", place, got, wanted, 1e-3)
+
     right, derivative = compared(), fused._gelu_gradient
     assert right.agrees and right.tensors == len(weights) + 2
     # The forward pass is right, so that outputs and losses agree.
@@ -58,16 +61,25 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
     assert wrong.first.startswith("gradient ") and wrong.error > 0.01
 
 
-@pytest.mark.parametrize(("kind", "options"),
-                         [("pretraining", {"pack": True, "max_instances_per_row": 3}), ("pretraining", {}),
-                          ("pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}), ("squad", {}),
-                          ("swag", {}), ("reranking", {}), ("ner", {"labels": ["O", "B-X"]}),
-                          ("splade", {"group_size": 4}),
-                          ("classification", {"labels": ["a", "b"], "kind": "multi_label"})])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("pretraining", {"pack": True, "max_instances_per_row": 3}),
+        ("pretraining", {}),
+        ("pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}),
+        ("squad", {}),
+        ("swag", {}),
+        ("reranking", {}),
+        ("ner", {"labels": ["O", "B-X"]}),
+        ("splade", {"group_size": 4}),
+        ("classification", {"labels": ["a", "b"], "kind": "multi_label"}),
+    ],
+)
 def test_a_made_batch_has_the_shapes_and_types_of_its_task(kind, options):
     spec = load_task(make_config(kind, options=options)).batch_spec(8)
     batch = self_check.made_batch(spec, 50, 2)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
-        name: (tuple(part.shape), part.dtype.as_numpy_dtype) for name, part in spec.items()}
+        name: (tuple(part.shape), part.dtype.as_numpy_dtype) for name, part in spec.items()
+    }
     assert batch["example_weights"].sum() == 7 and batch["input_ids"].max() < 50
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()

@@ -29,8 +29,9 @@ def train_file(tmp_path_factory):
 def skipped(monkeypatch):
     """The numbers by which counts of tokens are rounded, of each encoder that is traced."""
     made, plain = [], real_tokens.LearningTokens
-    monkeypatch.setattr(real_tokens, "LearningTokens",
-                        lambda mask, multiple: made.append(multiple) or plain(mask, multiple))
+    monkeypatch.setattr(
+        real_tokens, "LearningTokens", lambda mask, multiple: made.append(multiple) or plain(mask, multiple)
+    )
     return made
 
 
@@ -38,9 +39,11 @@ def train(folder, train_file, dropout=0.0, model=None, **training):
     """Returns the losses of a run's steps, and the lines that it printed."""
     said = []
     config = make_config(
-        "classification", model={"num_hidden_layers": 2, "hidden_dropout_prob": dropout,
-                                 **(model or {})}, options={"dev_share": 0.0, "dropout": dropout},
-        training={"batch_size": 8, "eval_batch_size": 8, "steps": 6, "log_every": 1, "steps_per_loop": 1, **training})
+        "classification",
+        model={"num_hidden_layers": 2, "hidden_dropout_prob": dropout, **(model or {})},
+        options={"dev_share": 0.0, "dropout": dropout},
+        training={"batch_size": 8, "eval_batch_size": 8, "steps": 6, "log_every": 1, "steps_per_loop": 1, **training},
+    )
     loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=said.append)
     rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row], said
@@ -57,11 +60,17 @@ def test_a_run_of_real_tokens_alone_trains_as_one_with_padding(tmp_path, train_f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "training"), [({}, {"recompute": True}),
-                                                 ({}, {"recompute": "attention", "accumulation_steps": 4}),
-                                                 ({"attention": "left_to_right"}, {}), ({"bilstm_layers": 1}, {}),
-                                                 ({"bilstm_layers": 2}, {"recompute": True}),
-                                                 ({"pooling": "mean", "norm": "pre"}, {"recompute": True})])
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ({}, {"recompute": True}),
+        ({}, {"recompute": "attention", "accumulation_steps": 4}),
+        ({"attention": "left_to_right"}, {}),
+        ({"bilstm_layers": 1}, {}),
+        ({"bilstm_layers": 2}, {"recompute": True}),
+        ({"pooling": "mean", "norm": "pre"}, {"recompute": True}),
+    ],
+)
 def test_a_model_of_another_kind_trains_as_with_padding(tmp_path, train_file, skipped, model, training):
     wanted, _ = train(tmp_path / "padded", train_file, model=model, skip_padding=False, **training)
     found, _ = train(tmp_path / "real", train_file, model=model, **training)
@@ -78,6 +87,7 @@ def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, trai
         if step == 3:
             signal.raise_signal(signal.SIGTERM)
         log(watcher, step, *metrics)
+
     with monkeypatch.context() as patch:
         patch.setattr(Watcher, "training", stopped)
         with pytest.raises(SystemExit):
@@ -97,8 +107,9 @@ def test_padding_stays_where_shapes_must_be_known_beforehand():
     assert skips_padding(make_config("classification"))
     assert not skips_padding(make_config("classification", training={"xla": True}))
     assert not skips_padding(make_config("classification", training={"skip_padding": False}))
-    with pytest.raises(ValueError,
-                       match="config.training.skip_padding: expected auto or false with training.xla, .* got true"):
+    with pytest.raises(
+        ValueError, match="config.training.skip_padding: expected auto or false with training.xla, .* got true"
+    ):
         skips_padding(make_config("classification", training={"xla": True, "skip_padding": True}))
     with computing(removes_padding=True):
         # rows of pre-training are all of one length

@@ -51,15 +51,17 @@ def test_the_mean_and_the_rewinds_are_those_of_the_checkpoint_that_a_run_resumes
 
 
 def train(path, folder, phases=(), **training):
-    config = make_config(training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training,
-                         phases=list(phases))
+    config = make_config(
+        training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training, phases=list(phases)
+    )
     loop.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
 
 
 def logged(folder):
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return {row["step"]: row["train/loss"]
-            for row in rows if "train/loss" in row}, [row for row in rows if "rewind/loss" in row]
+    return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}, [
+        row for row in rows if "rewind/loss" in row
+    ]
 
 
 @pytest.fixture
@@ -73,6 +75,7 @@ def bad_batch(monkeypatch):
         taken.extend(numbers)
         rows[:, 0] *= np.where(np.array(numbers) == 27, 9, 1)
         return rows
+
     monkeypatch.setattr(loop.Run, "take_steps", spiking)
     return taken
 
@@ -98,6 +101,7 @@ def test_a_run_goes_back_behind_the_data_of_a_spike_and_a_kill_changes_nothing(t
         if run.trainer.steps_done == 30:
             raise KeyboardInterrupt
         save(run)
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop.Run, "save", killed)
         train(path, tmp_path / "killed", rewind_on_spike=3.0)
@@ -111,13 +115,19 @@ def test_the_data_of_another_phase_begin_with_their_first_batch(tmp_path, monkey
     paths = [write_records(tmp_path / f"{length}.tfrecord", 100, max_seq_length=length) for length in (12, 16)]
     begins, distribute = [], loop.distribution.distribute
     monkeypatch.setattr(
-        loop.distribution, "distribute",
-        lambda source, strategy, start, stop: begins.append(start) or distribute(source, strategy, start, stop))
+        loop.distribution,
+        "distribute",
+        lambda source, strategy, start, stop: begins.append(start) or distribute(source, strategy, start, stop),
+    )
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / REWINDS_FILE).write_text('{"rewinds": [{"step": 2, "batches": 3}]}')
     short = {"max_seq_length": 12}
-    train(",".join(paths), tmp_path / "run", steps=0, phases=[{"steps": 3, "options": short}, {"steps": 1},
-                                                              {"steps": 1, "options": short}])
+    train(
+        ",".join(paths),
+        tmp_path / "run",
+        steps=0,
+        phases=[{"steps": 3, "options": short}, {"steps": 1}, {"steps": 1, "options": short}],
+    )
     assert begins == [0, 5, 0, 6]  # the third phase goes on in the records of the first
 
 
@@ -125,27 +135,38 @@ def test_several_workers_look_for_a_spike_after_each_step_because_each_measures_
     def steps(several_workers, rewind_on_spike, seconds):
         run = types.SimpleNamespace(
             settings=make_config(
-                training={"rewind_on_spike": rewind_on_spike, "log_every": 50, "steps_per_loop": 100}).training,
-            trainer=types.SimpleNamespace(several_workers=several_workers), profile=types.SimpleNamespace(edges=()),
+                training={"rewind_on_spike": rewind_on_spike, "log_every": 50, "steps_per_loop": 100}
+            ).training,
+            trainer=types.SimpleNamespace(several_workers=several_workers),
+            profile=types.SimpleNamespace(edges=()),
             recovery=types.SimpleNamespace(spikes=types.SimpleNamespace(edges=[])),
-            evaluations=types.SimpleNamespace(next_due=lambda _: 100), clock=NoClock())
+            evaluations=types.SimpleNamespace(next_due=lambda _: 100),
+            clock=NoClock(),
+        )
         return loop.Run.steps_until_next_event(run, 40, 100, seconds)
+
     assert [steps(True, 2.0, seconds) for seconds in (2.4, 2.6)] == [1, 1]
     assert [steps(*alone, seconds) for alone in ((False, 2.0), (True, 0.0)) for seconds in (2.4, 2.6)] == [4, 3, 4, 3]
 
 
 def test_workers_go_back_to_the_same_checkpoint_once_the_first_one_has_written_it():
     done = []
-    folder = types.SimpleNamespace(folder="run", wait=lambda: done.append("written"),
-                                   newest=lambda: done.append("looked") or "ckpt-6",
-                                   restore_newest=lambda: done.append("restored") or "ckpt-6")
-    trainer = types.SimpleNamespace(any_worker=lambda _: done.append("all have written"),
-                                    newest=lambda _: Trainer.newest(trainer, folder),
-                                    steps_agree=lambda: done.count("restored") < 2)
+    folder = types.SimpleNamespace(
+        folder="run",
+        wait=lambda: done.append("written"),
+        newest=lambda: done.append("looked") or "ckpt-6",
+        restore_newest=lambda: done.append("restored") or "ckpt-6",
+    )
+    trainer = types.SimpleNamespace(
+        any_worker=lambda _: done.append("all have written"),
+        newest=lambda _: Trainer.newest(trainer, folder),
+        steps_agree=lambda: done.count("restored") < 2,
+    )
     assert Trainer.restore_newest(trainer, folder) == "ckpt-6"
     assert done == ["written", "all have written", "looked", "restored"]
-    with pytest.raises(ValueError,
-                       match="--output_dir=run: expected a folder that all workers share, found different checkpoints"):
+    with pytest.raises(
+        ValueError, match="--output_dir=run: expected a folder that all workers share, found different checkpoints"
+    ):
         Trainer.restore_newest(trainer, folder)
 
 
@@ -161,11 +182,13 @@ def test_steps_that_are_skipped_one_after_the_other_stop_the_run(tmp_path):
 def test_float16_that_stays_not_finite_stops_and_leaves_the_checkpoints(tmp_path, monkeypatch):
     path = write_records(tmp_path / "r.tfrecord", 100)
     train(path, tmp_path / "run", steps=6, precision="float16")
-    monkeypatch.setattr(loop.Run, "enter",
-                        lambda run, _: run.trainer.model.next_sentence.output_bias.assign([np.nan, 0.0]))
+    monkeypatch.setattr(
+        loop.Run, "enter", lambda run, _: run.trainer.model.next_sentence.output_bias.assign([np.nan, 0.0])
+    )
     before = sorted(path.name for path in (tmp_path / "run").glob("ckpt-*"))
-    with pytest.raises(ValueError,
-                       match=r"step \d+: weight .*output_bias is not finite; the checkpoints before it are intact"):
+    with pytest.raises(
+        ValueError, match=r"step \d+: weight .*output_bias is not finite; the checkpoints before it are intact"
+    ):
         train(path, tmp_path / "run", precision="float16", save_every=100, log_every=3)
     assert sorted(path.name for path in (tmp_path / "run").glob("ckpt-*")) == before
     for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines():

@@ -35,9 +35,12 @@ def trained_on(config, path):
 def test_six_steps_are_those_of_the_2018_code(golden):
     wanted = np.load(golden / "tf1_bert/after_6_steps.npz")
     base = load_config(bert_config_file=str(golden / "tf1_bert/bert_config.json"))
-    config = type(base)(model=base.model, options={"max_seq_length": 24, "max_predictions_per_seq": 5},
-                        optimizer=OptimizerConfig(learning_rate=5e-3,
-                                                  warmup_steps=3), training=TrainingConfig(batch_size=4))
+    config = type(base)(
+        model=base.model,
+        options={"max_seq_length": 24, "max_predictions_per_seq": 5},
+        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=3),
+        training=TrainingConfig(batch_size=4),
+    )
     task = load_task(config)
     trainer = trainer_of(task, task.build_model(), total=10)
     checkpoints.initialize_from(trainer.model, str(golden / "tf1_bert/bert_model.ckpt"))
@@ -56,15 +59,17 @@ def test_six_steps_are_those_of_the_2018_code(golden):
 def test_what_tensorflow_keeps_of_a_step_holds_no_variables(tmp_path):
     # Graphs that call tf.custom_gradient are never freed: a search of twenty runs would hold the weights and moments of
     # all.
-    trainer, source = trained_on(make_config(training={"freeze": "embeddings"}),
-                                 write_records(tmp_path / "r.tfrecord", 50))
+    trainer, source = trained_on(
+        make_config(training={"freeze": "embeddings"}), write_records(tmp_path / "r.tfrecord", 50)
+    )
     step, batch = trainer.step, dict(next(iter(source.dataset())))
     weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]
     others = fold_seeds(trainer.model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
     graphs = [
-        step.graph_of_gradients.get_concrete_function(weights, others, batch, step.objective.loss_weights(batch),
-                                                      tf.constant(1.0)),
-        step.graph_of_evaluation.get_concrete_function(weights, others, batch)
+        step.graph_of_gradients.get_concrete_function(
+            weights, others, batch, step.objective.loss_weights(batch), tf.constant(1.0)
+        ),
+        step.graph_of_evaluation.get_concrete_function(weights, others, batch),
     ]
     assert not [tensor for graph in graphs for tensor in graph.captured_inputs if tensor.dtype == tf.resource]
 
@@ -81,6 +86,7 @@ def test_a_step_holds_one_forward_pass(tmp_path):
         with guards.watched(model, lambda path, _: called.append(path)):
             tf.function(function).get_concrete_function()
         return called
+
     state = State(weights, weights, weights, tf.constant(1.0), tf.constant(0))
     step = calls_of(lambda: trainer.step.train(state, batch, tf.constant(0), tf.constant(0), list)[1])
     forward = calls_of(lambda: model(dict(batch), training=True))
@@ -92,8 +98,10 @@ def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 200)
     rows, weights = [], []
     for pieces in (1, 4):
-        config = make_config(model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-                             training={"accumulation_steps": pieces})
+        config = make_config(
+            model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+            training={"accumulation_steps": pieces},
+        )
         trainer, source = trained_on(config, path)
         rows.append(trainer.run_steps(iter(distribution.distribute(source, trainer.strategy)), tf.constant(20)))
         weights.append([weight.numpy() for weight in trainer.weights])
@@ -107,8 +115,9 @@ def test_recomputed_activations_make_the_same_step_dropout_included(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
     rows, weights = [], []
     for recompute in (False, True):
-        trainer, source = trained_on(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}),
-                                     path)
+        trainer, source = trained_on(
+            make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}), path
+        )
         rows.append(trainer.run_steps(iter(source.dataset()), tf.constant(5)).numpy())
         weights.append([weight.numpy() for weight in trainer.weights])
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-5)
@@ -168,8 +177,9 @@ def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path,
         trainer, source = trained_on(make_config(training={"precision": precision}), path)
     finally:
         distribution.set_precision("float32")
-    bias = next(weight for weight in trainer.model.trainable_variables
-                if weight.path.endswith("layer_0/intermediate/bias"))
+    bias = next(
+        weight for weight in trainer.model.trainable_variables if weight.path.endswith("layer_0/intermediate/bias")
+    )
     bias.assign(np.full(bias.shape, value))
     before = [weight.numpy() for weight in trainer.weights]
     rows = trainer.run_steps(iter(source.dataset()), tf.constant(25)).numpy()
@@ -181,10 +191,18 @@ def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path,
 
 @pytest.mark.slow
 def test_accumulation_runs_at_a_size_that_the_graph_optimizer_rearranges(root):
-    done = subprocess.run([
-        sys.executable,
-        str(root / "benchmarks/memory_and_precision.py"), "--steps=1", '--one=["training.accumulation_steps=4"]'
-    ], check=False, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(root / "benchmarks/memory_and_precision.py"),
+            "--steps=1",
+            '--one=["training.accumulation_steps=4"]',
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["memory"] > 0
 
@@ -198,15 +216,21 @@ def test_large_weights_and_their_moments_are_updated_in_their_own_memory(tmp_pat
     assert 5 < len(places) < len(trainer.weights)  # weights of one shape share an update
     large = {
         update: place
-        for update, place in places.items() if math.prod(trainer.weights[place].shape) > optimization.BLOCK
+        for update, place in places.items()
+        if math.prod(trainer.weights[place].shape) > optimization.BLOCK
     }
     width = config.model.hidden_size
     assert sorted(tuple(trainer.weights[place].shape) for place in large.values()) == [
-        (width, 2048), (2048, width), (words,), (words, width)]
+        (width, 2048),
+        (2048, width),
+        (words,),
+        (words, width),
+    ]
     for update, place in large.items():
         variables = [group[place] for group in (trainer.weights, trainer.first, trainer.second)]
-        hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape),
-                                                  decision)(stage="optimized_hlo")
+        hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape), decision)(
+            stage="optimized_hlo"
+        )
         header = hlo.partition("input_output_alias=")[2].partition("entry_computation")[0]
         aliases = re.findall(r"\{(\d)\}: \((\d)", header)
         # the memory of each variable is that of its result
@@ -220,10 +244,14 @@ def test_updates_in_place_are_those_of_the_pure_step_which_tpus_run(tmp_path):
     batch = next(iter(source.dataset()))
 
     def pure_step():
-        state = State(*([tf.convert_to_tensor(variable) for variable in group] for group in groups),
-                      tf.convert_to_tensor(trainer.scale), tf.convert_to_tensor(trainer.finite_steps))
+        state = State(
+            *([tf.convert_to_tensor(variable) for variable in group] for group in groups),
+            tf.convert_to_tensor(trainer.scale),
+            tf.convert_to_tensor(trainer.finite_steps),
+        )
         new, row = trainer.step.train(state, batch, tf.constant(0, tf.int64), tf.constant(0), list)
         return [*new.weights, *new.first, *new.second], row
+
     values, row = tf.function(pure_step)()
     rows = trainer.run_steps(iter(tf.data.Dataset.from_tensors(batch)), tf.constant(1)).numpy()
     np.testing.assert_allclose(rows[0], row, rtol=1e-6)

@@ -1,5 +1,4 @@
-"""Journal of finished pieces: a file of their results, in order, so that a continued run does not compute them again.
-"""
+"""Journal of finished pieces: a file of their results, in order, so that a continued run does not compute them again."""
 
 import json
 import os
@@ -50,7 +49,7 @@ class Journal:
             for part in (_HEADER.pack(len(data), zlib.crc32(data)), data):
                 unwritten = memoryview(part)
                 while unwritten:
-                    unwritten = unwritten[self._file.write(unwritten):]
+                    unwritten = unwritten[self._file.write(unwritten) :]
         except BaseException:
             self._file.truncate(end)
             raise

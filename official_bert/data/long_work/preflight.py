@@ -22,8 +22,9 @@ SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch 
 SMALL_SHARE = 0.01  # of the free disk space: smaller needs are not printed
 
 
-def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "",
-                  may_be_packed: bool = False) -> None:
+def check_outputs(
+    outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "", may_be_packed: bool = False
+) -> None:
     """Requires that each of `outputs` can be written and is not an input; makes their folders.
 
     `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an
@@ -36,10 +37,12 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
         real = files.real(path)
         if files.is_folder(path) or not os.path.basename(path):
             raise ValueError(
-                f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
+                f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}"
+            )
         if is_packed(path) and not may_be_packed:
             raise ValueError(
-                f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed")
+                f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed"
+            )
         if real in path_of:
             raise ValueError(f"{path}: expected different names of outputs, got the same file as {path_of[real]}")
         if real in read:
@@ -84,7 +87,8 @@ def check_disk(needed: Mapping[str, int], what: str) -> None:
     for folders, total, free in _by_disk(needed):
         if total > free:
             raise ValueError(
-                f"{folders}: about {filesize.decimal(total)} are needed for {what}, {filesize.decimal(free)} are free")
+                f"{folders}: about {filesize.decimal(total)} are needed for {what}, {filesize.decimal(free)} are free"
+            )
 
 
 def announce_disk(likely: Mapping[str, int], what: str) -> None:
@@ -128,6 +132,8 @@ def reserve_handles(count: int) -> None:
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
     if hard != resource.RLIM_INFINITY and needed > hard:
-        raise ValueError(f"{count} files have to be open at once, this process may open {hard}: write fewer files, "
-                         f"use --order=sharded, or raise the limit (ulimit -n {needed})")
+        raise ValueError(
+            f"{count} files have to be open at once, this process may open {hard}: write fewer files, "
+            f"use --order=sharded, or raise the limit (ulimit -n {needed})"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -21,9 +21,17 @@ class Reporter:
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        self._bar = Progress(TextColumn("{task.description:>20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-                             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
-                             disable=not console.is_terminal, transient=True)
+        self._bar = Progress(
+            TextColumn("{task.description:>20}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
         self._lock, self._end = threading.Lock(), threading.Event()
         self._stage, self._share, self._begin = "", 0.0, 0.0
         self._finished: list[str] = []
@@ -66,8 +74,9 @@ class Reporter:
                     begin, wait, due = self._begin, FIRST_LINE, self._begin + FIRST_LINE
                 now = time.monotonic()
                 if now >= due:
-                    left = (f", about {(now - begin) * (1 - self._share) / self._share:.0f} s "
-                            f"left" if self._share else "")
+                    left = (
+                        f", about {(now - begin) * (1 - self._share) / self._share:.0f} s left" if self._share else ""
+                    )
                     _write(f"{self._stage}: {self._share:.0%}{left}")
                     due, wait = now + wait, min(2 * wait, BETWEEN_LINES)
 

@@ -38,8 +38,9 @@ def work_path(output: str) -> str:
     if not files.is_remote(output):
         return f"{output}{SUFFIX}"
     digest = hashlib.sha256(output.encode()).hexdigest()[:12]
-    return os.path.join(tempfile.gettempdir(),
-                        f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}")
+    return os.path.join(
+        tempfile.gettempdir(), f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}"
+    )
 
 
 class WorkFolder:
@@ -64,12 +65,15 @@ class WorkFolder:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: types.TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
         stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit, OSError, RuntimeError))
         if stopped and self._has_pieces():
-            print(f"{self.path} keeps the finished work: the same command continues from it, --discard removes it",
-                  file=sys.stderr)
+            print(
+                f"{self.path} keeps the finished work: the same command continues from it, --discard removes it",
+                file=sys.stderr,
+            )
         else:
             shutil.rmtree(self.path, ignore_errors=True)
         self._file.close()
@@ -85,7 +89,8 @@ class WorkFolder:
             except BlockingIOError:
                 self._file.close()
                 raise BusyError(
-                    f"{self.path}: another run is using it; wait for its end or give another name") from None
+                    f"{self.path}: another run is using it; wait for its end or give another name"
+                ) from None
             except OSError:  # a file system without locks
                 return
             if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
@@ -108,7 +113,8 @@ class WorkFolder:
             differing = changed_keys(keys | before, keys | self.made_of)
             raise ValueError(
                 f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
-                "command continues from it, --discard removes it")
+                "command continues from it, --discard removes it"
+            )
         self._empty()  # remains of a run that had finished nothing
         write_json(self.path_of(MADE_OF), self.made_of)
 
@@ -116,7 +122,9 @@ class WorkFolder:
         """Tells whether a piece is finished, or is partly done in a folder of its own."""
         return any(
             entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
-            for entry in os.scandir(self.path) if entry.name != MADE_OF)
+            for entry in os.scandir(self.path)
+            if entry.name != MADE_OF
+        )
 
     def _read(self, name: str) -> Any:
         """Returns the value in a JSON file of the folder; None if the file is missing or damaged."""

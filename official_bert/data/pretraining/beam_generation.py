@@ -64,8 +64,9 @@ class ReadDocuments(beam.DoFn):
             file.write(text.vocab)
             file.flush()
             self.tokenizer = loading.load_lines(file.name, text.do_lower_case)
-            self.description = token_store.describe([], file.name, text.do_lower_case, text.on_bad_text,
-                                                    files_end_documents=True)
+            self.description = token_store.describe(
+                [], file.name, text.do_lower_case, text.on_bad_text, files_end_documents=True
+            )
 
     def process(self, numbered: tuple[int, Iterable[str]]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
@@ -74,22 +75,29 @@ class ReadDocuments(beam.DoFn):
             store = self._tokenize(path, folder)
             starts = store.sentence_starts
             for number in range(store.num_documents):
-                first, last = store.document_starts[number:number + 2]
-                tokens = np.array(store.tokens[starts[first]:starts[last]])
-                yield (file + number) % self.num_shards, TokenizedDocument(
-                    file, number, np.diff(starts[first:last + 1]).tobytes(), tokens.tobytes())
+                first, last = store.document_starts[number : number + 2]
+                tokens = np.array(store.tokens[starts[first] : starts[last]])
+                yield (
+                    (file + number) % self.num_shards,
+                    TokenizedDocument(file, number, np.diff(starts[first : last + 1]).tobytes(), tokens.tobytes()),
+                )
 
     def _tokenize(self, path: str, folder: str) -> TokenStore:
         copy = os.path.join(folder, "text")
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy,
-                                                                                                    "w+b") as file:
+        with (
+            FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source,
+            open(copy, "w+b") as file,
+        ):
             shutil.copyfileobj(source, file, 1 << 20)
             file.seek(0)
             check_prepared(path, file.read(HEAD))
         try:
-            return token_store.build_store(os.path.join(folder,
-                                                        "store"), self.description | {"files": [{"path": copy}]},
-                                           self.tokenizer, may_be_empty=True)
+            return token_store.build_store(
+                os.path.join(folder, "store"),
+                self.description | {"files": [{"path": copy}]},
+                self.tokenizer,
+                may_be_empty=True,
+            )
         except ValueError as error:
             raise ValueError(str(error).replace(copy, path)) from None
 
@@ -111,8 +119,15 @@ class WriteShard(beam.DoFn):
     The file has a new name each time, because a runner may let two workers write the same shard.
     """
 
-    def __init__(self, folders: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
-                 compress: bool, do_lower_case: bool):
+    def __init__(
+        self,
+        folders: Sequence[str],
+        config: InstanceConfig,
+        facts: VocabularyFacts,
+        seed: int,
+        compress: bool,
+        do_lower_case: bool,
+    ):
         self.folders, self.config, self.facts, self.do_lower_case = list(folders), config, facts, do_lower_case
         self.seed, self.compress = seed, compress
 
@@ -129,9 +144,13 @@ class WriteShard(beam.DoFn):
             with open(path, "rb") as source, create(written) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             origin = provenance.to_text(os.path.getsize(path), generator.origin)
-        corpus = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                  "unknown": store.count_within(self.facts.is_unknown),
-                  "continuing": store.count_within(self.facts.continues_word)}
+        corpus = {
+            "documents": store.num_documents,
+            "sentences": store.num_sentences,
+            "tokens": len(store.tokens),
+            "unknown": store.count_within(self.facts.is_unknown),
+            "continuing": store.count_within(self.facts.continues_word),
+        }
         yield WrittenShard(shard, written, origin, {name: int(number) for name, number in corpus.items()}, counts)
 
 
@@ -154,8 +173,9 @@ def read_list(path: str) -> list[WrittenShard]:
     return sorted(shards, key=lambda shard: shard.shard)
 
 
-def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts,
-           scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
+def gather(
+    documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts, scratch: Scratch
+) -> tuple[TokenStore, np.ndarray]:
     """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in
     the input.
     """
@@ -228,9 +248,17 @@ def match_files(patterns: str) -> list[str]:
     return paths
 
 
-def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file: str, do_lower_case: bool,
-             on_bad_text: BadText, config: InstanceConfig, seed: int, compress: bool,
-             options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
+def generate(
+    input_files: Sequence[str],
+    output_files: Sequence[str],
+    vocab_file: str,
+    do_lower_case: bool,
+    on_bad_text: BadText,
+    config: InstanceConfig,
+    seed: int,
+    compress: bool,
+    options: Sequence[str],
+) -> tuple[dict[str, Any], dict[int, str]]:
     """Runs the pipeline with Beam's `options` (`--runner=...`). The files appear when all of them are complete.
 
     Returns the numbers of `WrittenShard.corpus` with the `Counts` as "counts", and {shard: reason} of poor shards (see
@@ -245,19 +273,29 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
         shard_list = FileSystems.join(folders[0], "shards.json")
         pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
         # Grouped, so that the runner may give each file to another worker; not every runner has Reshuffle.
-        documents = (pipeline | "Files" >> beam.Create(list(enumerate(map(absolute, input_files))))
-                     | "Spread" >> beam.GroupByKey()
-                     | "Read" >> beam.ParDo(ReadDocuments(text, len(output_files))))
+        documents = (
+            pipeline
+            | "Files" >> beam.Create(list(enumerate(map(absolute, input_files))))
+            | "Spread" >> beam.GroupByKey()
+            | "Read" >> beam.ParDo(ReadDocuments(text, len(output_files)))
+        )
         # A shard without documents is a file without records, as on one machine.
         every_shard = pipeline | "Shards" >> beam.Create([(shard, None) for shard in range(len(output_files))])
-        _ = ((documents, every_shard) | beam.Flatten() | "Gather" >> beam.GroupByKey()
-             | "Write" >> beam.ParDo(WriteShard(folders, config, facts, seed, compress, do_lower_case))
-             | "Pair" >> beam.Map(lambda shard: (0, shard)) | "List" >> beam.GroupByKey()
-             | "WriteList" >> beam.ParDo(WriteList(shard_list)))
+        _ = (
+            (documents, every_shard)
+            | beam.Flatten()
+            | "Gather" >> beam.GroupByKey()
+            | "Write" >> beam.ParDo(WriteShard(folders, config, facts, seed, compress, do_lower_case))
+            | "Pair" >> beam.Map(lambda shard: (0, shard))
+            | "List" >> beam.GroupByKey()
+            | "WriteList" >> beam.ParDo(WriteList(shard_list))
+        )
         beam_runner.run(pipeline)
         if not FileSystems.exists(shard_list):
-            raise ValueError(f"{shard_list}: the pipeline ended without this file; expected a cluster that runs to the "
-                             "end, and outputs in a folder that its workers share with this machine")
+            raise ValueError(
+                f"{shard_list}: the pipeline ended without this file; expected a cluster that runs to the "
+                "end, and outputs in a folder that its workers share with this machine"
+            )
         shards = read_list(shard_list)
         corpus = {name: sum(shard.corpus[name] for shard in shards) for name in shards[0].corpus}
         if not corpus["tokens"]:

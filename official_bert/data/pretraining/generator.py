@@ -31,11 +31,12 @@ SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is wri
 Order = Literal["2018", "sharded"]
 POOR = {  # corpora that are unfit for next-sentence prediction, and the effect on the labels
     "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that "
-                    "document "
+    "document "
     "itself, and labelled 1 (random) even if they follow",
     "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a "
-                        "next one, "
-    "so all next-sentence labels are 1 (random)", "empty": "has no document: its file holds no record"
+    "next one, "
+    "so all next-sentence labels are 1 (random)",
+    "empty": "has no document: its file holds no record",
 }
 
 
@@ -57,11 +58,10 @@ class Counts:
 
     def __add__(self, other: "Counts") -> "Counts":
         sums: dict[str, Any] = {
-            field.name: getattr(self, field.name) + getattr(other, field.name)
-            for field in dataclasses.fields(self)
+            field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)
         }
         for name in ("truncated_examples", "unpaired_examples"):
-            sums[name] = sums[name][:kernels.MOST_EXAMPLES]
+            sums[name] = sums[name][: kernels.MOST_EXAMPLES]
         return Counts(**sums)
 
     def require_instances(self) -> None:
@@ -81,8 +81,12 @@ def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.
 
     So the shard of a document does not depend on other files.
     """
-    return np.concatenate([np.arange(first + (shard - file) % num_shards, end, num_shards, dtype=np.int64)
-                           for file, (first, end) in enumerate(itertools.pairwise(file_starts))])
+    return np.concatenate(
+        [
+            np.arange(first + (shard - file) % num_shards, end, num_shards, dtype=np.int64)
+            for file, (first, end) in enumerate(itertools.pairwise(file_starts))
+        ]
+    )
 
 
 def poverty(documents: int, sentences: int) -> str:
@@ -111,8 +115,10 @@ def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: 
         shards = sorted(shard for shard, shard_kind in poor.items() if shard_kind == kind)
         if shards and (kind == "empty" or config.sentence_task == "nsp"):
             named = ", ".join(map(str, shards[:5])) + (", ..." if len(shards) > 5 else "")
-            lines.append(f"{len(shards)} of {num_shards} output files (number {named}), each from its own documents: "
-                         f"each {why}; fewer files have more documents each")
+            lines.append(
+                f"{len(shards)} of {num_shards} output files (number {named}), each from its own documents: "
+                f"each {why}; fewer files have more documents each"
+            )
     return lines
 
 
@@ -120,8 +126,10 @@ def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) 
     """Estimates the least bytes of rows and of uncompressed records for a corpus of `tokens` tokens."""
     instances = config.dupe_factor * tokens // config.max_seq_length
     row = kernels.HEADER + config.max_seq_length + 2 * config.plan(facts).max_predictions_per_seq
-    return (instances * (row * np.dtype(facts.token_type).itemsize + 8),  # 8: its place in the order
-            instances * RowEncoder(config, facts).least_bytes)
+    return (
+        instances * (row * np.dtype(facts.token_type).itemsize + 8),  # 8: its place in the order
+        instances * RowEncoder(config, facts).least_bytes,
+    )
 
 
 def likely_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int, int]:
@@ -182,8 +190,14 @@ class Generator:
         """Turns rows into records."""
         return RowEncoder(self.config, self.facts)
 
-    def write(self, output_files: Sequence[str], order: Order = "2018", compress: bool = False,
-              num_workers: int = 1, work: WorkFolder | None = None) -> Counts:
+    def write(
+        self,
+        output_files: Sequence[str],
+        order: Order = "2018",
+        compress: bool = False,
+        num_workers: int = 1,
+        work: WorkFolder | None = None,
+    ) -> Counts:
         """Writes `output_files`, which appear when all of them are complete; returns the counts.
 
         The bytes are a function of the store, the configuration, the seed, the order and the number of files. Files are
@@ -206,18 +220,29 @@ class Generator:
         """The settings of the records, for the file beside them."""
         casing = {key: self.store.description[key] for key in [provenance.CASING] if key in self.store.description}
         return {
-            **dataclasses.asdict(self.config), "random_seed": self.seed, provenance.VOCABULARY: self.facts.digest,
-            **casing
+            **dataclasses.asdict(self.config),
+            "random_seed": self.seed,
+            provenance.VOCABULARY: self.facts.digest,
+            **casing,
         }
 
-    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], compress: bool,
-                            num_workers: int) -> Counts:
+    def _write_in_one_order(
+        self, work: WorkFolder, output_files: Sequence[str], compress: bool, num_workers: int
+    ) -> Counts:
         """Writes 2018's order: all instances in one shuffled order, over the files in turn."""
         documents = self.scratch.keep(np.arange(self.store.num_documents))
         instances, counts = self.sample(documents, self.seed, functools.partial(self.progress, "sampling"))
         paths = [work.path_of(_part(number)) for number in range(len(output_files))]
-        write_rows(instances, paths, self.encoder, compress, num_workers, self.scratch.open,
-                   functools.partial(self.progress, "writing"), functools.partial(self.progress, "shuffling"))
+        write_rows(
+            instances,
+            paths,
+            self.encoder,
+            compress,
+            num_workers,
+            self.scratch.open,
+            functools.partial(self.progress, "writing"),
+            functools.partial(self.progress, "shuffling"),
+        )
         for path in paths:
             flush_to_disk(path)
         return counts
@@ -239,8 +264,9 @@ class Generator:
             if facts is None:
                 tell(shard, 0)
                 documents = shard_documents(self.store.file_starts, shard, len(output_files))
-                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), compress,
-                                          functools.partial(tell, shard))
+                counts = self.write_shard(
+                    documents, shard, work.path_of(_part(shard)), compress, functools.partial(tell, shard)
+                )
                 work.finish(_part(shard), facts := dataclasses.asdict(counts))
             tell(shard, 1)
             return Counts(**facts)
@@ -258,13 +284,22 @@ class Generator:
         self.progress("sampling and writing", 1)
         return sum((future.result() for future in futures), Counts())
 
-    def write_shard(self, documents: np.ndarray, shard: int, path: str, compress: bool,
-                    progress: Progress = no_progress) -> Counts:
+    def write_shard(
+        self, documents: np.ndarray, shard: int, path: str, compress: bool, progress: Progress = no_progress
+    ) -> Counts:
         """Writes one shard of the sharded order; returns the counts."""
-        instances, counts = self.sample(documents, shard_seed(self.seed, shard),
-                                        lambda share: progress(SAMPLING_SHARE * share))
-        write_rows(instances, [path], self.encoder, compress, 1, self.scratch.open,
-                   lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share))
+        instances, counts = self.sample(
+            documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share)
+        )
+        write_rows(
+            instances,
+            [path],
+            self.encoder,
+            compress,
+            1,
+            self.scratch.open,
+            lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share),
+        )
         return counts
 
     def sample(self, documents: np.ndarray, seed: int, progress: Progress = no_progress) -> tuple[ShuffledRows, Counts]:
@@ -291,17 +326,27 @@ class Generator:
         sampler.shuffle(order)
         row = np.dtype((self.facts.token_type, (sampler.row_width,)))
         return ShuffledRows(file, row, self.scratch.keep(order)), self._count(
-            sampler, count, second_labels, tokens, copies)
+            sampler, count, second_labels, tokens, copies
+        )
 
     def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int, copies: int) -> Counts:
         state = sampler.position.tolist()
         examples = [
             self.store.tokens[first:end].tolist()
-            for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])
+            for first, end in zip(state[kernels.EXAMPLES :: 2], state[kernels.EXAMPLES + 1 :: 2])
         ]
-        cut, unpaired = examples[:kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES:]
-        return Counts(instances, second_labels, tokens, state[kernels.RANDOM], state[kernels.TRUNCATED],
-                      state[kernels.UNPAIRED], copies, list(filter(None, cut)), list(filter(None, unpaired)))
+        cut, unpaired = examples[: kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES :]
+        return Counts(
+            instances,
+            second_labels,
+            tokens,
+            state[kernels.RANDOM],
+            state[kernels.TRUNCATED],
+            state[kernels.UNPAIRED],
+            copies,
+            list(filter(None, cut)),
+            list(filter(None, unpaired)),
+        )
 
 
 def _part(number: int) -> str:

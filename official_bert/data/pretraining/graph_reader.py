@@ -36,12 +36,16 @@ def write_order(source: RecordSource, epoch: int, path: str) -> None:
             ascending, files = numbers[by_number], places[0][by_number]
             breaks = np.flatnonzero((np.diff(ascending) != 1) | (np.diff(files) != 0)) + 1
             begins = np.concatenate(
-                [np.arange(begin, end, LONGEST_RUN) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])])
-            columns = {"offsets": places[1][by_number][begins], "counts": np.diff([*begins, len(numbers)]),
-                       "numbers": ascending[begins], "order": np.argsort(by_number)}
+                [np.arange(begin, end, LONGEST_RUN) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])]
+            )
+            columns = {
+                "offsets": places[1][by_number][begins],
+                "counts": np.diff([*begins, len(numbers)]),
+                "numbers": ascending[begins],
+                "order": np.argsort(by_number),
+            }
             features = {
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-                for name, values in columns.items()
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()
             }
             paths = [source.paths[file].encode() for file in files[begins]]
             features["paths"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=paths))
@@ -79,12 +83,12 @@ class GraphReader:
         """Returns a file that a host does not see, of some record files and the orders; "" if it sees all of them."""
         paths = [
             self.source.paths[number]
-            for number in np.unique(np.linspace(0,
-                                                len(self.source.paths) - 1, LOOKED_AT, dtype=int))
+            for number in np.unique(np.linspace(0, len(self.source.paths) - 1, LOOKED_AT, dtype=int))
         ]
         with tf.device(host):
-            return next((path for path in (*paths, self._path("*")) if not len(tf.raw_ops.MatchingFiles(pattern=path))),
-                        "")
+            return next(
+                (path for path in (*paths, self._path("*")) if not len(tf.raw_ops.MatchingFiles(pattern=path))), ""
+            )
 
     def _path(self, epoch: str) -> str:
         return f"{os.path.join(self.folder, f'order-{self.source.digest}-')}{epoch}"
@@ -96,23 +100,29 @@ class GraphReader:
         window, within = source.place(start)
 
         def epoch_batches(epoch: tf.Tensor) -> tf.data.Dataset:
-            begins, skipped, done = (tf.where(tf.equal(epoch, first_epoch), tf.constant(number, tf.int64), 0)
-                                     for number in (window, within, begun))
-            entries = tf.data.TFRecordDataset(tf.strings.join([self._path(""),
-                                                               tf.strings.as_string(epoch)])).skip(begins)
+            begins, skipped, done = (
+                tf.where(tf.equal(epoch, first_epoch), tf.constant(number, tf.int64), 0)
+                for number in (window, within, begun)
+            )
+            entries = tf.data.TFRecordDataset(tf.strings.join([self._path(""), tf.strings.as_string(epoch)])).skip(
+                begins
+            )
             read = entries.map(_window, num_parallel_calls=2, deterministic=True).unbatch().skip(skipped)
             batches = read.batch(source.batch_size).take(source.batches_per_epoch - done)
-            return batches.map(lambda *batch: part(epoch, *batch), num_parallel_calls=tf.data.AUTOTUNE,
-                               deterministic=True)
+            return batches.map(
+                lambda *batch: part(epoch, *batch), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            )
 
         def part(epoch: tf.Tensor, serialized: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
             places = shard * rows + tf.range(rows)
             real = places < tf.size(numbers)
             places = tf.where(real, places, 0)  # filler is the batch's first row, of weight 0
-            serialized, numbers = (tf.ensure_shape(tf.gather(values, places), [rows])
-                                   for values in (serialized, numbers))
+            serialized, numbers = (
+                tf.ensure_shape(tf.gather(values, places), [rows]) for values in (serialized, numbers)
+            )
             batch = self._checked(source.parse(serialized, epoch * source.size + numbers), numbers)
             return batch | {"example_weights": tf.cast(real, tf.float32)}
+
         epochs = tf.data.Dataset.range(first_epoch, -(-stop // source.batches_per_epoch))
         return prefetched(epochs.flat_map(epoch_batches).take(stop - start))
 
@@ -131,11 +141,13 @@ class GraphReader:
 
 def _window(entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Reads the records of a window: their bytes and numbers, in order."""
-    window = tf.io.parse_single_example(entry, {
-        name: tf.io.FixedLenSequenceFeature([], kind, allow_missing=True) for name, kind in FEATURES.items()})
+    window = tf.io.parse_single_example(
+        entry, {name: tf.io.FixedLenSequenceFeature([], kind, allow_missing=True) for name, kind in FEATURES.items()}
+    )
     runs = tf.data.Dataset.from_tensor_slices((window["paths"], window["offsets"], window["counts"]))
-    records = runs.interleave(_run, cycle_length=16, block_length=LONGEST_RUN, num_parallel_calls=tf.data.AUTOTUNE,
-                              deterministic=True)
+    records = runs.interleave(
+        _run, cycle_length=16, block_length=LONGEST_RUN, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
     serialized = records.batch(tf.size(window["order"], tf.int64)).get_single_element()
     before = tf.cumsum(window["counts"], exclusive=True)
     numbers = tf.repeat(window["numbers"] - before, window["counts"]) + tf.range(tf.size(window["order"], tf.int64))
@@ -144,6 +156,10 @@ def _window(entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _run(path: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
     """The records of a file from a byte on; `tf.data.TFRecordDataset` has no argument for it, its operation does."""
-    variant = tf.raw_ops.TFRecordDatasetV2(filenames=path[None], compression_type="",
-                                           buffer_size=tf.constant(READ_AHEAD, tf.int64), byte_offsets=offset[None])
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=path[None],
+        compression_type="",
+        buffer_size=tf.constant(READ_AHEAD, tf.int64),
+        byte_offsets=offset[None],
+    )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)

@@ -29,8 +29,9 @@ SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE
 class InstanceConfig:
     """Settings of instances; the defaults are 2018's."""
 
-    max_seq_length: Annotated[int, Constraint(
-        "5 to 32767 (three special tokens and two others)", lambda value: 5 <= value < 1 << 15)] = 128
+    max_seq_length: Annotated[
+        int, Constraint("5 to 32767 (three special tokens and two others)", lambda value: 5 <= value < 1 << 15)
+    ] = 128
     """Tokens of an instance."""
     max_predictions_per_seq: int = DEFAULT_PREDICTIONS
     """Most tokens of an instance that must be predicted."""
@@ -51,23 +52,37 @@ class InstanceConfig:
         if not 1 <= P <= max(S - 3, DEFAULT_PREDICTIONS):
             raise ValueError(
                 f"max_predictions_per_seq: expected 1 to {max(S - 3, DEFAULT_PREDICTIONS)} (max_seq_length {S} less "
-                f"[CLS] and two [SEP], or 2018's default), got {P}")
+                f"[CLS] and two [SEP], or 2018's default), got {P}"
+            )
 
     def plan(self, facts: VocabularyFacts) -> Plan:
         """Returns the configuration in the form that the kernels take."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
         masking = self.masking or MaskingConfig()
-        return Plan(self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob),
-                    SENTENCE_TASKS[self.sentence_task],
-                    MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED,
-                    float(masking.mask_rate), float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id,
-                    facts.size)
+        return Plan(
+            self.dupe_factor,
+            S,
+            P if self.masking else 0,
+            float(self.short_seq_prob),
+            SENTENCE_TASKS[self.sentence_task],
+            MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED,
+            float(masking.mask_rate),
+            float(masking.keep_share),
+            facts.cls_id,
+            facts.sep_id,
+            facts.mask_id,
+            facts.size,
+        )
 
     def tables(self, facts: VocabularyFacts) -> Tables:
         """Returns the lookup tables of the kernels."""
         masking = self.masking or MaskingConfig()
-        return Tables(masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
-                              facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
+        return Tables(
+            masking.budgets(self.max_seq_length, self.max_predictions_per_seq),
+            facts.continues_word,
+            facts.replacements,
+            np.cumsum(masking.span_distribution()),
+        )
 
 
 class RandomStream:
@@ -92,13 +107,13 @@ class RandomStream:
 
     def refill(self) -> None:
         """Makes more numbers available; many more if none was used since the last call."""
-        unread_words = self.words[1 + int(self.words[0]):-1]
+        unread_words = self.words[1 + int(self.words[0]) : -1]
         if len(unread_words) and not self.words[0]:
             self._room *= 2
         steps = (self._room - len(unread_words)) // STATE
         words = np.zeros(1 + len(unread_words) + steps * STATE + 1, np.uint32)
-        words[1:1 + len(unread_words)] = unread_words
-        fill_words(self._key, words[1 + len(unread_words):-1])
+        words[1 : 1 + len(unread_words)] = unread_words
+        fill_words(self._key, words[1 + len(unread_words) : -1])
         self.words = words
 
 
@@ -131,8 +146,9 @@ class InstanceSampler:
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts, corpus: Corpus, seed: int):
         """`corpus.order` is shuffled in place."""
         self.plan, self._tables = config.plan(facts), config.tables(facts)
-        self.corpus = corpus._replace(**{name: read_only(getattr(corpus, name))
-                                         for name in ("tokens", "sentence_starts", "document_starts")})
+        self.corpus = corpus._replace(
+            **{name: read_only(getattr(corpus, name)) for name in ("tokens", "sentence_starts", "document_starts")}
+        )
         self._stream = RandomStream(seed)
         self.position = np.zeros(kernels.STATE_SIZE, np.int64)
         self.position[kernels.DOCUMENT] = 0 if self.plan.task == kernels.SINGLE else -1
@@ -155,7 +171,8 @@ class InstanceSampler:
         count = 0
         while self.position[kernels.PASS] < self.plan.dupe_factor:
             new_rows = kernels.make_rows(
-                self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
+                self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:]
+            )
             count += new_rows
             if count == len(rows):
                 yield rows

@@ -112,8 +112,7 @@ def below(words: np.ndarray, limit: int) -> int:
 
 @compiled(nogil=True)
 def shuffle(words: np.ndarray, items: np.ndarray, count: int) -> int:
-    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out.
-    """
+    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
     last = count - 1
     while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
         before, partner = words[0], below(words, last + 1)
@@ -156,8 +155,15 @@ def _next_document(plan: Plan, documents: int, words: np.ndarray, state: np.ndar
 
 
 @njit(forceinline=True)
-def _random_segment(starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray,
-                    words: np.ndarray, place: int, length: int) -> tuple[int, int]:
+def _random_segment(
+    starts: np.ndarray,
+    document_starts: np.ndarray,
+    order: np.ndarray,
+    texts: np.ndarray,
+    words: np.ndarray,
+    place: int,
+    length: int,
+) -> tuple[int, int]:
     """Returns a slice of at least `length` tokens, if possible, from a random sentence of a random document with
     another text.
     """
@@ -183,8 +189,9 @@ def _reach(starts: np.ndarray, first: int, last: int, length: int) -> int:
 
 
 @njit(forceinline=True)
-def _truncate(words: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int,
-              most: int) -> tuple[int, int, int, int]:
+def _truncate(
+    words: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int, most: int
+) -> tuple[int, int, int, int]:
     """Drops tokens of the longer segment, at its front or its end, until both fit (2018 `truncate_seq_pair`)."""
     # At either end by chance: else models would see only beginnings, or only ends, of what is too long.
     for _ in range(a_end - a_start + b_end - b_start - most):
@@ -213,9 +220,17 @@ def _word_start(words: np.ndarray, tokens: np.ndarray, continues_word: np.ndarra
 
 
 @njit(forceinline=True)
-def _sample_pair(plan: Plan, tokens: np.ndarray, continues_word: np.ndarray, starts: np.ndarray,
-                 document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray, words: np.ndarray,
-                 state: np.ndarray) -> tuple[int, int, int, int, bool, int]:
+def _sample_pair(
+    plan: Plan,
+    tokens: np.ndarray,
+    continues_word: np.ndarray,
+    starts: np.ndarray,
+    document_starts: np.ndarray,
+    order: np.ndarray,
+    texts: np.ndarray,
+    words: np.ndarray,
+    state: np.ndarray,
+) -> tuple[int, int, int, int, bool, int]:
     """Returns (start and end of A, of B, label, tokens drawn at random) of the next instance, before truncation.
 
     2018 `create_instances_from_document`.
@@ -245,8 +260,9 @@ def _sample_pair(plan: Plan, tokens: np.ndarray, continues_word: np.ndarray, sta
 
 
 @njit
-def _count_left_out(whole: tuple[int, int, int, int, bool, int], cut: tuple[int, int, int, int], is_pair: bool,
-                    state: np.ndarray) -> None:
+def _count_left_out(
+    whole: tuple[int, int, int, int, bool, int], cut: tuple[int, int, int, int], is_pair: bool, state: np.ndarray
+) -> None:
     """Counts the tokens of the slices `whole` that are missing in `cut` (all of them without a pair); keeps some as
     examples.
     """
@@ -263,8 +279,9 @@ def _count_left_out(whole: tuple[int, int, int, int, bool, int], cut: tuple[int,
 
 
 @njit(forceinline=True)
-def _put_pair(plan: Plan, tokens: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int, label: bool,
-              row: np.ndarray) -> None:
+def _put_pair(
+    plan: Plan, tokens: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int, label: bool, row: np.ndarray
+) -> None:
     """Writes [CLS] A [SEP] B [SEP]."""
     second = HEADER + 2 + a_end - a_start
     end = second + b_end - b_start
@@ -279,8 +296,15 @@ def _put_pair(plan: Plan, tokens: np.ndarray, a_start: int, a_end: int, b_start:
 
 
 @njit
-def _put_sentences(plan: Plan, tokens: np.ndarray, starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray,
-                   state: np.ndarray, row: np.ndarray) -> None:
+def _put_sentences(
+    plan: Plan,
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    document_starts: np.ndarray,
+    order: np.ndarray,
+    state: np.ndarray,
+    row: np.ndarray,
+) -> None:
     """Writes [CLS], sentences that follow each other, and [SEP]; another [SEP] where a document ends (RoBERTa).
 
     A sentence that does not fit begins the next row; one that fits no row is cut. TARGET holds how many tokens of the
@@ -299,7 +323,7 @@ def _put_sentences(plan: Plan, tokens: np.ndarray, starts: np.ndarray, document_
         if separator:
             row[HEADER + end] = plan.sep_id
             end += 1
-        for token in tokens[first:min(last, first + room)]:
+        for token in tokens[first : min(last, first + room)]:
             row[HEADER + end] = token
             end += 1
         state[TARGET] += min(last - first, room)
@@ -350,8 +374,15 @@ def _draw_action(plan: Plan, words: np.ndarray) -> int:
 
 
 @njit(forceinline=True)
-def _corrupt(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np.ndarray, place: int, action: int,
-             originals: np.ndarray) -> None:
+def _corrupt(
+    plan: Plan,
+    replacements: np.ndarray,
+    words: np.ndarray,
+    row: np.ndarray,
+    place: int,
+    action: int,
+    originals: np.ndarray,
+) -> None:
     """Replaces the token at `place` and keeps the original."""
     originals[place] = row[HEADER + place]
     if action == 0:
@@ -361,8 +392,18 @@ def _corrupt(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np.nd
 
 
 @njit(forceinline=True)
-def _mask_words(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np.ndarray, budget: int, word_count: int,
-                order: np.ndarray, places: np.ndarray, begins: np.ndarray, originals: np.ndarray) -> None:
+def _mask_words(
+    plan: Plan,
+    replacements: np.ndarray,
+    words: np.ndarray,
+    row: np.ndarray,
+    budget: int,
+    word_count: int,
+    order: np.ndarray,
+    places: np.ndarray,
+    begins: np.ndarray,
+    originals: np.ndarray,
+) -> None:
     """Masks words in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
     for word in range(word_count):
         order[word] = word
@@ -380,8 +421,18 @@ def _mask_words(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np
 
 
 @njit(forceinline=True)
-def _mask_spans(plan: Plan, replacements: np.ndarray, span_lengths: np.ndarray, words: np.ndarray, row: np.ndarray,
-                budget: int, word_count: int, places: np.ndarray, begins: np.ndarray, originals: np.ndarray) -> None:
+def _mask_spans(
+    plan: Plan,
+    replacements: np.ndarray,
+    span_lengths: np.ndarray,
+    words: np.ndarray,
+    row: np.ndarray,
+    budget: int,
+    word_count: int,
+    places: np.ndarray,
+    begins: np.ndarray,
+    originals: np.ndarray,
+) -> None:
     """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of
     replacement.
 
@@ -422,9 +473,19 @@ def _put_predictions(plan: Plan, row: np.ndarray, originals: np.ndarray) -> None
 
 
 @njit(forceinline=True)
-def _mask_row(plan: Plan, budgets: np.ndarray, continues_word: np.ndarray, replacements: np.ndarray,
-              span_lengths: np.ndarray, words: np.ndarray, row: np.ndarray, order: np.ndarray, places: np.ndarray,
-              begins: np.ndarray, originals: np.ndarray) -> None:
+def _mask_row(
+    plan: Plan,
+    budgets: np.ndarray,
+    continues_word: np.ndarray,
+    replacements: np.ndarray,
+    span_lengths: np.ndarray,
+    words: np.ndarray,
+    row: np.ndarray,
+    order: np.ndarray,
+    places: np.ndarray,
+    begins: np.ndarray,
+    originals: np.ndarray,
+) -> None:
     """Masks tokens of a row by the plan's strategy, and writes the predictions."""
     originals[:] = -1
     word_count, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
@@ -436,8 +497,9 @@ def _mask_row(plan: Plan, budgets: np.ndarray, continues_word: np.ndarray, repla
 
 
 @compiled(nogil=True)
-def make_rows(plan: Plan, tables: Tables, corpus: Corpus, words: np.ndarray, state: np.ndarray,
-              rows: np.ndarray) -> int:
+def make_rows(
+    plan: Plan, tables: Tables, corpus: Corpus, words: np.ndarray, state: np.ndarray, rows: np.ndarray
+) -> int:
     """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or
     passes.
     """
@@ -465,8 +527,9 @@ def make_rows(plan: Plan, tables: Tables, corpus: Corpus, words: np.ndarray, sta
             if is_whole:
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)
         if is_whole and plan.strategy != UNMASKED:
-            _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, turns, places, begins,
-                      originals)
+            _mask_row(
+                plan, budgets, continues_word, replacements, span_lengths, words, row, turns, places, begins, originals
+            )
         if words[0] > len(words) - 2:
             words[0] = used
             state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET] = before

@@ -15,7 +15,10 @@ from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
 MASKING_STRATEGIES = {
-    "token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN, "ngram": kernels.NGRAM
+    "token": kernels.TOKEN,
+    "whole_word": kernels.WHOLE_WORD,
+    "span": kernels.SPAN,
+    "ngram": kernels.NGRAM,
 }
 LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 
@@ -68,7 +71,8 @@ class MaskingConfig:
         """
         return np.array(
             [min(max_predictions_per_seq, max(1, round(length * self.rate))) for length in range(max_seq_length + 1)],
-            np.int64)
+            np.int64,
+        )
 
     def doubts(self, max_seq_length: int, max_predictions_per_seq: int) -> list[str]:
         """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks
@@ -76,8 +80,10 @@ class MaskingConfig:
         """
         if max_predictions_per_seq >= LEAST_SHARE * max_seq_length * self.rate:
             return []
-        return [f"at most max_predictions_per_seq {max_predictions_per_seq} of {max_seq_length} tokens are predicted, "
-                f"{max_predictions_per_seq / max_seq_length:.1%}, although the share to predict is {self.rate:.1%}"]
+        return [
+            f"at most max_predictions_per_seq {max_predictions_per_seq} of {max_seq_length} tokens are predicted, "
+            f"{max_predictions_per_seq / max_seq_length:.1%}, although the share to predict is {self.rate:.1%}"
+        ]
 
 
 def single_token_doubts(strategy: str, continuing: float) -> list[str]:
@@ -109,16 +115,22 @@ class VocabularyFacts:
     def of(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
         """Returns the facts of any tokenizer."""
         vocab, template, mask_id = tokenizer.vocab, tokenizer.template, tokenizer.special_id("[MASK]")
-        return cls(tokenizer.size, template.cls_id, template.sep_id, mask_id, tokenizer.continues_word,
-                   np.fromiter(vocab.values(), np.int64, len(vocab)),
-                   text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),
-                   tokenizer.special_id("[UNK]"))
+        return cls(
+            tokenizer.size,
+            template.cls_id,
+            template.sep_id,
+            mask_id,
+            tokenizer.continues_word,
+            np.fromiter(vocab.values(), np.int64, len(vocab)),
+            text_digest(f"{index} {token}" for token, index in sorted(vocab.items(), key=lambda item: item[1])),
+            tokenizer.special_id("[UNK]"),
+        )
 
     def with_units(self) -> "VocabularyFacts":
         """Returns the facts of a text with units, whose ids from `size` on continue one."""
-        return dataclasses.replace(self,
-                                   continues_word=np.concatenate([self.continues_word,
-                                                                  np.ones(self.size, np.bool_)]))
+        return dataclasses.replace(
+            self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)])
+        )
 
     @property
     def is_unknown(self) -> np.ndarray:

@@ -74,7 +74,7 @@ class Packing:
         for first, end in itertools.pairwise(itertools.accumulate(indexed.counts, initial=0)):
             counts.append(0)
             for start in range(first, end, AT_ONCE):
-                part = pack(sizes[start:min(start + AT_ONCE, end)], self.max_seq_length, self.max_instances_per_row)
+                part = pack(sizes[start : min(start + AT_ONCE, end)], self.max_seq_length, self.max_instances_per_row)
                 in_row = np.bincount(part)
                 # Rows are made longest instance first: neighbours would be alike.
                 place = np.random.default_rng(start).permutation(len(in_row))
@@ -92,12 +92,13 @@ class Packing:
         length, room, slots = self.max_seq_length, self.predictions_per_row, self.max_instances_per_row
         # [N]: the first instance of its row
         firsts = tf.searchsorted(row, row)
-        slot = tf.range(tf.size(row)) - firsts                                         # [N]
-        begins = _begin_in_row(tf.reduce_sum(batch["input_mask"], axis=1), firsts)     # [N]
-        real, used = batch["input_mask"] > 0, batch["masked_lm_weights"] > 0           # [N,S], [N,P]
+        slot = tf.range(tf.size(row)) - firsts  # [N]
+        begins = _begin_in_row(tf.reduce_sum(batch["input_mask"], axis=1), firsts)  # [N]
+        real, used = batch["input_mask"] > 0, batch["masked_lm_weights"] > 0  # [N,S], [N,P]
         token_places = _places(row, begins, real)
-        prediction_places = _places(row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts),
-                                    used)
+        prediction_places = _places(
+            row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts), used
+        )
 
         def by_token(values: tf.Tensor) -> tf.Tensor:
             return tf.scatter_nd(token_places, tf.boolean_mask(values, real), [rows, length])
@@ -110,18 +111,25 @@ class Packing:
 
         same = tf.zeros_like(batch["input_ids"])
         return {
-            **{name: by_token(batch[name])
-               for name in ("input_ids", "input_mask", "segment_ids")}, "position_ids": by_token(same
-                                                                                                 + tf.range(length)),
-            "instance_ids": by_token(same + slot[:, None] + 1), "cls_positions": by_instance(begins),
+            **{name: by_token(batch[name]) for name in ("input_ids", "input_mask", "segment_ids")},
+            "position_ids": by_token(same + tf.range(length)),
+            "instance_ids": by_token(same + slot[:, None] + 1),
+            "cls_positions": by_instance(begins),
             "masked_lm_positions": by_prediction(batch["masked_lm_positions"] + begins[:, None]),
-            **{name: by_prediction(batch[name])
-               for name in ("masked_lm_ids", "masked_lm_weights")}, "next_sentence_labels": by_instance(
-                batch["next_sentence_labels"][:, 0]), "instance_weights": by_instance(tf.ones_like(row, tf.float32))
-        } | ({
-            "sample_keys": tf.scatter_nd(
-                tf.boolean_mask(row, slot == 0)[:, None], tf.boolean_mask(batch["sample_keys"], slot == 0), [rows, 2])
-        } if "sample_keys" in batch else {})
+            **{name: by_prediction(batch[name]) for name in ("masked_lm_ids", "masked_lm_weights")},
+            "next_sentence_labels": by_instance(batch["next_sentence_labels"][:, 0]),
+            "instance_weights": by_instance(tf.ones_like(row, tf.float32)),
+        } | (
+            {
+                "sample_keys": tf.scatter_nd(
+                    tf.boolean_mask(row, slot == 0)[:, None],
+                    tf.boolean_mask(batch["sample_keys"], slot == 0),
+                    [rows, 2],
+                )
+            }
+            if "sample_keys" in batch
+            else {}
+        )
 
 
 def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int) -> int:
@@ -134,7 +142,7 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
     each [N].
     """
     row, slot = np.nonzero(rows["instance_weights"])
-    inside = rows["instance_ids"][row] == slot[:, None] + 1                            # [N,S]
+    inside = rows["instance_ids"][row] == slot[:, None] + 1  # [N,S]
     begins = rows["cls_positions"][row, slot]
     positions, weights = rows["masked_lm_positions"][row], rows["masked_lm_weights"][row]
     ends = begins + inside.sum(axis=1)
@@ -143,11 +151,13 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
     def to_left(values: np.ndarray, is_value: np.ndarray) -> np.ndarray:
         order = np.argsort(~is_value, axis=1, kind="stable")
         return np.take_along_axis(np.where(is_value, values, 0), order, axis=1)
+
     instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
     return instances | {
-        "masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(
-            rows["masked_lm_ids"][row], used), "masked_lm_weights": to_left(weights, used),
-        "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]
+        "masked_lm_positions": to_left(positions - begins[:, None], used),
+        "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
+        "masked_lm_weights": to_left(weights, used),
+        "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None],
     }, row
 
 
@@ -176,8 +186,8 @@ def pack(sizes: np.ndarray, room: np.ndarray, most: int) -> np.ndarray:
     not fit there.
     """
     rows = np.empty(len(sizes), np.int64)
-    newest = np.full(room + 1, -1, np.int64)   # of the rows that have so much room left and may take more
-    older = np.empty(len(sizes), np.int64)     # the one before it with the same room
+    newest = np.full(room + 1, -1, np.int64)  # of the rows that have so much room left and may take more
+    older = np.empty(len(sizes), np.int64)  # the one before it with the same room
     inside = np.zeros(len(sizes), np.int64)
     count = most_left = 0
     for instance in np.argsort(-sizes, kind="mergesort"):
@@ -242,7 +252,7 @@ def _known(index: RecordIndex) -> np.ndarray | None:
 
 def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, ...]) -> Iterator[np.ndarray]:
     """Yields the lengths of a file's records, part by part."""
-    first, stop = sum(indexed.counts[:file]), sum(indexed.counts[:file + 1])
+    first, stop = sum(indexed.counts[:file]), sum(indexed.counts[: file + 1])
     for start in range(first, stop, MEASURED_AT_ONCE):
         numbers = np.arange(start, min(start + MEASURED_AT_ONCE, stop))
         try:
@@ -251,8 +261,10 @@ def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, 
             raise ValueError(f"{indexed.locate(error.number)} {error.reason}") from None
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
-                f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
+                f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}"
+            ) from None
         tokens = tf.reduce_sum(values["input_mask"], axis=1)
-        predictions = tf.math.count_nonzero(values["masked_lm_weights"],
-                                            axis=1) if len(features) > 1 else tf.zeros_like(tokens)
+        predictions = (
+            tf.math.count_nonzero(values["masked_lm_weights"], axis=1) if len(features) > 1 else tf.zeros_like(tokens)
+        )
         yield np.stack([tokens.numpy(), predictions.numpy()], axis=1).astype(ROW)

@@ -27,8 +27,17 @@ VALUES_AT_A_TIME = 1 << 18
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
 GZIP_LEVEL = 6
 LAST_BLOCK = b"\x03\x00"  # of a deflate stream: empty, and the last
-COLUMNS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
-           "next_sentence_labels", "word_starts", "schema_version")  # in the order of `expand_rows`
+COLUMNS = (
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_labels",
+    "word_starts",
+    "schema_version",
+)  # in the order of `expand_rows`
 Progress = Callable[[float], Any]  # is called with the share done
 
 
@@ -43,15 +52,22 @@ def _plain(token: int, plan: Plan) -> np.int64:
 
 
 @compiled(nogil=True)
-def expand_rows(rows: np.ndarray, numbers: np.ndarray, plan: Plan, continues_word: np.ndarray, columns: np.ndarray,
-                version: int, values: np.ndarray) -> None:
+def expand_rows(
+    rows: np.ndarray,
+    numbers: np.ndarray,
+    plan: Plan,
+    continues_word: np.ndarray,
+    columns: np.ndarray,
+    version: int,
+    values: np.ndarray,
+) -> None:
     """Writes the features of `rows[chosen]` to `values` [n, W], each at its first column (-1: not wanted).
 
     `columns` are in the order of COLUMNS.
     """
     S, P = plan.max_seq_length, plan.max_predictions_per_seq
     one_bits = np.int32(0x3F800000)  # the bits of 1.0
-    values[:len(numbers)] = 0
+    values[: len(numbers)] = 0
     for n in range(len(numbers)):
         row, out = rows[numbers[n]], values[n]
         length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
@@ -80,20 +96,30 @@ class RowEncoder:
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
         self._encoder = records.make_example_encoder(
-            records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq) if config.masking
-            else records.unmasked_features(config.max_seq_length))
+            records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
+            if config.masking
+            else records.unmasked_features(config.max_seq_length)
+        )
         self._columns = np.array(
-            [self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64)
+            [self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64
+        )
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value
 
     def encode(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Returns the bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(numbers), self._encoder.width), np.int32)
-        expand_rows(read_only(rows), np.ascontiguousarray(numbers), self._plan, self._continues_word, self._columns,
-                    records.SCHEMA_VERSION, values)
+        expand_rows(
+            read_only(rows),
+            np.ascontiguousarray(numbers),
+            self._plan,
+            self._continues_word,
+            self._columns,
+            records.SCHEMA_VERSION,
+            values,
+        )
         out = np.empty(len(numbers) * self._encoder.most_bytes, np.uint8)
-        return out[:self._encoder.encode(values, out)]
+        return out[: self._encoder.encode(values, out)]
 
 
 class FilePart(NamedTuple):
@@ -125,12 +151,14 @@ class OutputFile:
                 self._file.write(GZIP_HEADER)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: types.TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
         with self._named_errors(), self._file:
             if kind is None and self._compress:
-                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
-                                 + (self._size % 2**32).to_bytes(4, "little"))
+                self._file.write(
+                    LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._size % 2**32).to_bytes(4, "little")
+                )
 
     def write(self, part: FilePart) -> None:
         """Appends a part."""
@@ -168,8 +196,9 @@ class ShuffledRows(NamedTuple):
     row: np.dtype  # of one row, its width as shape
     order: np.ndarray  # [rows] int64
 
-    def buckets(self, open_scratch: Callable[[], IO[bytes]], multiple: int = 1,
-                progress: Progress = no_progress) -> Iterator[Bucket]:
+    def buckets(
+        self, open_scratch: Callable[[], IO[bytes]], multiple: int = 1, progress: Progress = no_progress
+    ) -> Iterator[Bucket]:
         """Yields `rows[order]` bucket by bucket; the file is empty afterwards.
 
         Buckets hold a multiple of `multiple` rows. With several buckets, the file shrinks while the file of buckets
@@ -182,7 +211,7 @@ class ShuffledRows(NamedTuple):
         if len(order) > size:
             file = self._put_in_buckets(size, chunk, open_scratch(), progress)
         for start in range(0, len(order), size):
-            numbers = np.asarray(order[start:start + size])
+            numbers = np.asarray(order[start : start + size])
             rows = np.memmap(file, row.base, "r", start * row.itemsize, (len(numbers), *row.shape))
             rows[:, 0].max()  # reads the bucket in sequence, if it is not in the system's cache
             if len(order) > size:  # a bucket has its rows in the order of the file's chunks, the last chunk first
@@ -199,16 +228,16 @@ class ShuffledRows(NamedTuple):
         ends = np.arange(0, len(order), size)  # the row up to which each bucket's part is filled
         bucket_of = np.empty(len(order), np.min_scalar_type(len(ends)))
         for number, start in enumerate(ends.tolist()):
-            bucket_of[order[start:start + size]] = number
+            bucket_of[order[start : start + size]] = number
         for first in reversed(range(0, len(order), chunk)):
-            numbers = bucket_of[first:first + chunk]
+            numbers = bucket_of[first : first + chunk]
             file.seek(first * row.itemsize)
             rows = np.fromfile(file, row, len(numbers))[np.argsort(numbers, kind="stable")]
             lengths = np.bincount(numbers, minlength=len(ends))
             begin = 0
             for number in np.flatnonzero(lengths).tolist():
                 buckets.seek(int(ends[number]) * row.itemsize)
-                buckets.write(rows[begin:begin + lengths[number]].data)
+                buckets.write(rows[begin : begin + lengths[number]].data)
                 begin += lengths[number]
             ends += lengths
             os.truncate(file.fileno(), first * row.itemsize)
@@ -217,8 +246,16 @@ class ShuffledRows(NamedTuple):
         return buckets
 
 
-def write_rows(rows: ShuffledRows, paths: Sequence[str], encoder: RowEncoder, compress: bool, num_workers: int,
-               open_scratch: Callable[[], IO[bytes]], writing: Progress, shuffling: Progress = no_progress) -> None:
+def write_rows(
+    rows: ShuffledRows,
+    paths: Sequence[str],
+    encoder: RowEncoder,
+    compress: bool,
+    num_workers: int,
+    open_scratch: Callable[[], IO[bytes]],
+    writing: Progress,
+    shuffling: Progress = no_progress,
+) -> None:
     """Writes the rows to the files in turn, as 2018 does: row i of the order goes to file i mod files.
 
     The encoder's block of rows of a file is encoded and compressed at a time, fewer for very many files: a bucket of
@@ -228,9 +265,9 @@ def write_rows(rows: ShuffledRows, paths: Sequence[str], encoder: RowEncoder, co
 
     def make_jobs() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         for bucket in rows.buckets(open_scratch, together * len(paths), shuffling):
-            shares = [bucket.numbers[number::len(paths)] for number in range(len(paths))]
+            shares = [bucket.numbers[number :: len(paths)] for number in range(len(paths))]
             for start, number in itertools.product(range(0, len(shares[0]), together), range(len(paths))):
-                yield number, bucket.rows, shares[number][start:start + together]
+                yield number, bucket.rows, shares[number][start : start + together]
 
     def make_part(job: tuple[int, np.ndarray, np.ndarray]) -> FilePart:
         _, bucket_rows, numbers = job

@@ -35,9 +35,15 @@ SECONDS_BETWEEN_SAVES = 10.0  # the most tokenizing that a killed run loses
 CHUNK_BYTES = 1 << 20  # of text that one worker encodes at a time
 LONGEST_LINE = 1 << 22  # bytes; a longer line is encoded in parts, cut at a space
 AnyTokenizer = FastTokenizer | LineTokenizer | UnitTokenizer
-DESCRIBED = {"format": "version of this program", "vocab_sha256": "vocabulary", "do_lower_case": "--do_lower_case",
-             "on_bad_text": "--on_bad_text", "files_end_documents": "--order", "files": "set of files",
-             "units": "--word_separator, --phrase_marks or --segmenter"}
+DESCRIBED = {
+    "format": "version of this program",
+    "vocab_sha256": "vocabulary",
+    "do_lower_case": "--do_lower_case",
+    "on_bad_text": "--on_bad_text",
+    "files_end_documents": "--order",
+    "files": "set of files",
+    "units": "--word_separator, --phrase_marks or --segmenter",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +78,30 @@ class TokenStore:
 
     def count_within(self, counted_ids: np.ndarray) -> int:
         """Returns how many of the tokens are `counted_ids`, bool [V]."""
-        return sum(int(np.count_nonzero(counted_ids[self.tokens[start:start + CHUNK_BYTES]]))
-                   for start in range(0, len(self.tokens), CHUNK_BYTES))
+        return sum(
+            int(np.count_nonzero(counted_ids[self.tokens[start : start + CHUNK_BYTES]]))
+            for start in range(0, len(self.tokens), CHUNK_BYTES)
+        )
 
 
-def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
-             files_end_documents: bool, units: TextUnits | None = None) -> dict:
+def describe(
+    input_files: Sequence[str],
+    vocab_file: str,
+    do_lower_case: bool,
+    on_bad_text: BadText,
+    files_end_documents: bool,
+    units: TextUnits | None = None,
+) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
     files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)} for path in input_files]
     return {
-        "format": FORMAT, "vocab_sha256": loading.digest(vocab_file), "do_lower_case": do_lower_case,
-        "on_bad_text": on_bad_text, "files_end_documents": files_end_documents, "files": files,
-        "units": units.described if units else ""
+        "format": FORMAT,
+        "vocab_sha256": loading.digest(vocab_file),
+        "do_lower_case": do_lower_case,
+        "on_bad_text": on_bad_text,
+        "files_end_documents": files_end_documents,
+        "files": files,
+        "units": units.described if units else "",
     }
 
 
@@ -101,11 +119,18 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
     try:
         differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key, "") != description[key]]
         if differing:
-            raise ValueError(f"{folder}: the token store there was made with another {', '.join(differing)}; "
-                             "remove it, or give another folder")
+            raise ValueError(
+                f"{folder}: the token store there was made with another {', '.join(differing)}; "
+                "remove it, or give another folder"
+            )
         arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ARRAYS}
-        return TokenStore(arrays["tokens"], arrays["sentences"], arrays["documents"],
-                          np.array(meta["file_starts"], np.int64), meta["made_of"])
+        return TokenStore(
+            arrays["tokens"],
+            arrays["sentences"],
+            arrays["documents"],
+            np.array(meta["file_starts"], np.int64),
+            meta["made_of"],
+        )
     except (KeyError, TypeError, AttributeError, FileNotFoundError):
         raise _damaged(folder) from None
 
@@ -126,22 +151,31 @@ def _map_array(path: str, kind: dict) -> np.ndarray:
     """Maps the array in a file; the file must have exactly its size."""
     dtype, length = np.dtype(kind["dtype"]), kind["length"]
     if os.path.getsize(path) != dtype.itemsize * length:
-        raise ValueError(f"{path}: expected {dtype.itemsize * length} bytes, got {os.path.getsize(path)}; "
-                         "remove the folder to tokenize anew")
+        raise ValueError(
+            f"{path}: expected {dtype.itemsize * length} bytes, got {os.path.getsize(path)}; "
+            "remove the folder to tokenize anew"
+        )
     return np.memmap(path, dtype, "r", shape=(length,)) if length else np.empty(0, dtype)
 
 
-def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_workers: int = 1,
-                progress: Callable[[int], Any] = lambda _: None, may_be_empty: bool = False,
-                discard: bool = False) -> TokenStore:
+def build_store(
+    folder: str,
+    description: dict,
+    tokenizer: AnyTokenizer,
+    num_workers: int = 1,
+    progress: Callable[[int], Any] = lambda _: None,
+    may_be_empty: bool = False,
+    discard: bool = False,
+) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is complete.
 
     `progress` is called with the bytes that each chunk adds. A stopped run is continued: its encoded text is in
     `folder`.work. Raises ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is
     "replace"); if no file has a token (unless `may_be_empty`); and if another process is making the same store.
     """
-    work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value
-                                                        for key, value in description.items()}, discard)
+    work = WorkFolder(
+        f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard
+    )
     with work:
         if finished_store := open_store(folder, description):  # by another process, before the lock
             return finished_store
@@ -208,8 +242,10 @@ def _encode_chunk(tokenizer: AnyTokenizer, chunk: Chunk, replace: bool) -> Encod
     except UnicodeDecodeError as error:
         if replace:
             return tokenizer.encode_bytes(text.decode("utf-8", "replace").encode())
-        raise ValueError(f"{chunk.path}: not valid UTF-8 at byte offset {chunk.start + error.start} "
-                         f"({text[error.start:error.start + 4]!r}); --on_bad_text=replace continues") from None
+        raise ValueError(
+            f"{chunk.path}: not valid UTF-8 at byte offset {chunk.start + error.start} "
+            f"({text[error.start : error.start + 4]!r}); --on_bad_text=replace continues"
+        ) from None
 
 
 class StoreWriter:
@@ -222,9 +258,9 @@ class StoreWriter:
 
     def __init__(self, work: WorkFolder, token_type: type, description: dict):
         self._work, self._folder, self.description = work, work.path_of(STORE), description
-        self._types: dict[str,
-                          np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64)
-                                       for name in ARRAYS}
+        self._types: dict[str, np.dtype] = {
+            name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS
+        }
         self.lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
         self.chunks = 0  # added so far, as are the lengths
         self._file_starts: list[int] = []
@@ -244,8 +280,9 @@ class StoreWriter:
     def __enter__(self) -> "StoreWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: types.TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self._finish()
@@ -272,8 +309,14 @@ class StoreWriter:
 
     def _state(self) -> dict:
         """Returns the writer's state."""
-        return {"chunks": self.chunks, "lengths": dict(self.lengths), "checksums": dict(self._checksums),
-                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
+        return {
+            "chunks": self.chunks,
+            "lengths": dict(self.lengths),
+            "checksums": dict(self._checksums),
+            "file_starts": list(self._file_starts),
+            "ended": self._ended,
+            "open": self._open,
+        }
 
     def _save(self) -> None:
         """Flushes the files to the disk, then writes down the state after the last chunk."""
@@ -316,7 +359,7 @@ class StoreWriter:
             begins = np.diff(breaks[sentences], prepend=0) > 0
             self._append("documents", self.lengths["sentences"] + np.flatnonzero(begins))
             self._append("sentences", starts[sentences])
-            self._ended = bool(blank[sentences[-1]:].any())
+            self._ended = bool(blank[sentences[-1] :].any())
         else:
             self._ended |= bool(blank.any())
 
@@ -333,5 +376,6 @@ class StoreWriter:
         self._append("sentences", np.array([self.lengths["tokens"]]))
         meta = {name: {"dtype": dtype.name, "length": self.lengths[name]} for name, dtype in self._types.items()}
         self._flush()
-        write_json(os.path.join(self._folder, "store.json"),
-                   meta | {"file_starts": starts, "made_of": self.description})
+        write_json(
+            os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "made_of": self.description}
+        )

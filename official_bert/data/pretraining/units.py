@@ -31,8 +31,9 @@ class WrongMarksError(ValueError):
 class TextUnits:
     """How units are marked in the text. None is, unless one of these is given."""
 
-    word_separator: Annotated[str,
-                              Constraint("one character", lambda mark: len(mark) < 2 and mark not in ("\n", "\r"))] = ""
+    word_separator: Annotated[
+        str, Constraint("one character", lambda mark: len(mark) < 2 and mark not in ("\n", "\r"))
+    ] = ""
     """Character between words."""
     phrase_marks: tuple[str, ...] = ()
     """What begins and what ends a phrase or an entity."""
@@ -44,13 +45,19 @@ class TextUnits:
         if self.word_separator and self.segmenter:
             raise ValueError(
                 f"--segmenter={self.segmenter}: expected no --word_separator with it, which gives the words, got "
-                f"{self.word_separator!r}")
+                f"{self.word_separator!r}"
+            )
         marks = self.phrase_marks
-        if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks)
-                      or marks[0] == marks[1] or self.word_separator in marks):
+        if marks and (
+            len(marks) != 2
+            or not all(mark and mark == "".join(mark.split()) for mark in marks)
+            or marks[0] == marks[1]
+            or self.word_separator in marks
+        ):
             raise ValueError(
                 "--phrase_marks: expected two different marks without white space, such as '[[,]]', none of them the "
-                f"separator, got {','.join(marks)!r}")
+                f"separator, got {','.join(marks)!r}"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.word_separator or self.phrase_marks or self.segmenter)
@@ -58,8 +65,11 @@ class TextUnits:
     @property
     def described(self) -> str:
         """The flags that give units."""
-        flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks),
-                 "--segmenter": self.segmenter}
+        flags = {
+            "--word_separator": self.word_separator,
+            "--phrase_marks": ",".join(self.phrase_marks),
+            "--segmenter": self.segmenter,
+        }
         return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
@@ -84,7 +94,8 @@ class TextUnits:
             inside, closed, rest_of_line = after.partition(end)
             if not closed or begin in inside:
                 raise ValueError(
-                    f"a phrase begins with {begin} and does not end in its line: no phrase continues in another record")
+                    f"a phrase begins with {begin} and does not end in its line: no phrase continues in another record"
+                )
             yield (inside.replace(self.word_separator, " ") if self.word_separator else inside), True
 
     def _words(self, text: str, divided: bool) -> Iterator[tuple[str, bool]]:
@@ -103,6 +114,7 @@ class TextUnits:
 def _segmented(text: str) -> list[str]:
     """The words that jieba finds."""
     import jieba
+
     jieba.setLogLevel(60)  # it tells of its dictionary
     return jieba.lcut(text)
 
@@ -136,5 +148,6 @@ class UnitTokenizer:
         continues[starts[sizes > 0]] = False
         ends = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)]
         blank = np.array([not line or line.isspace() for line in lines], np.bool_)
-        return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32),
-                            np.diff(ends).astype(np.int32), blank)
+        return EncodedLines(
+            (ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank
+        )

@@ -36,6 +36,7 @@ class Reason:
     A drop is `expected` if the text was not running text (headings, lists) or if the user asked to remove it
     (duplicates, filters); text lost for other reasons counts towards the warning.
     """
+
     amounts: Counter[str] = dataclasses.field(default_factory=Counter)  # by unit
     examples: list[str] = dataclasses.field(default_factory=list)
     expected: bool = False
@@ -44,8 +45,8 @@ class Reason:
         """Adds amounts to those of the same unit and keeps the first examples."""
         self.amounts.update(amounts)
         if len(self.examples) < EXAMPLES:
-            squeezed = filter(None, (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples))
-            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…" for text in squeezed)
+            squeezed = filter(None, (" ".join(example[: 4 * EXAMPLE_LENGTH].split()) for example in examples))
+            cut = (text if len(text) <= EXAMPLE_LENGTH else text[: EXAMPLE_LENGTH - 1] + "…" for text in squeezed)
             self.examples = list(dict.fromkeys([*self.examples, *cut]))[:EXAMPLES]
 
 
@@ -81,8 +82,9 @@ class YieldReport:
         self.kept.update(other.kept)
         for name in REASONS:
             for key, reason in getattr(other, name).items():
-                getattr(self, name).setdefault(key,
-                                               Reason(expected=reason.expected)).add(reason.amounts, reason.examples)
+                getattr(self, name).setdefault(key, Reason(expected=reason.expected)).add(
+                    reason.amounts, reason.examples
+                )
 
     def units(self) -> list[str]:
         """Returns the units counted, in the order in which they were first kept or dropped."""
@@ -90,17 +92,22 @@ class YieldReport:
 
     def balance(self, unit: str) -> dict[str, int]:
         """Returns `in`, `repeated`, `out` and `dropped` of a unit; in + repeated = out + dropped."""
-        dropped, repeated = (sum(reason.amounts[unit] for reason in reasons.values())
-                             for reasons in (self.dropped, self.repeated))
+        dropped, repeated = (
+            sum(reason.amounts[unit] for reason in reasons.values()) for reasons in (self.dropped, self.repeated)
+        )
         return {
-            "in": self.kept[unit] + dropped - repeated, "repeated": repeated, "out": self.kept[unit], "dropped": dropped
+            "in": self.kept[unit] + dropped - repeated,
+            "repeated": repeated,
+            "out": self.kept[unit],
+            "dropped": dropped,
         }
 
     def _losses(self, unit: str) -> dict[str, int]:
         """Returns the amounts of the unexpected drops in a unit, by reason."""
         return {
             name: reason.amounts[unit]
-            for name, reason in self.dropped.items() if not reason.expected and reason.amounts[unit]
+            for name, reason in self.dropped.items()
+            if not reason.expected and reason.amounts[unit]
         }
 
     def lost_share(self, unit: str) -> float:
@@ -115,14 +122,15 @@ class YieldReport:
     def _warning(self, unit: str) -> str:
         total = self.balance(unit)["in"] + self.balance(unit)["repeated"]
         worst = Counter(self._losses(unit)).most_common(EXAMPLES)
-        return (f"{self.lost_share(unit):.1%} of the {unit} of running text were dropped: "
-                + ", ".join(f"{name} {lost / total:.1%}" for name, lost in worst))
+        return f"{self.lost_share(unit):.1%} of the {unit} of running text were dropped: " + ", ".join(
+            f"{name} {lost / total:.1%}" for name, lost in worst
+        )
 
     def shares(self, unit: str) -> dict[str, float]:
         """Returns the percentages of `out` and of each reason for dropping, in hundredths that add up to 100."""
-        amounts = {"out": self.kept[unit]
-                   } | {name: reason.amounts[unit]
-                        for name, reason in self.dropped.items() if reason.amounts[unit]}
+        amounts = {"out": self.kept[unit]} | {
+            name: reason.amounts[unit] for name, reason in self.dropped.items() if reason.amounts[unit]
+        }
         total = max(1, sum(amounts.values()))
         hundredths = {name: 10_000 * amount // total for name, amount in amounts.items()}
         # the largest remainders are rounded up
@@ -133,9 +141,11 @@ class YieldReport:
 
     def as_dict(self) -> dict:
         """Returns the report for JSON: `units` with counts and percentages, then reasons with amounts and examples."""
-        return {"units": {unit: self.balance(unit) | {"percent": self.shares(unit)} for unit in self.units()},
-                **{name: {key: vars(reason) for key, reason in getattr(self, name).items()} for name in REASONS},
-                "warnings": self.warnings()}
+        return {
+            "units": {unit: self.balance(unit) | {"percent": self.shares(unit)} for unit in self.units()},
+            **{name: {key: vars(reason) for key, reason in getattr(self, name).items()} for name in REASONS},
+            "warnings": self.warnings(),
+        }
 
     def lines(self) -> list[str]:
         """Returns the report in short: the kept amounts; the largest drops that no warning names; the notes.
@@ -143,18 +153,31 @@ class YieldReport:
         Shares below `SMALL` are left out.
         """
         totals = {unit: balance["in"] + balance["repeated"] for unit in self.units() if (balance := self.balance(unit))}
-        kept = ", ".join(f"all {total:,} {unit}" if self.kept[unit] == total else
-                         f"{self.kept[unit]:,} of {total:,} {unit}" for unit, total in totals.items())
+        kept = ", ".join(
+            f"all {total:,} {unit}" if self.kept[unit] == total else f"{self.kept[unit]:,} of {total:,} {unit}"
+            for unit, total in totals.items()
+        )
         warned = bool(self.warnings())
-        drops = sorted(((share, unit, name) for name, reason in self.dropped.items()
-                        if (reason.expected or not warned) and (unit := next(filter(reason.amounts.get, MEASURES), ""))
-                        and (share := reason.amounts[unit] / totals[unit]) >= SMALL), reverse=True)
-        shares = ", ".join(f"{name} {share:.2%}" + f" of {unit}" * (number == 0 or unit != drops[number - 1][1])
-                           for number, (share, unit, name) in enumerate(drops[:MOST_REASONS]))
+        drops = sorted(
+            (
+                (share, unit, name)
+                for name, reason in self.dropped.items()
+                if (reason.expected or not warned)
+                and (unit := next(filter(reason.amounts.get, MEASURES), ""))
+                and (share := reason.amounts[unit] / totals[unit]) >= SMALL
+            ),
+            reverse=True,
+        )
+        shares = ", ".join(
+            f"{name} {share:.2%}" + f" of {unit}" * (number == 0 or unit != drops[number - 1][1])
+            for number, (share, unit, name) in enumerate(drops[:MOST_REASONS])
+        )
         more = f", {len(drops) - MOST_REASONS} more reasons (--show_examples)" * (len(drops) > MOST_REASONS)
-        notes = ", ".join(f"{name} ({', '.join(f'{amount:,} {unit}' for unit, amount in reason.amounts.items())})"
-                          for name, reason in self.notes.items()
-                          if any(amount >= SMALL * totals.get(unit, 0) for unit, amount in reason.amounts.items()))
+        notes = ", ".join(
+            f"{name} ({', '.join(f'{amount:,} {unit}' for unit, amount in reason.amounts.items())})"
+            for name, reason in self.notes.items()
+            if any(amount >= SMALL * totals.get(unit, 0) for unit, amount in reason.amounts.items())
+        )
         return [f"kept: {kept}", *[f"dropped: {shares}{more}"] * bool(drops), *[f"found: {notes}"] * bool(notes)]
 
     def table(self) -> rich.table.Table:
@@ -168,6 +191,7 @@ class YieldReport:
         def add_row(name: str, amounts: Mapping[str, int], column: str = "", examples: Iterable[str] = ()) -> None:
             cells = [_cell(amounts.get(unit, 0), shares[unit].get(column)) for unit in units]
             table.add_row(rich.markup.escape(name), *cells, rich.markup.escape("\n".join(examples)))
+
         add_row("in", {unit: self.balance(unit)["in"] for unit in units})
         for name, reason in self.repeated.items():
             add_row(f"+ {name}", reason.amounts, examples=reason.examples)

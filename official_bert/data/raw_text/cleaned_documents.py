@@ -1,5 +1,4 @@
-"""Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`).
-"""
+"""Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`)."""
 
 import dataclasses
 from collections import Counter
@@ -16,6 +15,7 @@ UNITS = ("sentences", "characters", "words")
 @dataclasses.dataclass
 class Cleaned:
     """A document's paragraphs as sentences, with the amounts of each and the data for the search for duplicates."""
+
     language: str
     paragraphs: list[list[str]]
     amounts: list[dict[str, int]]
@@ -38,9 +38,21 @@ def to_data(piece: CleanedPiece) -> list[Any]:
     """Returns a piece as JSON values."""
     documents, report, read = piece
     reasons = [{name: [*vars(reason).values()] for name, reason in getattr(report, kind).items()} for kind in REASONS]
-    return [[[document.language, document.paragraphs, document.amounts, document.fingerprint.paragraphs.tolist(),
-              document.fingerprint.document, document.fingerprint.signature.tolist()] for document in documents],
-            [report.kept, *reasons], read]
+    return [
+        [
+            [
+                document.language,
+                document.paragraphs,
+                document.amounts,
+                document.fingerprint.paragraphs.tolist(),
+                document.fingerprint.document,
+                document.fingerprint.signature.tolist(),
+            ]
+            for document in documents
+        ],
+        [report.kept, *reasons],
+        read,
+    ]
 
 
 def from_data(values: Any) -> CleanedPiece:
@@ -50,8 +62,8 @@ def from_data(values: Any) -> CleanedPiece:
     documents, (kept, *reasons), read = values
     report = YieldReport(
         Counter(kept),
-        *({name: Reason(Counter(amounts), *facts)
-           for name, (amounts, *facts) in kind.items()} for kind in reasons))
+        *({name: Reason(Counter(amounts), *facts) for name, (amounts, *facts) in kind.items()} for kind in reasons),
+    )
     return [_document(*document) for document in documents], report, read
 
 
@@ -66,13 +78,20 @@ def _fits(value: Any, form: Any) -> bool:
     return type(value) is form
 
 
-def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str, int]], hashes: list[int],
-              hash_of_all: int, signature: list[int]) -> Cleaned:
+def _document(
+    language: str,
+    paragraphs: list[list[str]],
+    amounts: list[dict[str, int]],
+    hashes: list[int],
+    hash_of_all: int,
+    signature: list[int],
+) -> Cleaned:
     same = len(paragraphs) == len(amounts) == len(hashes) and len(signature) in (0, PERMUTATIONS)
     if not (paragraphs and all(paragraphs) and same and all({*UNITS} <= {*units} for units in amounts)):
         raise ValueError("these are no cleaned documents")
-    return Cleaned(language, paragraphs, amounts,
-                   Fingerprint(_array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32)))
+    return Cleaned(
+        language, paragraphs, amounts, Fingerprint(_array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32))
+    )
 
 
 def _array(numbers: list[int], kind: type[np.unsignedinteger]) -> np.ndarray:

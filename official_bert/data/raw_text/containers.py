@@ -28,8 +28,16 @@ OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)
 STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet",
-          b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "zip"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+    b"PK\x03\x04": "zip",
+}
 # beside the .arrow files of a `datasets` folder
 _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")
 
@@ -39,6 +47,7 @@ class BadText:
     """The policy for text that cannot be read, the report that counts it, and the bytes of the open file that were
     read.
     """
+
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
     bytes_read: Callable[[], int] = int  # 0 if no file is open
@@ -77,8 +86,12 @@ def _kind_of_start(start: bytes) -> str:
 def without_dataset_files(paths: list[str]) -> list[str]:
     """Returns `paths` without the JSON files that `datasets` puts beside its Arrow files."""
     folders = [folder_of(path) for path in paths if path.endswith(".arrow")]
-    return [path for path in paths if os.path.basename(path) not in _DATASET_FILES
-            or not any(folder.startswith(folder_of(path)) for folder in folders)]
+    return [
+        path
+        for path in paths
+        if os.path.basename(path) not in _DATASET_FILES
+        or not any(folder.startswith(folder_of(path)) for folder in folders)
+    ]
 
 
 @contextlib.contextmanager
@@ -105,6 +118,7 @@ def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
 def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
     """Opens a zstd file of one or several frames; one that is cut off raises OSError."""
     import pyarrow
+
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
@@ -147,8 +161,13 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
                 return
             number += 1
             if is_bounded:
-                check_bounds(f"{path}:{number}", len(line), offset + len(line), bad.bytes_read(),
-                             "--allow_large_lines reads it, if memory suffices")
+                check_bounds(
+                    f"{path}:{number}",
+                    len(line),
+                    offset + len(line),
+                    bad.bytes_read(),
+                    "--allow_large_lines reads it, if memory suffices",
+                )
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data), encoding).rstrip("\r\n")
             offset += len(line)
@@ -160,7 +179,8 @@ def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str)
     """
     if line > LONGEST_LINE:
         raise ValueError(
-            f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}")
+            f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}"
+        )
     if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
         raise ValueError(
             f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
@@ -173,8 +193,9 @@ def check_encoding(encoding: str) -> None:
     try:
         "".encode(encoding or "utf-8")
     except LookupError:
-        raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or "
-                         "gb18030") from None
+        raise ValueError(
+            f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
+        ) from None
 
 
 class _Transcoded:
@@ -184,8 +205,12 @@ class _Transcoded:
     """
 
     def __init__(self, file: BinaryIO, encoding: str, policy: OnBadText):
-        self._lines = io.TextIOWrapper(io.BufferedReader(file), encoding, newline="\n",  # type: ignore[type-var]
-                                       errors="strict" if policy == "error" else "replace")
+        self._lines = io.TextIOWrapper(
+            io.BufferedReader(file),
+            encoding,
+            newline="\n",  # type: ignore[type-var]
+            errors="strict" if policy == "error" else "replace",
+        )
 
     def readline(self, size: int) -> bytes:
         """Returns the next line, of at most `size` characters."""
@@ -211,6 +236,7 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
     Raises ValueError naming file and row for a row without text, and the columns if there is none of that name.
     """
     import pyarrow
+
     row = 0
     try:
         for column in _columns(path, text_key, bad):
@@ -225,10 +251,10 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
 
 
 def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
-    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file.
-    """
+    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file."""
     import pyarrow
     import pyarrow.parquet
+
     if kind_of(path) == "parquet":
         with pyarrow.parquet.ParquetFile(local_copy(path)) as table:
             _check_column(path, table.schema_arrow, text_key)
@@ -253,10 +279,13 @@ def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
 def _check_column(path: str, schema: Any, text_key: str) -> None:
     """Raises ValueError if a table has no text column `text_key`."""
     import pyarrow
+
     types = {field.name: field.type for field in schema}
     kind = types.get(text_key)
     if kind is not None and pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     if kind is None or not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise ValueError(f"{path}: expected a column {text_key!r} of strings (--text_key), got "
-                         + ", ".join(f"{name}: {kind}" for name, kind in types.items()))
+        raise ValueError(
+            f"{path}: expected a column {text_key!r} of strings (--text_key), got "
+            + ", ".join(f"{name}: {kind}" for name, kind in types.items())
+        )

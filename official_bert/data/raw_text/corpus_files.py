@@ -33,8 +33,11 @@ class Mixture:
 
     def shares(self, sizes: dict[str, int]) -> dict[str, float]:
         """Returns the share of each language in the output, from the words of each in the input."""
-        return mixing.parse_mix(self.mix, list(sizes)) if self.smoothing is None else mixing.smoothed_shares(
-            sizes, self.smoothing)
+        return (
+            mixing.parse_mix(self.mix, list(sizes))
+            if self.smoothing is None
+            else mixing.smoothed_shares(sizes, self.smoothing)
+        )
 
 
 class HeldOutChoice:
@@ -60,8 +63,7 @@ class HeldOutChoice:
 
 
 class Writer:
-    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known.
-    """
+    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
 
     def __init__(self, files: list[TextIO], choice: HeldOutChoice, folder: str, languages: list[str], mixture: Mixture):
         self.held_out = files[-1] if choice.share else None
@@ -71,8 +73,11 @@ class Writer:
         self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
-        self._waiting = {language: os.path.join(folder, f"waiting-{language}")
-                         for language in languages} if mixture.is_asked else {}
+        self._waiting = (
+            {language: os.path.join(folder, f"waiting-{language}") for language in languages}
+            if mixture.is_asked
+            else {}
+        )
 
     def add(self, document: Cleaned) -> None:
         """Writes a document, or keeps it for the mixture."""
@@ -111,14 +116,18 @@ class Writer:
             raise ValueError(
                 f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
                 f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
-                f"goes to another file, got {len(self.files)}")
+                f"goes to another file, got {len(self.files)}"
+            )
         for language, factor in factors.items():
             for number, (sentences, amounts) in enumerate(_read_waiting(self._waiting[language])):
                 copies = mixing.copies(factor, language, number)
                 if copies > 1:
                     self.holds_copies = True
-                    self.report.repeat("copies of documents (--mix, --smoothing)", sentences[0],
-                                       **{unit: (copies - 1) * amount for unit, amount in amounts.items()})
+                    self.report.repeat(
+                        "copies of documents (--mix, --smoothing)",
+                        sentences[0],
+                        **{unit: (copies - 1) * amount for unit, amount in amounts.items()},
+                    )
                 if not copies:
                     self.report.drop("documents left out (--mix, --smoothing)", sentences[0], expected=True, **amounts)
                 self._write(sentences, amounts, language, copies)
@@ -128,21 +137,26 @@ class Writer:
         `count` files.
         """
         if self.number and self.number_held_out == self.number:
-            raise ValueError(f"--held_out={self.choice.share:g}: expected different documents, to hold out one and "
-                             f"keep another, got {self.number}")
+            raise ValueError(
+                f"--held_out={self.choice.share:g}: expected different documents, to hold out one and "
+                f"keep another, got {self.number}"
+            )
         if not self.written:
             raise ValueError(
                 f"{input_file}: no document with {shortest} sentences of running text in {count} files "
                 f"({self.report.balance('documents')['dropped']} dropped); see --shortest_document, --keep_everything "
-                "and --format")
+                "and --format"
+            )
         return self.lines.duplicates()
 
     def shares(self) -> dict[str, dict[str, float]]:
         """Returns each language's words and share in the input and the output."""
         return {
             name: {
-                "words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
-                "words_out": self.out[name], "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4)
+                "words_in": size,
+                "share_in": round(size / max(1, sum(self.sizes.values())), 4),
+                "words_out": self.out[name],
+                "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4),
             }
             for name, size in self.sizes.items()
         }

@@ -27,6 +27,7 @@ HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16  # of lines
 @dataclasses.dataclass
 class Fingerprint:
     """A document's data for the search for duplicates: hashes of its paragraphs and of its text, and its signature."""
+
     paragraphs: np.ndarray
     document: int
     signature: np.ndarray  # empty unless near duplicates are wanted
@@ -47,23 +48,26 @@ class Fingerprinter:
     def __call__(self, paragraphs: list[list[str]]) -> Fingerprint:
         texts = [" ".join(sentences) for sentences in paragraphs]
         whole = "\n".join(texts)
-        return Fingerprint(np.array([hash_text(text) for text in texts], np.uint64), hash_text(whole),
-                           self.signature(whole) if self._near else np.array([], np.uint32))
+        return Fingerprint(
+            np.array([hash_text(text) for text in texts], np.uint64),
+            hash_text(whole),
+            self.signature(whole) if self._near else np.array([], np.uint32),
+        )
 
     def signature(self, text: str) -> np.ndarray:
         """Returns the MinHash signature of a text: `PERMUTATIONS` numbers of 32 bits."""
         import datasketch  # imports SciPy, which takes a second; few runs need it
+
         counter = datasketch.MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
         counter.update_batch([feature.encode("utf-8", "surrogatepass") for feature in sorted(self.features(text))])
         return counter.hashvalues.astype(np.uint32)
 
     def features(self, text: str) -> set[str]:
-        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces.
-        """
+        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces."""
         words = self._words.words(text.lower())
         if scripts.script_of(text) == "unspaced":
             letters = "".join(words)
-            return {letters[start:start + 4] for start in range(max(1, len(letters) - 3))}
+            return {letters[start : start + 4] for start in range(max(1, len(letters) - 3))}
         return {*words, *(f"{first} {second}" for first, second in itertools.pairwise(words))}
 
 
@@ -104,8 +108,7 @@ class Index:
 
 
 def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result.
-    """
+    """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result."""
     places = np.searchsorted(older[0], newer[0], side="right")
     return np.insert(older[0], places, newer[0]), np.insert(older[1], places, newer[1])
 
@@ -143,10 +146,17 @@ class Deduplicator:
                 return "exact"
             self._documents.add(key)
         if "near" in self.kinds:
-            keys = np.array([hash_text(f"{band}:{numbers.tobytes().hex()}") for band, numbers
-                             in enumerate(document.signature.reshape(-1, ROWS_OF_BAND))], np.uint64)
-            if any(np.count_nonzero(self._signature(entry) == document.signature) >= self._least_equal
-                   for entry in sorted(self._bands.find(keys))):
+            keys = np.array(
+                [
+                    hash_text(f"{band}:{numbers.tobytes().hex()}")
+                    for band, numbers in enumerate(document.signature.reshape(-1, ROWS_OF_BAND))
+                ],
+                np.uint64,
+            )
+            if any(
+                np.count_nonzero(self._signature(entry) == document.signature) >= self._least_equal
+                for entry in sorted(self._bands.find(keys))
+            ):
                 return "near"
             with open(self._path, "ab") as file:
                 document.signature.tofile(file)
@@ -187,4 +197,5 @@ class LineCounter:
         """Returns how many lines are copies of earlier ones."""
         self._write()
         return self.lines - sum(
-            len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths if os.path.exists(path))
+            len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths if os.path.exists(path)
+        )

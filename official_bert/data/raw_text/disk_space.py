@@ -13,8 +13,9 @@ LEAST_OF_ANY = 0.25  # times the input of which nobody knows how much is text, a
 LOOKED_AT = 32  # files
 
 
-def check_disk_of_corpus(inputs: Sequence[str], size: int, place: str, work_folder: str,
-                         filters: Sequence[str]) -> None:
+def check_disk_of_corpus(
+    inputs: Sequence[str], size: int, place: str, work_folder: str, filters: Sequence[str]
+) -> None:
     """Prints how much disk space a corpus of `inputs`, `size` bytes of files, takes in the folder `place`, if it is
     much of the free space.
 
@@ -25,21 +26,22 @@ def check_disk_of_corpus(inputs: Sequence[str], size: int, place: str, work_fold
     if not inputs:  # standard input
         print(f"disk: the corpus and its work folder take about {LIKELY} times the text of standard input", flush=True)
         return
-    packed = not all(map(_is_plain, inputs[::max(1, len(inputs) // LOOKED_AT)]))
-    doubts = ["packed files and JSON lines count as they are"] * packed + [f"before {', '.join(filters)}"
-                                                                           ] * bool(filters)
+    packed = not all(map(_is_plain, inputs[:: max(1, len(inputs) // LOOKED_AT)]))
+    doubts = ["packed files and JSON lines count as they are"] * packed + [f"before {', '.join(filters)}"] * bool(
+        filters
+    )
     times = LIKELY + OF_A_MIXTURE * bool({"--mix", "--smoothing"} & {*filters})
     there = preflight.bytes_in(work_folder)
     least = int(size * (LEAST_OF_ANY if doubts else LEAST))
     preflight.check_disk({place: max(0, least - there)}, "the corpus and its work folder")
-    preflight.announce_disk({place: max(0,
-                                        int(size * times) - there)},
-                            f"the corpus and its work folder, {times} times the input" +
-                            (f" ({'; '.join(doubts)})" if doubts else ""))
+    preflight.announce_disk(
+        {place: max(0, int(size * times) - there)},
+        f"the corpus and its work folder, {times} times the input" + (f" ({'; '.join(doubts)})" if doubts else ""),
+    )
 
 
 def _is_plain(path: str) -> bool:
-    """Tells whether a file holds text alone: it is neither compressed, nor a table, nor JSON lines with other values.
-    """
-    return containers.kind_of(path) == "text" and not containers.read_head(
-        path, 64).lstrip(b"\xef\xbb\xbf \n\r\t").startswith(b"{")
+    """Tells whether a file holds text alone: it is neither compressed, nor a table, nor JSON lines with other values."""
+    return containers.kind_of(path) == "text" and not containers.read_head(path, 64).lstrip(
+        b"\xef\xbb\xbf \n\r\t"
+    ).startswith(b"{")

@@ -21,13 +21,20 @@ from official_bert.data.tabular.encodings import other_encoding
 from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
-RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:',
-                                                                       "JSON lines"),
-       (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"), (rb"PAR1|ARROW1", "a table"))
-DUMPS = ((rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JSON lines of it"),
-         (rb"%PDF-", "a PDF; pdftotext makes text of it, whose divided words --pdf_text joins"),
-         (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b",
-          "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
+RAW = (
+    (rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"),
+    (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"),
+    (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"),
+    (rb"PAR1|ARROW1", "a table"),
+)
+DUMPS = (
+    (rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JSON lines of it"),
+    (rb"%PDF-", "a PDF; pdftotext makes text of it, whose divided words --pdf_text joins"),
+    (
+        rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b",
+        "an XML dump of MediaWiki; WikiExtractor makes articles of it",
+    ),
+)
 NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"), *DUMPS)
 HEAD = 1 << 12  # bytes that tell it
 DUMP_LINES = 5
@@ -49,7 +56,8 @@ _NAMES = (
     "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos"
     "|poem|pre|rb|ref|"
     "references|rp|rt|rtc|ruby|samp|score|section|small|source|span|strike|strong|sub|sup|syntaxhighlight|templatedata|"
-    "templatestyles|timeline|tt|ul|var|wbr")
+    "templatestyles|timeline|tt|ul|var|wbr"
+)
 _BREAKS = "br|div|hr|li|p|table|td|th|tr"  # words on both sides of these are two
 # Names of one letter only without attributes: "x <b and b> c" is mathematics. A comment may hold anything.
 _TAG = re.compile(rf"<!--.*?-->|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|</?[abiqsu]\s*/?>", re.IGNORECASE)
@@ -62,6 +70,7 @@ class Document:
     """A document's paragraphs in order, with its title if it is an article; `headings`: some paragraphs may be
     headings.
     """
+
     paragraphs: list[str]
     title: str = ""
     headings: bool = False
@@ -122,8 +131,9 @@ def _detect_known(path: str, lines: Sequence[str]) -> Format:
     return form
 
 
-def read_documents(path: str, form: Format = "auto", text_key: str = "text",
-                   bad: containers.BadText | None = None) -> Iterator[Document]:
+def read_documents(
+    path: str, form: Format = "auto", text_key: str = "text", bad: containers.BadText | None = None
+) -> Iterator[Document]:
     """Gives the documents of one file.
 
     Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut
@@ -163,8 +173,9 @@ def _read(path: str, form: Format, text_key: str, bad: containers.BadText) -> It
     else:
         text = without_licence(lines, bad.report)
         blocks = _read_blocks(text) if form in ("documents", "book") else ()
-        yield from map(Document,
-                       blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text))
+        yield from map(
+            Document, blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text)
+        )
 
 
 def _lines_of(text: str, bad: containers.BadText) -> list[str]:
@@ -199,8 +210,9 @@ def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText
 def _make_article(lines: list[str], title: str) -> Document:
     """Returns an article; its first line is its title if the header says so, or if a blank line follows."""
     first = lines[0].strip() if lines else ""
-    if first and (first == title.strip() or
-                  (not "".join(lines[1:2]).strip() and not running_text.ends_as_a_sentence(first))):
+    if first and (
+        first == title.strip() or (not "".join(lines[1:2]).strip() and not running_text.ends_as_a_sentence(first))
+    ):
         return Document(lines[1:], first, headings=True)
     return Document(lines, "", headings=True)
 
@@ -312,8 +324,14 @@ class Cleaner:
     PDFs. Raises ValueError for an unknown language.
     """
 
-    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
-                 limits: QualityLimits | None = None, repair: WordRepair = COUNTING):
+    def __init__(
+        self,
+        language: str = "en",
+        shortest: int = 3,
+        keep_everything: bool = False,
+        limits: QualityLimits | None = None,
+        repair: WordRepair = COUNTING,
+    ):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
         self._repair = repair
@@ -327,8 +345,9 @@ class Cleaner:
         kept = self._running_text(document, report)
         paragraphs = [split_sentences(text, self.language) for text in kept]
         if not paragraphs:
-            report.drop("documents without running text", document.title or next(iter(document.paragraphs), ""),
-                        documents=1)
+            report.drop(
+                "documents without running text", document.title or next(iter(document.paragraphs), ""), documents=1
+            )
             return []
         sentences = list(itertools.chain.from_iterable(paragraphs))
         if is_short := len(sentences) < self.shortest:
@@ -344,8 +363,12 @@ class Cleaner:
         """Returns the amounts of a document, or of paragraphs of one, for the report."""
         sentences = list(itertools.chain.from_iterable(paragraphs))
         text = " ".join(sentences)  # the only white space in it are these spaces and those within the sentences
-        return {"documents": 1, "sentences": len(sentences), "characters": len(text) - text.count(" "),
-                "words": self._count_words(text)}
+        return {
+            "documents": 1,
+            "sentences": len(sentences),
+            "characters": len(text) - text.count(" "),
+            "words": self._count_words(text),
+        }
 
     def _running_text(self, document: Document, report: YieldReport) -> list[str]:
         """Returns the paragraphs that are running text; counts the others."""

@@ -44,10 +44,9 @@ _FALLBACKS = {
     "zh-yue zu",
 }
 # {code: the language whose rules it uses}
-RULES = {code: code
-         for code in OWN_RULES.split()} | {code: rule
-                                           for rule, codes in _FALLBACKS.items()
-                                           for code in codes.split()}
+RULES = {code: code for code in OWN_RULES.split()} | {
+    code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()
+}
 
 
 def splitting_rule(language: str) -> str:
@@ -57,8 +56,10 @@ def splitting_rule(language: str) -> str:
     """
     if language not in RULES:
         similar = difflib.get_close_matches(language.lower(), RULES, n=3, cutoff=0.5)
-        raise ValueError(f"--language: expected the code of a Wikipedia, as in en.wikipedia.org, got {language!r}"
-                         + (f"; did you mean {', '.join(similar)}?" if similar else ""))
+        raise ValueError(
+            f"--language: expected the code of a Wikipedia, as in en.wikipedia.org, got {language!r}"
+            + (f"; did you mean {', '.join(similar)}?" if similar else "")
+        )
     return RULES[language]
 
 

@@ -33,7 +33,8 @@ def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
         for path in paths:
             if (other := languages.setdefault(path, language)) != language:
                 raise ValueError(
-                    f"--input_file: expected one language for {path}, got {other or 'none'} and {language or 'none'}")
+                    f"--input_file: expected one language for {path}, got {other or 'none'} and {language or 'none'}"
+                )
     return {language: list(dict.fromkeys(paths)) for language, paths in files.items()}
 
 

@@ -22,8 +22,26 @@ _LETTER = r"(?:[^\W\d_][\u0300-\u036f]*+)"  # with combining accents, which PDFs
 _WORD = re.compile(f"{_LETTER}++")
 _DIVIDED = re.compile(rf"(?<![^\W\d_]){_LETTER}++(?:{_MARK.pattern}{_LETTER}{{2,}}+)+")
 # Between two parts that share the end of a word, as in German "Ein- und Ausgabe".
-_CONJUNCTIONS = {"and", "or", "to", "nor", "und", "oder", "bzw", "bis", "sowie", "et", "ou", "en", "of", "och", "eller",
-                 "og", "ja", "tai"}
+_CONJUNCTIONS = {
+    "and",
+    "or",
+    "to",
+    "nor",
+    "und",
+    "oder",
+    "bzw",
+    "bis",
+    "sowie",
+    "et",
+    "ou",
+    "en",
+    "of",
+    "och",
+    "eller",
+    "og",
+    "ja",
+    "tai",
+}
 
 
 def joined_form(divided: str) -> str:
@@ -38,8 +56,7 @@ def _key(word: str) -> int:
 
 
 def word_keys(paragraphs: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the hashes of the words of a text, and those of the joined forms of its divided words, each once, uint64.
-    """
+    """Returns the hashes of the words of a text, and those of the joined forms of its divided words, each once, uint64."""
     text = with_letters("\n".join(paragraphs))
     joined_forms = filter(None, (joined_form(match[0]) for match in _DIVIDED.finditer(text)))
     return _keys(_WORD.findall(text)), _keys(joined_forms)
@@ -96,6 +113,9 @@ COUNTING = WordRepair()
 
 def unrepaired_share(report: YieldReport) -> float:
     """Returns the share of the words of a corpus that are hyphenated or have a ligature, which was left there."""
-    count = sum(report.notes[name].amounts[unit] for name, unit in ((HYPHENATED, "words"), (LIGATURES, "ligatures"))
-                if name in report.notes)
+    count = sum(
+        report.notes[name].amounts[unit]
+        for name, unit in ((HYPHENATED, "words"), (LIGATURES, "ligatures"))
+        if name in report.notes
+    )
     return count / max(1, report.balance("words")["in"])

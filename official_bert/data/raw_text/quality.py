@@ -11,7 +11,7 @@ import unicodedata
 # The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
     "CYRILLIC": "ab ady alt av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kum kv ky lbe lez mdf mhr "
-                "mk mn mrj myv os "
+    "mk mn mrj myv os "
     "rsk ru rue sah sr tg tt tyv udm uk xal",
     "ARABIC": "acm aeb apc ar arq ary arz azb ckb fa glk ks lrc mzn pnb ps sd skr ug ur",
     "CJK": "gan hak lzh wuu yue zh zh-classical zh-yue",
@@ -54,8 +54,17 @@ CHARACTERS = 4000  # of a document are looked at, from its beginning
 # Codes of Wikipedia that mean a language of the model, and languages that it takes for each other because they are
 # written alike.
 _ALIASES = {
-    "simple": "en", "als": "de", "sh": "sr", "be-tarask": "be", "be-x-old": "be", "zh-classical": "zh", "zh-yue": "zh",
-    "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh"
+    "simple": "en",
+    "als": "de",
+    "sh": "sr",
+    "be-tarask": "be",
+    "be-x-old": "be",
+    "zh-classical": "zh",
+    "zh-yue": "zh",
+    "yue": "zh",
+    "wuu": "zh",
+    "lzh": "zh",
+    "gan": "zh",
 }
 _ALIKE = ({"no", "nb", "nn"}, {"bs", "hr", "sr"}, {"id", "ms"})
 
@@ -63,6 +72,7 @@ _ALIKE = ({"no", "nb", "nn"}, {"bs", "hr", "sr"}, {"id", "ms"})
 @dataclasses.dataclass(frozen=True)
 class QualityLimits:
     """Requirements for documents; the defaults let everything pass."""
+
     min_letters: float = 0.0  # share of letters among its characters, white space apart; combining vowels are letters
     max_repeated_lines: float = 1.0  # share of its sentences that occurred before in it
     min_words: int = 0
@@ -113,6 +123,7 @@ def accepted_labels(language: str) -> frozenset[str]:
     Raises ValueError for a language that the model does not know.
     """
     import py3langid
+
     label = _ALIASES.get(language, language)
     languages = {name for name, _ in py3langid.rank("")}
     if label not in languages:
@@ -126,4 +137,5 @@ def accepted_labels(language: str) -> frozenset[str]:
 def is_in_language(text: str, language: str) -> bool:
     """Tells whether the most probable language of a text is `language`. Raises what `accepted_labels` raises."""
     import py3langid
+
     return py3langid.classify(text[:CHARACTERS])[0] in accepted_labels(language)

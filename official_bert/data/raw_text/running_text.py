@@ -47,16 +47,19 @@ _DEVANAGARI = re.compile("[\u0904-\u0939]")
 _GERMAN_AUXILIARY = re.compile(
     r"\b(?:ist|sind|war|waren|wird|werden|wurden?|hat|haben|habe|hatten?|kann|können|könnten?|konnten?|muss|müssen"
     r"|mussten?|soll|sollen"
-    r"|sollten?|darf|dürfen|will|wollen|wollten?|möchten?|würden?|wären?|gibt|gab)\b")
+    r"|sollten?|darf|dürfen|will|wollen|wollten?|möchten?|würden?|wären?|gibt|gab)\b"
+)
 _GERMAN_PRONOUN = re.compile(r"\b(?:[Ee]s|[Ee]r|[Mm]an|Sie|[Ww]ir|[Ii]ch|[Dd]ies)\b")
 _GERMAN_ENDING = re.compile(  # the third person in -t, without common other words and participles of the same ending
     r"\b(?!(?:mit|nicht|dort|seit|jetzt|selbst|erst|fest|weit|oft|zuletzt|direkt|möglichst|sofort|gut|wiederholt"
     r"|statt|sonst|bereits|fast"
-    r"|zuerst|gesamt|insgesamt)\b)(?!ge)[a-zäöüß]{2,}t\b")
+    r"|zuerst|gesamt|insgesamt)\b)(?!ge)[a-zäöüß]{2,}t\b"
+)
 _GERMAN_BEGINNING = re.compile(  # of sentences, hardly ever of headings
     r"\W*(?:Alle|Auch|Außerdem|Bisher|Dabei|Dadurch|Daher|Damals|Damit|Danach|Dann|Dazu|Deshalb|Diese[rsnm]?|Dort"
     r"|Einige|Heute|Hier|Hierbei"
-    r"|Jetzt|Nachdem|Obwohl|Seitdem|Später|Viele|Zudem|Zuerst)\b")
+    r"|Jetzt|Nachdem|Obwohl|Seitdem|Später|Viele|Zudem|Zuerst)\b"
+)
 _GERMAN_CONJUNCTION = re.compile(r"\W*(?:Wie|So|Wo|Wann|Was|Warum|Wenn|Ob|Bevor)\b")
 # Hindi's \w lacks the vowel signs, so words end at white space; the brackets leave out what is no part of a word.
 _NO_HINDI_WORD = r"[^\w\u0900-\u0963\u0966-\u097f]*$"
@@ -65,8 +68,8 @@ _HINDI_LAST_AUXILIARY = re.compile(_HINDI_AUXILIARY + _NO_HINDI_WORD)
 _HINDI_ANY_AUXILIARY = re.compile(_HINDI_AUXILIARY + r"(?![\w\u0900-\u0963])")
 _HINDI_ENDING = re.compile(
     r"(?:^|\s)(?!(?:में|लिए|लिये|हुए)\W*$)(?:हो|हों|(?:हो|कर|दे|जा|सक|रह|ले|आ)त[ाेी]|\S*(?:ें|एँ|एं|ओ|ि[एय]े?|या|ये"
-    r"|ए|ई|यी))"
-    + _NO_HINDI_WORD)
+    r"|ए|ई|यी))" + _NO_HINDI_WORD
+)
 
 
 class ParagraphFilter:
@@ -127,8 +130,7 @@ def _is_mostly_letters(text: str) -> bool:
 
 
 def ends_as_a_sentence(text: str) -> bool:
-    """Tells whether a line ends with a sentence mark of some script and optional closing brackets or quotation marks.
-    """
+    """Tells whether a line ends with a sentence mark of some script and optional closing brackets or quotation marks."""
     return bool(_SENTENCE_END.search(text.rstrip()[-_TAIL:]))
 
 

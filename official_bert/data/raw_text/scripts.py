@@ -10,8 +10,10 @@ from official_bert.text import tokenization
 Script = Literal["spaced", "ideographic", "unspaced"]
 
 # Han, kana, bopomofo, Yi: a character says as much as half a word. Hangul has spaces.
-_IDEOGRAPHIC = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf"
-                          "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]")
+_IDEOGRAPHIC = re.compile(
+    "[\u2e80-\u2fdf\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 # Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to Tai Tham: letters in long runs, spaces between clauses or syllables at
 # most.
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\uaa60-\uaadf]")

@@ -20,8 +20,25 @@ SUSPICIOUS_SENTENCE = 500
 
 # Marks that can open a span, each with its closing marks.
 _CLOSERS = {
-    '"': '"', "“": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‹": "›", "‘": "’", "‚": "‘’", "'": "'", "`": "'`",
-    "「": "」", "『": "』", "《": "》", "(": ")", "（": "）", "[": "]", "{": "}", "<": ">"
+    '"': '"',
+    "“": "”",
+    "„": "“”",
+    "‟": "”",
+    "«": "»",
+    "»": "«",
+    "‹": "›",
+    "‘": "’",
+    "‚": "‘’",
+    "'": "'",
+    "`": "'`",
+    "「": "」",
+    "『": "』",
+    "《": "》",
+    "(": ")",
+    "（": "）",
+    "[": "]",
+    "{": "}",
+    "<": ">",
 }
 _ALWAYS_CLOSE = "”»›’」』》)）]}>"
 _MARK = re.compile(r"[\"“”„‟«»‹›‚「」『』《》()（）\[\]{}<>'‘’`]")
@@ -32,8 +49,12 @@ _STOP = "!?.…։؟۔।॥။።፧᙮᱾꯫‼‽⁇⁈⁉．。！？｡"
 _CLOSING = r"[\"'”’»›)\]}」』》）]*"
 # Places to split at, best first: after a full stop, a semicolon, a comma, a space.
 _FULL_STOP = re.compile(rf"(?:(?<=\w\w)\.|[{_STOP.replace('.', '')}])[{_STOP}]*{_CLOSING}\s+|[。！？｡]{_CLOSING}\s*")
-_PLACES = (_FULL_STOP, re.compile(r"[;:؛]\s+|[；：།༎]\s*"), re.compile(r"[,،၊]\s+|[、，]\s*|\s[–—-]+\s"),
-           re.compile(r"\s+"))
+_PLACES = (
+    _FULL_STOP,
+    re.compile(r"[;:؛]\s+|[；：།༎]\s*"),
+    re.compile(r"[,،၊]\s+|[、，]\s*|\s[–—-]+\s"),
+    re.compile(r"\s+"),
+)
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
@@ -45,7 +66,10 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     text = " ".join(paragraph.split())
     pieces = _split_blocks(text, languages.splitting_rule(language))
     return [
-        sentence for piece in pieces for part in _split_suspicious(piece) for cut in _split_long(part)
+        sentence
+        for piece in pieces
+        for part in _split_suspicious(piece)
+        for cut in _split_long(part)
         if (sentence := cut.strip())
     ]
 
@@ -56,8 +80,8 @@ def _split_blocks(text: str, rule: str) -> Iterator[str]:
     """
     start = 0
     while len(text) - start > BLOCK:
-        *sentences, _ = _split_by_library(text[start:start + BLOCK], rule)
-        for sentence in sentences or [text[start:start + BLOCK]]:
+        *sentences, _ = _split_by_library(text[start : start + BLOCK], rule)
+        for sentence in sentences or [text[start : start + BLOCK]]:
             yield sentence
             start += len(sentence)
     if start < len(text):
@@ -94,9 +118,13 @@ def _unpaired_marks(text: str) -> set[int]:
             continue
         closers = _CLOSERS[text[position]]
         kind = closers + text[position]
-        partner = next((other for other in marks[index + 1:index + MARKS_WITHIN] if text[other] in kind), None)
-        if (partner is not None and partner - position <= LONGEST_QUOTE and text[partner] in closers
-                and _closes(text, partner)):
+        partner = next((other for other in marks[index + 1 : index + MARKS_WITHIN] if text[other] in kind), None)
+        if (
+            partner is not None
+            and partner - position <= LONGEST_QUOTE
+            and text[partner] in closers
+            and _closes(text, partner)
+        ):
             paired.update((position, partner))
             covered = partner
     return set(marks) - paired
@@ -104,14 +132,16 @@ def _unpaired_marks(text: str) -> set[int]:
 
 def _is_apostrophe(text: str, position: int) -> bool:
     """Tells whether the mark at `position` is inside a word."""
-    return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum()
-            and text[position + 1:position + 2].isalnum())
+    return (
+        text[position] in _APOSTROPHES
+        and text[position - 1 : position].isalnum()
+        and text[position + 1 : position + 2].isalnum()
+    )
 
 
 def _opens(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word.
-    """
-    mark, before, after = text[position], text[position - 1:position], text[position + 1:position + 2]
+    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word."""
+    mark, before, after = text[position], text[position - 1 : position], text[position + 1 : position + 2]
     if mark not in _CLOSERS or not after:
         return False
     return mark not in _STRAIGHT + "»" or (not after.isspace() and (not before or before in _BEFORE_OPENING))
@@ -121,13 +151,13 @@ def _closes(text: str, position: int) -> bool:
     """Tells whether the mark at `position` can close a span; a straight one can after a word or mark, not before a
     word.
     """
-    return text[position] not in _STRAIGHT or not (text[position - 1].isspace()
-                                                   or text[position + 1:position + 2].isalnum())
+    return text[position] not in _STRAIGHT or not (
+        text[position - 1].isspace() or text[position + 1 : position + 2].isalnum()
+    )
 
 
 def _move_behind_closers(text: str, start: int, end: int, hidden: set[int]) -> int:
-    """Returns where to cut near `end`, so that hidden closing marks stay with their sentence and opening ones do not.
-    """
+    """Returns where to cut near `end`, so that hidden closing marks stay with their sentence and opening ones do not."""
     gap = end
     while gap > start and (text[gap - 1].isspace() or gap - 1 in hidden):
         gap -= 1

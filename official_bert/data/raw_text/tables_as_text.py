@@ -20,8 +20,10 @@ def foreign_form(path: str, lines: Sequence[str]) -> str:
         return f"a workbook; {_with_pandas('read_excel', path)}"
     rows = [line for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
     if rows and all(map(_CONLL_U.fullmatch, rows)):
-        return ("CoNLL-U, a word a line; run_finetuning --task=ner reads it, and sed -n 's/^# text = //p' gives its "
-                "sentences")
+        return (
+            "CoNLL-U, a word a line; run_finetuning --task=ner reads it, and sed -n 's/^# text = //p' gives its "
+            "sentences"
+        )
     if len(rows) < LEAST_ROWS:
         return ""
     if all(map(_TAGGED.fullmatch, rows)):
@@ -42,12 +44,18 @@ def _columns(rows: Sequence[str], delimiter: str, is_named: bool) -> int:
     if not (any('"' in row for row in rows) or all(delimiter in row for row in rows)):
         return 0
     try:
-        names, *table = csv.reader((f"{row}\n" for row in rows), delimiter=delimiter,  # most TSV has no quotes
-                                   quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
+        names, *table = csv.reader(
+            (f"{row}\n" for row in rows),
+            delimiter=delimiter,  # most TSV has no quotes
+            quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
+        )
     except csv.Error:
         return 0
-    if delimiter != "\t" and not is_named and any(
-            name != name.strip() or len(name) > LONGEST_NAME or ends_as_a_sentence(name) for name in names):
+    if (
+        delimiter != "\t"
+        and not is_named
+        and any(name != name.strip() or len(name) > LONGEST_NAME or ends_as_a_sentence(name) for name in names)
+    ):
         return 0
     complete = table[:-1] if len(table) > 1 else table  # the last row may be cut
     if any(len(row) != len(names) for row in complete):
@@ -57,5 +65,7 @@ def _columns(rows: Sequence[str], delimiter: str, is_named: bool) -> int:
 
 
 def _with_pandas(reader: str, path: str, option: str = "") -> str:
-    return (f"python -c \"import pandas; pandas.{reader}({path!r}{option}).to_json('rows.jsonl', orient='records', "
-            "lines=True, force_ascii=False)\" makes JSON lines of it, which --text_key reads")
+    return (
+        f"python -c \"import pandas; pandas.{reader}({path!r}{option}).to_json('rows.jsonl', orient='records', "
+        'lines=True, force_ascii=False)" makes JSON lines of it, which --text_key reads'
+    )

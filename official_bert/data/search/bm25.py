@@ -19,8 +19,9 @@ def nearest_by_words(queries: Sequence[str], passages: Sequence[str], count: int
     index.index(bm25s.tokenize(list(passages), stopwords=None, show_progress=False), show_progress=False)
     scores, numbers = [], []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        tokens = bm25s.tokenize(list(queries[start:start + QUERIES_AT_ONCE]), stopwords=None, show_progress=False,
-                                return_ids=False)
+        tokens = bm25s.tokenize(
+            list(queries[start : start + QUERIES_AT_ONCE]), stopwords=None, show_progress=False, return_ids=False
+        )
         ranked, values = index.retrieve(tokens, k=min(count, len(passages)), show_progress=False)
         numbers.append(ranked)
         scores.append(values)

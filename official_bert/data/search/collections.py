@@ -37,8 +37,9 @@ class Collection:
         does.
         """
         own = self.own or [-1] * len(rankings)
-        return [[passage for passage in ranking if passage != left_out][:depth]
-                for ranking, left_out in zip(rankings, own)]
+        return [
+            [passage for passage in ranking if passage != left_out][:depth] for ranking, left_out in zip(rankings, own)
+        ]
 
     def pairs(self, most_negatives: int = 0) -> LabelledTexts:
         """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as
@@ -46,12 +47,16 @@ class Collection:
         """
         rows = [(query, passage) for query, grades in enumerate(self.relevant) for passage in grades]
         negatives = [
-            tuple(self.passages[number] for number in self.irrelevant[query][:most_negatives or None])
+            tuple(self.passages[number] for number in self.irrelevant[query][: most_negatives or None])
             for query, _ in rows
         ]
-        return LabelledTexts(self.path, [self.queries[query] for query, _ in rows],
-                             [self.passages[passage] for _, passage in rows], None,
-                             negatives if any(negatives) else None)
+        return LabelledTexts(
+            self.path,
+            [self.queries[query] for query, _ in rows],
+            [self.passages[passage] for _, passage in rows],
+            None,
+            negatives if any(negatives) else None,
+        )
 
 
 def files_of(judgements: Source) -> list[Source]:
@@ -81,11 +86,13 @@ def judgements_of(path: str, use: str) -> str:
         return path
     if not is_file(judgements := os.path.join(path, JUDGEMENTS_FOLDER, f"{use}.tsv")):
         there = ", ".join(
-            sorted(name for name in list_names(os.path.join(path, JUDGEMENTS_FOLDER)) if name.endswith(".tsv")))
+            sorted(name for name in list_names(os.path.join(path, JUDGEMENTS_FOLDER)) if name.endswith(".tsv"))
+        )
         raise ValueError(
             f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which "
             f"{JUDGEMENTS_FOLDER}/ has "
-            f"{there or 'none'}")
+            f"{there or 'none'}"
+        )
     return judgements
 
 
@@ -112,7 +119,8 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
         raise ValueError(
             f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin "
             f"with the "
-            "names query-id, corpus-id, score")
+            "names query-id, corpus-id, score"
+        )
     _, queries_path, corpus_path = map(str, files_of(path))
     query_ids, queries = _read_texts(queries_path, warn, how.encoding)
     passage_ids, passages = _read_texts(corpus_path, warn, how.encoding)
@@ -149,16 +157,19 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     if judged_own := [query_ids[answered[row]] for row, passage in enumerate(own) if passage in relevant[row]]:
         warn(
             f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR "
-            f"leaves out of its ranking; not found{and_others(len(judged_own) - 1)}")
-    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant,
-                      own if max(own) >= 0 else ())
+            f"leaves out of its ranking; not found{and_others(len(judged_own) - 1)}"
+        )
+    return Collection(
+        path, [queries[query] for query in answered], passages, relevant, irrelevant, own if max(own) >= 0 else ()
+    )
 
 
 def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:
     """Reads the ids and the texts of a file, each with its title, if it has one, in front. Empty texts are counted."""
     if not is_file(path):
         raise ValueError(
-            f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/")
+            f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/"
+        )
     lines: dict[str, int] = {}  # of each id
     texts: list[str] = []
     empty: list[int] = []
@@ -180,8 +191,9 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
     """Yields (line, query's id, passage's id, grade)."""
     table = TableOptions(file_format="tsv", encoding=encoding).read_table(path, ["query-id", "corpus-id", "score"])
-    for row, (query, passage,
-              score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
+    for row, (query, passage, score) in enumerate(
+        zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))
+    ):
         try:
             yield table.lines[row], query, passage, int(score)
         except ValueError:

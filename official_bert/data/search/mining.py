@@ -29,7 +29,8 @@ class MiningRules:
         check_fields(self, "--")
         if self.first_rank > self.last_rank:
             raise ValueError(
-                f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}")
+                f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}"
+            )
         if self.margin is not None and self.relative_margin is not None:
             raise ValueError("--margin, --relative_margin: expected one of them")
 
@@ -40,8 +41,9 @@ class MiningRules:
         return np.inf if self.margin is None else positive - self.margin
 
 
-def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collection[int], positive: float,
-              rules: MiningRules) -> list[int]:
+def in_window(
+    ranking: Sequence[int], scores: Sequence[float], answers: Collection[int], positive: float, rules: MiningRules
+) -> list[int]:
     """Returns the numbers of the passages in the window of ranks that do not answer the query and are far enough from
     the positive.
 
@@ -49,7 +51,7 @@ def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collecti
     """
     wrong = [(number, score) for number, score in zip(ranking, scores) if number >= 0 and number not in answers]
     limit = rules.highest(positive)
-    return [number for number, score in wrong[rules.first_rank - 1:rules.last_rank] if score <= limit]
+    return [number for number, score in wrong[rules.first_rank - 1 : rules.last_rank] if score <= limit]
 
 
 def choose(window: Sequence[int], rules: MiningRules, rng: np.random.Generator) -> list[int]:
@@ -57,5 +59,5 @@ def choose(window: Sequence[int], rules: MiningRules, rng: np.random.Generator) 
     order.
     """
     if not rules.sample or len(window) <= rules.negatives:
-        return list(window[:rules.negatives])
+        return list(window[: rules.negatives])
     return [window[place] for place in sorted(rng.choice(len(window), rules.negatives, replace=False))]

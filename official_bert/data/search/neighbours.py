@@ -22,7 +22,7 @@ def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.n
     scores = np.full((len(queries), count), -np.inf, np.float32)
     numbers = np.zeros((len(queries), count), np.int64)
     for start in range(0, len(passages), PASSAGES_AT_ONCE):
-        block = np.ascontiguousarray(passages[start:start + PASSAGES_AT_ONCE], np.float32).T
+        block = np.ascontiguousarray(passages[start : start + PASSAGES_AT_ONCE], np.float32).T
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             rows = slice(first, first + QUERIES_AT_ONCE)
             products = np.ascontiguousarray(queries[rows], np.float32) @ block
@@ -46,8 +46,9 @@ def _keep_largest(products: np.ndarray, start: int, scores: np.ndarray, numbers:
                 scores[row, place], numbers[row, place] = value, start + column
 
 
-def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int,
-                     factory: str) -> tuple[np.ndarray, np.ndarray]:
+def nearest_by_faiss(
+    queries: np.ndarray, passages: np.ndarray, count: int, factory: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Does the same with an index of FAISS, named as for its `index_factory` (`HNSW32`, `IVF1024,Flat`): approximate
     and in memory.
 

@@ -1,5 +1,4 @@
-"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any.
-"""
+"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any."""
 
 import dataclasses
 import itertools
@@ -41,13 +40,16 @@ def described_pairs(rows: LabelledTexts) -> str:
 
 
 # Published rows of a query, its positives and its negatives: of FlagEmbedding, Tevatron and DPR.
-FORMS = (SearchColumns(text="query", text_pair="pos", negatives=("neg",)),
-         SearchColumns(text="query", text_pair="positive_passages", negatives=("negative_passages",)),
-         SearchColumns(text="question", text_pair="positive_ctxs", negatives=("hard_negative_ctxs", "negative_ctxs")))
+FORMS = (
+    SearchColumns(text="query", text_pair="pos", negatives=("neg",)),
+    SearchColumns(text="query", text_pair="positive_passages", negatives=("negative_passages",)),
+    SearchColumns(text="question", text_pair="positive_ctxs", negatives=("hard_negative_ctxs", "negative_ctxs")),
+)
 
 
-def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn,
-              labelled: bool = True) -> LabelledTexts:
+def read_rows(
+    path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn, labelled: bool = True
+) -> LabelledTexts:
     """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns
     of them).
 
@@ -62,16 +64,25 @@ def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: Table
     columns = _of_form(path, columns, how)
     table = _read_table(path, columns, empty, how, warn, labelled)
     if columns.label:
-        pairs = [(query, answer, tuple(wrong)) for query, answers, wrong in _judged(table, columns, warn)
-                 for answer in answers]
+        pairs = [
+            (query, answer, tuple(wrong))
+            for query, answers, wrong in _judged(table, columns, warn)
+            for answer in answers
+        ]
         queries, passages, wrong_texts = map(list, zip(*pairs))
-        return LabelledTexts(str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None,
-                             table.unaccepted)
+        return LabelledTexts(
+            str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None, table.unaccepted
+        )
     first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
     negatives = _negatives(table, columns, warn) if columns.negatives else None
-    return LabelledTexts(str(path), first, second,
-                         _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives,
-                         table.unaccepted)
+    return LabelledTexts(
+        str(path),
+        first,
+        second,
+        _teacher_scores(table, columns, negatives) if columns.teacher else None,
+        negatives,
+        table.unaccepted,
+    )
 
 
 def _of_form(path: Source, columns: SearchColumns, how: TableOptions) -> SearchColumns:
@@ -85,8 +96,9 @@ def _of_form(path: Source, columns: SearchColumns, how: TableOptions) -> SearchC
     return dataclasses.replace(columns, text=form.text, text_pair=form.text_pair, negatives=negatives)
 
 
-def _read_table(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn,
-                labelled: bool) -> Table:
+def _read_table(
+    path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn, labelled: bool
+) -> Table:
     label = [columns.label] if columns.label else []
     names = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *label]
     table = labelled_texts.read_table(how, path, names, warn, columns.label if labelled else None)
@@ -110,8 +122,9 @@ def _a_row_each(table: Table, columns: SearchColumns, warn: Warn) -> Table:
         raise ValueError(f"{table.path}: expected queries with positives in column {columns.text_pair!r}, got none")
     changed = {columns.text_pair: [passage for passages in each for passage in passages]}
     if columns.teacher:
-        changed[columns.teacher[0]] = [score for row, passages in enumerate(each)
-                                       for score in _scores_each(table, row, columns, len(passages))]
+        changed[columns.teacher[0]] = [
+            score for row, passages in enumerate(each) for score in _scores_each(table, row, columns, len(passages))
+        ]
     return dataclasses.replace(rows, columns=rows.columns | changed)
 
 
@@ -121,8 +134,10 @@ def _scores_each(table: Table, row: int, columns: SearchColumns, count: int) -> 
     if count < 2:
         return [cell] * count
     if len(columns.teacher) < 2 or len(listed(cell)) != count:
-        raise ValueError(f"{table.place(row)}: column {columns.teacher[0]!r}: expected scores of the {count} positives "
-                         f"alone, before a column of those of the negatives, got {str(cell)[:60]!r}")
+        raise ValueError(
+            f"{table.place(row)}: column {columns.teacher[0]!r}: expected scores of the {count} positives "
+            f"alone, before a column of those of the negatives, got {str(cell)[:60]!r}"
+        )
     return listed(cell)
 
 
@@ -142,7 +157,7 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
             wrong_texts = list(dict.fromkeys(text for text in texts if text not in answers[anchor]))
             dropped = dropped or (table.place(row) if len(wrong_texts) < len(texts) else "")
             texts = wrong_texts
-        negatives.append(tuple(texts[:columns.most_negatives or None]))
+        negatives.append(tuple(texts[: columns.most_negatives or None]))
     if dropped:
         warn(
             f"{dropped}: repeated negatives, and those that answer the same anchor in another row, are ignored here "
@@ -157,11 +172,14 @@ def _passages(table: Table, row: int, column: str) -> list[str]:
     Raises ValueError for anything else, and for an empty text.
     """
     cell = table.columns[column][row]
-    passages = [f"{value.get('title') or ''} {value.get('text') or ''}".strip() if isinstance(value, Mapping) else value
-                for value in listed(cell)]
+    passages = [
+        f"{value.get('title') or ''} {value.get('text') or ''}".strip() if isinstance(value, Mapping) else value
+        for value in listed(cell)
+    ]
     if any(not isinstance(text, str) or not text.strip() for text in passages):
-        raise ValueError(f"{table.place(row)}: column {column!r}: expected a text or a list of texts, got "
-                         f"{str(cell)[:60]!r}")
+        raise ValueError(
+            f"{table.place(row)}: column {column!r}: expected a text or a list of texts, got {str(cell)[:60]!r}"
+        )
     return passages
 
 
@@ -192,7 +210,8 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
             raise ValueError(
                 f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the "
                 f"positive "
-                f"and one for each negative, got {str(values)[:60]}")
+                f"and one for each negative, got {str(values)[:60]}"
+            )
         rows.append(scores[:count])
     return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)
 
@@ -212,16 +231,17 @@ def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[
         warn(f"{table.place(min(alone))}: a query without a positive; left out{and_others(len(alone) - 1)}")
     if not positives:
         raise ValueError(
-            f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, "
-            "got none")
+            f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, got none"
+        )
     for query, answers in positives.items():
         wrong = negatives.get(query, {})
         for passage in wrong:
             if passage in answers:
                 raise ValueError(
                     f"{table.place(wrong[passage][0])}: expected negatives other than the positive in line "
-                    f"{table.lines[answers[passage][-1]]}, got {passage!r:.60}")
-        yield query, answers, list(wrong)[:columns.most_negatives or None]
+                    f"{table.lines[answers[passage][-1]]}, got {passage!r:.60}"
+                )
+        yield query, answers, list(wrong)[: columns.most_negatives or None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,8 +256,9 @@ class Candidates:
     missed: Sequence[int] = ()
 
 
-def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions,
-                    warn: Warn) -> list[Candidates]:
+def read_candidates(
+    path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn
+) -> list[Candidates]:
     """Reads the passages to rank for each query: labelled ones, or its positives and negatives. Labels are grades.
 
     Raises ValueError as `read_rows` does, and for a label that is no whole number.
@@ -249,8 +270,9 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
         for query, answers, negatives in _judged(table, columns, warn):
             for row in itertools.chain.from_iterable(answers.values()):
                 if labels[row] != int(labels[row]):
-                    raise ValueError(f"{table.place(row)}: column {columns.label!r}: expected a whole number, got "
-                                     f"{labels[row]:g}")
+                    raise ValueError(
+                        f"{table.place(row)}: column {columns.label!r}: expected a whole number, got {labels[row]:g}"
+                    )
             grades = {answer: int(max(labels[rows])) for answer, rows in answers.items()}
             passages[query] = dict.fromkeys(negatives, 0) | grades
     else:
@@ -258,5 +280,7 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
         for (query, answer), wrong in zip(pairs.pairs(), pairs.choices or [()] * len(pairs)):
             grades = passages.setdefault(query, {})
             grades |= dict.fromkeys([text for text in wrong if text not in grades], 0) | {answer: 1}
-    return [Candidates(query, list(grades), {place: grade for place, grade in enumerate(grades.values()) if grade})
-            for query, grades in passages.items()]
+    return [
+        Candidates(query, list(grades), {place: grade for place, grade in enumerate(grades.values()) if grade})
+        for query, grades in passages.items()
+    ]

@@ -28,6 +28,7 @@ def likely_dialect(lines: Sequence[str], form: str, columns: Collection[str]) ->
         named = len({*columns} & {*rows[0]}) if rows else 0
         regular = whole and len({*map(len, rows[:-1] or rows)}) == 1  # the last one may be cut
         return named, regular and (named > 0 or not columns)
+
     best = max(dialects, key=fit)
     return best if not columns or form == "tsv" or fit(best)[0] else likely_dialect(lines, form, ())
 
@@ -48,5 +49,6 @@ def _first_rows(lines: Sequence[str], form: str, delimiter: str) -> tuple[Sequen
 def _measured(lines: Sequence[str], form: str) -> str:
     """The delimiter of a table by the shape of its rows, or that of its format if no shape is regular."""
     from clevercsv.detect import Detector
+
     dialect = Detector().detect("".join(lines), delimiters=[*COMMON])
     return dialect.delimiter if dialect and dialect.delimiter else USUAL[form]

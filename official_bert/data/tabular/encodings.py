@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from official_bert.fields import OptionsNeededError
 from official_bert.files import is_file, modified, open_bytes, read_lines, size_of
 
-BYTE_ORDER_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
-                    codecs.BOM_UTF16_BE: "utf-16"}
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 BINARY = (b"PAR1", b"PK\x03\x04")  # Parquet, workbooks
 # The encodings of texts that people have, beside UTF-8; of Latin alphabets, the likeliest first; of others.
 LATIN = ("cp1252", "cp1250", "iso8859-2", "cp1254", "cp1257", "mac-roman", "cp850")
@@ -41,16 +45,23 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
             f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
         ) from None
     from official_bert.data.raw_text import containers
+
     opened, number, unpacked = containers.BadText(), 0, 0
     try:
-        with (containers.open_bytes(path, opened) as file,
-              io.TextIOWrapper(io.BufferedReader(file),  # type: ignore[type-var]
-                               encoding=encoding or "utf-8-sig", newline="\n") as lines):
+        with (
+            containers.open_bytes(path, opened) as file,
+            io.TextIOWrapper(
+                io.BufferedReader(file),  # type: ignore[type-var]
+                encoding=encoding or "utf-8-sig",
+                newline="\n",
+            ) as lines,
+        ):
             while line := lines.readline(containers.LONGEST_LINE + 1 if packed else -1):
                 number, unpacked = number + 1, unpacked + len(line)
                 if packed:
-                    containers.check_bounds(f"{path}:{number}", len(line), unpacked, opened.bytes_read(),
-                                            "unpack it first")
+                    containers.check_bounds(
+                        f"{path}:{number}", len(line), unpacked, opened.bytes_read(), "unpack it first"
+                    )
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
@@ -63,12 +74,14 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
 def is_packed_inside(path: str) -> bool:
     """Whether the first bytes of a file are those of a packed one."""
     from official_bert.data.raw_text.containers import kind_of
+
     return kind_of(path) in ("gzip", "bzip2", "xz", "zstd")
 
 
 def head_of(path: str) -> bytes:
     """The first bytes of a file, decompressed if it is packed; of a damaged one, none."""
     from official_bert.data.raw_text.containers import read_head
+
     if is_packed_inside(path):
         return read_head(path, START)
     with open_bytes(path) as file:
@@ -81,8 +94,11 @@ def other_encoding(path: str) -> str:
         name = encoding_of(path)
     except OptionsNeededError as error:
         name = error.readings[0]["encoding"]
-    return f"; it may be {name}: --encoding={name} reads it, or another encoding" if name else (
-        "; --encoding=NAME reads another encoding")
+    return (
+        f"; it may be {name}: --encoding={name} reads it, or another encoding"
+        if name
+        else ("; --encoding=NAME reads another encoding")
+    )
 
 
 def encoding_of(path: str) -> str:
@@ -126,6 +142,7 @@ def _likely_encoding(path: str, sample: bytes) -> str:
     """
     import chardet
     from charset_normalizer import from_bytes
+
     words = b"".join(word for word in WORD.findall(sample) if not word.isascii())
     plain = sum(byte < 0x80 for byte in words)
     usual = LATIN if 2 * plain >= len(words) else (*LATIN, *OTHERS)
@@ -138,8 +155,9 @@ def _likely_encoding(path: str, sample: bytes) -> str:
     if any(str(match) == sample.decode(guess, "replace") for match in likely):
         return guess
     candidates = dict.fromkeys([guess, likely[0].encoding, LATIN[0]])
-    raise OptionsNeededError(f"{path}: not UTF-8, and its encoding is not clear",
-                             [{"encoding": name} for name in candidates])
+    raise OptionsNeededError(
+        f"{path}: not UTF-8, and its encoding is not clear", [{"encoding": name} for name in candidates]
+    )
 
 
 def _without_mark(start: bytes) -> str:
@@ -150,7 +168,7 @@ def _without_mark(start: bytes) -> str:
     """
     if start.startswith(tuple(BYTE_ORDER_MARKS)):
         return ""
-    units = start[:len(start) // 2 * 2]
+    units = start[: len(start) // 2 * 2]
     for name, place in (("utf-16-le", 1), ("utf-16-be", 0)):
         zeros, others = (units[one::2].count(0) for one in (place, 1 - place))
         if zeros > others and zeros >= max(2.0, LEAST_ZEROS * len(units) / 2):

@@ -120,6 +120,7 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     without openpyxl.
     """
     import openpyxl
+
     with open_bytes(path) as file:
         content = io.BytesIO(file.read())
     try:
@@ -152,8 +153,9 @@ def _filled_rows(rows: Iterable[Sequence[Any]], most_cells: int) -> Iterator[tup
             check_width(len(cells), f"row {number}")
             count, width = count + 1, max(width, len(cells))
             if count * width > most_cells:
-                raise ValueError(f"row {number}: expected at most {most_cells:,} cells, got {count:,} rows of "
-                                 f"{width:,} columns")
+                raise ValueError(
+                    f"row {number}: expected at most {most_cells:,} cells, got {count:,} rows of {width:,} columns"
+                )
             yield number, cells
 
 
@@ -209,10 +211,14 @@ def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tupl
         if not words:
             continue
         if "" in labels:
-            raise ValueError(
-                f"{where}:{number}: expected a name behind {FASTTEXT}, got {line.strip()[:60]!r}")
-        yield number, [line.strip().split(None, len(labels))[-1] if len(words) > len(labels) else "",
-                       labels if len(labels) > 1 else labels[0] if labels else None]
+            raise ValueError(f"{where}:{number}: expected a name behind {FASTTEXT}, got {line.strip()[:60]!r}")
+        yield (
+            number,
+            [
+                line.strip().split(None, len(labels))[-1] if len(words) > len(labels) else "",
+                labels if len(labels) > 1 else labels[0] if labels else None,
+            ],
+        )
 
 
 def column_numbers(width: int) -> Sequence[str]:
@@ -231,6 +237,7 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
     """Yields (number of the row, from 1; the row)."""
     import pyarrow.lib
     import pyarrow.parquet
+
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:

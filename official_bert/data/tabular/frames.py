@@ -59,8 +59,11 @@ def as_source(data: Any, name: str) -> Source:
 
 def _with_lists(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a row with lists in the place of NumPy arrays and tuples."""
-    lists = {key: list(value) if isinstance(value, tuple) else value.tolist() for key, value in row.items()
-             if isinstance(value, (tuple, np.ndarray))}
+    lists = {
+        key: list(value) if isinstance(value, tuple) else value.tolist()
+        for key, value in row.items()
+        if isinstance(value, (tuple, np.ndarray))
+    }
     return {**row, **lists} if lists else row
 
 
@@ -72,7 +75,8 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
     names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
     names_within = {
         key: feature.feature.names
-        for key, feature in features.items() if hasattr(getattr(feature, "feature", None), "names")
+        for key, feature in features.items()
+        if hasattr(getattr(feature, "feature", None), "names")
     }
 
     def readable(key: str, value: Any) -> Any:
@@ -81,4 +85,5 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
         if key in names_within and value is not None:
             return [None if number is None or number < 0 else names_within[key][number] for number in value]
         return value
+
     return [{key: readable(key, value) for key, value in row.items()} for row in data]

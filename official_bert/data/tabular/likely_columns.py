@@ -7,17 +7,80 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-TEXT_NAMES = frozenset((
-    "text", "texts", "sentence", "review", "comment", "content", "body", "message", "tweet", "document", "utterance",
-    "kommentar", "nachricht", "satz", "inhalt", "rezension", "beschreibung",
-    "texto", "comentario", "mensaje", "frase", "resena", "opinion", "contenido", "descripcion",
-    "texte", "commentaire", "phrase", "avis", "contenu", "testo", "commento", "recensione", "tekst"))
-LABEL_NAMES = frozenset((
-    "label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "y", "tag", "tags", "stars",
-    "rating", "score",
-    "klasse", "kategorie", "etikett", "thema", "stimmung", "bewertung",
-    "etiqueta", "clase", "categoria", "tema", "sentimiento", "valoracion",
-    "etiquette", "classe", "categorie", "sujet", "etichetta", "kategoria"))
+TEXT_NAMES = frozenset(
+    (
+        "text",
+        "texts",
+        "sentence",
+        "review",
+        "comment",
+        "content",
+        "body",
+        "message",
+        "tweet",
+        "document",
+        "utterance",
+        "kommentar",
+        "nachricht",
+        "satz",
+        "inhalt",
+        "rezension",
+        "beschreibung",
+        "texto",
+        "comentario",
+        "mensaje",
+        "frase",
+        "resena",
+        "opinion",
+        "contenido",
+        "descripcion",
+        "texte",
+        "commentaire",
+        "phrase",
+        "avis",
+        "contenu",
+        "testo",
+        "commento",
+        "recensione",
+        "tekst",
+    )
+)
+LABEL_NAMES = frozenset(
+    (
+        "label",
+        "labels",
+        "class",
+        "category",
+        "target",
+        "sentiment",
+        "intent",
+        "topic",
+        "y",
+        "tag",
+        "tags",
+        "stars",
+        "rating",
+        "score",
+        "klasse",
+        "kategorie",
+        "etikett",
+        "thema",
+        "stimmung",
+        "bewertung",
+        "etiqueta",
+        "clase",
+        "categoria",
+        "tema",
+        "sentimiento",
+        "valoracion",
+        "etiquette",
+        "classe",
+        "categorie",
+        "sujet",
+        "etichetta",
+        "kategoria",
+    )
+)
 MOST_LABELS = 100  # different values of a column that may be labels
 LONGEST_LABEL = 60  # characters, in the mean
 AS_LONG = 0.5  # of the mean length of the longest texts: a column of such texts may be the one that is meant
@@ -40,8 +103,12 @@ def names_columns(first: Sequence[str], columns: Sequence[Sequence[str]]) -> boo
     words = {word for cell in first if cell.count(" ") < MOST_WORDS for word in WORD.findall(plain_name(cell))}
     if words & (TEXT_NAMES | LABEL_NAMES):
         return True
-    signs = {sign for cell, column in zip(first, columns) if cell.strip()
-             and (sign := _is_name(cell.strip(), [value.strip() for value in column if value.strip()])) is not None}
+    signs = {
+        sign
+        for cell, column in zip(first, columns)
+        if cell.strip()
+        and (sign := _is_name(cell.strip(), [value.strip() for value in column if value.strip()])) is not None
+    }
     return None if len(signs) > 1 else next(iter(signs), True)
 
 
@@ -60,8 +127,11 @@ def _is_name(cell: str, values: Sequence[str]) -> bool | None:
 def may_be_labels(values: Sequence[str]) -> bool:
     """Whether the cells of a column repeat themselves as labels do."""
     kinds = len({*values})
-    return (2 <= kinds < len(values) and kinds <= max(2, min(MOST_LABELS, len(values) / 2))
-            and sum(map(len, values)) <= LONGEST_LABEL * len(values))
+    return (
+        2 <= kinds < len(values)
+        and kinds <= max(2, min(MOST_LABELS, len(values) / 2))
+        and sum(map(len, values)) <= LONGEST_LABEL * len(values)
+    )
 
 
 def likely_columns(columns: Mapping[str, Sequence[str]], text: str, label: str, scores: bool) -> list[tuple[str, str]]:
@@ -78,26 +148,37 @@ def likely_columns(columns: Mapping[str, Sequence[str]], text: str, label: str, 
 
 def _likely_labels(filled: Mapping[str, Sequence[str]], text: str, scores: bool) -> list[str]:
     """The columns that may be labels; the only one with a usual name, if there is one."""
-    likely = [name for name, values in filled.items() if name != text and values
-              and (all(map(_is_number, values)) if scores else may_be_labels(values))]
-    named = [name for name, values in filled.items() if plain_name(name) in LABEL_NAMES and len({*values}) > 1
-             and name != text and (name in likely or not scores)]
+    likely = [
+        name
+        for name, values in filled.items()
+        if name != text and values and (all(map(_is_number, values)) if scores else may_be_labels(values))
+    ]
+    named = [
+        name
+        for name, values in filled.items()
+        if plain_name(name) in LABEL_NAMES and len({*values}) > 1 and name != text and (name in likely or not scores)
+    ]
     return named[:1] if len(named) == 1 else sorted(named or likely, key=lambda name: len({*filled[name]}))
 
 
 def _likely_texts(filled: Mapping[str, Sequence[str]]) -> list[str]:
     """The column of the longest texts, or several that are nearly as long; the only one of them with a usual name."""
     lengths = {name: length for name, values in filled.items() if (length := _mean_letters(values))}
-    longest = sorted((name for name, length in lengths.items() if length >= AS_LONG * max(lengths.values())),
-                     key=lengths.__getitem__, reverse=True)
+    longest = sorted(
+        (name for name, length in lengths.items() if length >= AS_LONG * max(lengths.values())),
+        key=lengths.__getitem__,
+        reverse=True,
+    )
     named = [name for name in longest if plain_name(name) in TEXT_NAMES]
     return named if len(named) == 1 else longest
 
 
 def _mean_letters(values: Sequence[str]) -> float:
     """Mean number of letters in the cells of a column; addresses and keys, single words of ASCII, count as one."""
-    return sum(min(letters := sum(map(str.isalpha, value)), letters if not value.isascii() or " " in value else 1)
-               for value in values) / max(len(values), 1)
+    return sum(
+        min(letters := sum(map(str.isalpha, value)), letters if not value.isascii() or " " in value else 1)
+        for value in values
+    ) / max(len(values), 1)
 
 
 def _is_number(text: str) -> bool:

@@ -41,19 +41,27 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
     for name in names:
         text = read_document_text(name, encoding)
         entities = [
-            entity for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1)
-            if line.startswith("T") for entity in _entity(line.rstrip("\n"), text, f"{name}:{number}")
+            entity
+            for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1)
+            if line.startswith("T")
+            for entity in _entity(line.rstrip("\n"), text, f"{name}:{number}")
         ]
         if beyond := [start for start, _, _ in entities if not 0 <= start < max(len(text), 1)]:
             raise ValueError(f"{name}: expected places within the {len(text)} characters of the text, got {beyond[0]}")
         for start, end, line in _rows_of(text, entities):
             inside = [(first, last, kind) for first, last, kind in entities if start <= first < max(end, start + 1)]
             if text[start:end].strip() or inside:  # an entity may hold the line end behind it
-                rows.append({
-                    "text": text[start:end],
-                    "label": [[first - start, (end if last == end + 1 else last) - start, kind]
-                              for first, last, kind in inside], FILE: name, START: start
-                })
+                rows.append(
+                    {
+                        "text": text[start:end],
+                        "label": [
+                            [first - start, (end if last == end + 1 else last) - start, kind]
+                            for first, last, kind in inside
+                        ],
+                        FILE: name,
+                        START: start,
+                    }
+                )
                 lines.append(line)
     return Rows(names[0] if len(names) == 1 else path, rows, lines if len(names) == 1 else ())
 
@@ -71,10 +79,7 @@ def read_document_text(name: str, encoding: str = "") -> str:
 def _rows_of(text: str, entities: Sequence[Places]) -> Iterator[tuple[int, int, int]]:
     """Yields start, end and number of the first line of each row: lines that an entity joins are one row."""
     joined = {
-        place
-        for first, last, _ in entities
-        for place in range(first,
-                           min(last, len(text)) - 1) if text[place] == "\n"
+        place for first, last, _ in entities for place in range(first, min(last, len(text)) - 1) if text[place] == "\n"
     }
     start, first_line, line = 0, 1, 1
     for place, character in enumerate(text + "\n"):
@@ -86,8 +91,7 @@ def _rows_of(text: str, entities: Sequence[Places]) -> Iterator[tuple[int, int, 
 
 
 def _entity(line: str, text: str, where: str) -> Iterator[Places]:
-    """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last.
-    """
+    """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last."""
     try:
         _, places, *words = line.rstrip("\r").split("\t")
         kind, _, numbers = places.partition(" ")
@@ -101,8 +105,9 @@ def _entity(line: str, text: str, where: str) -> Iterator[Places]:
     yield start, end, kind
 
 
-def answered_documents(rows: Sequence[Mapping[str, Any]], entities: Sequence[Sequence[Places]], name: str,
-                       encoding: str = "") -> list[Document]:
+def answered_documents(
+    rows: Sequence[Mapping[str, Any]], entities: Sequence[Sequence[Places]], name: str, encoding: str = ""
+) -> list[Document]:
     """Returns the documents of rows with entities: those that the rows come from, or one, `name`, with a line for each
     text.
     """
@@ -115,9 +120,12 @@ def answered_documents(rows: Sequence[Mapping[str, Any]], entities: Sequence[Seq
     by_file: dict[str, list[Places]] = {}
     for row, spans in zip(rows, entities):
         by_file.setdefault(row[FILE], []).extend(
-            (start + row[START], end + row[START], kind) for start, end, kind in spans)
-    return [Document(os.path.basename(file).removesuffix(ANNOTATIONS), read_document_text(file, encoding), places)
-            for file, places in by_file.items()]
+            (start + row[START], end + row[START], kind) for start, end, kind in spans
+        )
+    return [
+        Document(os.path.basename(file).removesuffix(ANNOTATIONS), read_document_text(file, encoding), places)
+        for file, places in by_file.items()
+    ]
 
 
 def files_written(path: str) -> list[str]:
@@ -136,9 +144,10 @@ def write_documents(path: str, documents: Sequence[Document]) -> None:
         raise ValueError(f"{path}: expected the name of a new folder for {len(documents)} documents of brat")
     with contextlib.nullcontext("") if files else written_folder(path.rstrip("/")) as folder:
         for document in documents:
-            with written_together(files
-                                  or files_written(os.path.join(folder, document.name + ANNOTATIONS))) as (text,
-                                                                                                           annotations):
+            with written_together(files or files_written(os.path.join(folder, document.name + ANNOTATIONS))) as (
+                text,
+                annotations,
+            ):
                 text.write(document.text)
                 annotations.writelines(_lines_of(document))
 

@@ -24,8 +24,14 @@ NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
 PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
-LETTERS: Mapping[str, str] = {"iob1": "BIIB", "iob2": "BIIB", "iobes": "BIES", "bilou": "BILU", "bmes": "BMES",
-                              "bmewo": "BMEW"}  # of a chunk's first, inner and last word, and of a chunk of one word
+LETTERS: Mapping[str, str] = {
+    "iob1": "BIIB",
+    "iob2": "BIIB",
+    "iobes": "BIES",
+    "bilou": "BILU",
+    "bmes": "BMES",
+    "bmewo": "BMEW",
+}  # of a chunk's first, inner and last word, and of a chunk of one word
 LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
 HINT = " (options.scheme=plain reads tags without prefixes, such as parts of speech)"
@@ -42,8 +48,7 @@ class Chunk:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name.
-    """
+    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
     letter, dash, kind = tag.partition("-")
@@ -86,11 +91,15 @@ def meaningless(labels: Sequence[str]) -> list[str]:
     """
     if any(map(has_prefix, labels)):
         return [
-            label for label in labels
+            label
+            for label in labels
             if not (has_prefix(label) or label == OUTSIDE or PREFIXES.get(label, "") in ("I", "E"))
         ]
-    return [label for label in labels if label not in (OUTSIDE, *PREFIXES)] if any(label in PREFIXES
-                                                                                   for label in labels) else []
+    return (
+        [label for label in labels if label not in (OUTSIDE, *PREFIXES)]
+        if any(label in PREFIXES for label in labels)
+        else []
+    )
 
 
 def remarks(labels: Sequence[str]) -> list[str]:
@@ -99,12 +108,16 @@ def remarks(labels: Sequence[str]) -> list[str]:
     """
     nothing = meaningless(labels)
     types = [] if nothing or any(map(has_prefix, labels)) else [label for label in labels if LIKE_PREFIX.match(label)]
-    return ([
-        f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"
-    ] if nothing else []) + ([
-        f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
-        "types"
-    ] if types else [])
+    return (
+        [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"] if nothing else []
+    ) + (
+        [
+            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
+            "types"
+        ]
+        if types
+        else []
+    )
 
 
 def check_tags(places: Mapping[str, str]) -> None:
@@ -119,8 +132,10 @@ def check_tags(places: Mapping[str, str]) -> None:
     wrong = next(filter(LIKE_PREFIX.match, other_tags), other_tags[0])
     has_letters = bool(LIKE_PREFIX.match(wrong)) or all(map(LIKE_SUFFIX.search, other_tags))
     if scheme_tags:
-        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
-                         f"{places[scheme_tags[0]]}: all tags must be of one scheme")
+        raise ValueError(
+            f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
+            f"{places[scheme_tags[0]]}: all tags must be of one scheme"
+        )
     if OUTSIDE not in places or has_letters:
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{'' if has_letters else HINT}")
 
@@ -178,7 +193,7 @@ def write_tags(chunks: Iterable[Chunk], length: int, scheme: Scheme) -> list[str
         letters = only if size == 1 else first + inner * (size - 2) + last
         if scheme == "iob1" and not (before and before.end == chunk.start and before.kind == chunk.kind):
             letters = "I" + letters[1:]
-        tags[chunk.start:chunk.end] = [_spelled(letter, chunk.kind, scheme) for letter in letters]
+        tags[chunk.start : chunk.end] = [_spelled(letter, chunk.kind, scheme) for letter in letters]
         before = chunk
     return tags
 
@@ -210,8 +225,12 @@ def label_list(types: Iterable[str], scheme: Scheme) -> list[str]:
     if scheme == "plain":
         return sorted(types - {NOT_LABELLED})
     return [
-        OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(types)
-                   for letter in dict.fromkeys(LETTERS.get(scheme, "I")))
+        OUTSIDE,
+        *(
+            _spelled(letter, kind, scheme)
+            for kind in sorted(types)
+            for letter in dict.fromkeys(LETTERS.get(scheme, "I"))
+        ),
     ]
 
 
@@ -239,13 +258,16 @@ def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
         letters |= {tag[0] for tag in labelled if has_prefix(tag) or tag in PREFIXES}
         chunks = read_chunks(labelled)
         type_counts.update(chunk.kind or UNNAMED for chunk in chunks)
-        same = {name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
-                for name, value in same.items()}
+        same = {
+            name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
+            for name, value in same.items()
+        }
     if letters <= {"B", "I"}:
         name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
     else:
-        name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}),
-                    f"{''.join(sorted(letters))}O")
+        name = next(
+            (scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O"
+        )
     counted = ", ".join(f"{kind} {count}" for kind, count in sorted(type_counts.items()))
     return f"{name} tags: {counted or 'no entity'}"
 
@@ -282,25 +304,34 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     same = total = 0
     for tags, answered_tags in zip(gold, predicted, strict=True):
         gold_chunks, answered_chunks = set(read_chunks(tags)), set(read_chunks(answered_tags))
-        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (expected,
-                                                                                                      gold_chunks)):
+        for counter, chunks in (
+            (right, gold_chunks & answered_chunks),
+            (answered, answered_chunks),
+            (expected, gold_chunks),
+        ):
             counter.update(chunk.kind or UNNAMED for chunk in chunks)
         same += sum(map(operator.eq, tags, answered_tags))
         total += len(tags)
-    scores = {"precision": _share(right.total(), answered.total()), "recall": _share(right.total(), expected.total()),
-              "f1": _share(2 * right.total(), (answered + expected).total()), "tag_accuracy": _share(same, total)}
+    scores = {
+        "precision": _share(right.total(), answered.total()),
+        "recall": _share(right.total(), expected.total()),
+        "f1": _share(2 * right.total(), (answered + expected).total()),
+        "tag_accuracy": _share(same, total),
+    }
     return scores | {
-        f"f1_{kind}": _share(2 * right[kind], count)
-        for kind, count in sorted((answered + expected).items())
+        f"f1_{kind}": _share(2 * right[kind], count) for kind, count in sorted((answered + expected).items())
     }
 
 
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
     """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, from 0 to 1."""
     from sklearn.metrics import f1_score  # takes a second; few runs need it
+
     tags, answers = (list(itertools.chain.from_iterable(sentences)) for sentences in (gold, predicted))
-    return {"tag_accuracy": _share(sum(map(operator.eq, tags, answers)), len(tags)),
-            "macro_f1": float(f1_score(tags, answers, average="macro", zero_division=0)) if tags else 0.0}
+    return {
+        "tag_accuracy": _share(sum(map(operator.eq, tags, answers)), len(tags)),
+        "macro_f1": float(f1_score(tags, answers, average="macro", zero_division=0)) if tags else 0.0,
+    }
 
 
 def _share(part: int, whole: int) -> float:

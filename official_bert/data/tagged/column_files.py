@@ -29,20 +29,58 @@ FIRST_UNIVERSAL_WORD, UNIVERSAL_COLUMNS = re.compile(r"1(-\d+)?\t"), 10
 BEGINNING = 20  # lines that tell the form of a file
 # Forms that are no words with their tags: the beginning of one of their first lines, and the way to convert them.
 OTHER_FORMS = {
-    "CoNLL-2012": (re.compile(r"#begin document|\S+\s+\d+\s+\d+\s+\S+\s+\S+\s+\S*\*"),
-                   "write the brackets of its entities, (PERSON* to *), as tags of words, B-PERSON and I-PERSON"),
-    "PubTator": (re.compile(r"\w+\|[at]\|"),
-                 'write JSON lines, {"text": title, a space and the abstract, "label": [[start, end, type]]}, with the '
-                 "same places"),
+    "CoNLL-2012": (
+        re.compile(r"#begin document|\S+\s+\d+\s+\d+\s+\S+\s+\S+\s+\S*\*"),
+        "write the brackets of its entities, (PERSON* to *), as tags of words, B-PERSON and I-PERSON",
+    ),
+    "PubTator": (
+        re.compile(r"\w+\|[at]\|"),
+        'write JSON lines, {"text": title, a space and the abstract, "label": [[start, end, type]]}, with the '
+        "same places",
+    ),
     "WebAnno TSV": (re.compile("#FORMAT=WebAnno"), "export it from INCEpTION as CoNLL 2002 or CoNLL 2003"),
     "XML": (re.compile(r"<\?xml|<!DOCTYPE"), "write words with tags, or texts with entities as character spans"),
 }
 # Names of columns, without their marks and digits: a first line with a word and a tag of these is no word.
 WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
-TAG_NAMES = {"tag", "tags", "ner", "nertag", "nertags", "ne", "netag", "label", "labels", "entity", "bio", "iob",
-             "biotag", "iobtag", "class", "pos", "postag", "upos", "xpos", "chunk"}
-SURE_NAMES = {"word", "words", "token", "tokens", "tag", "tags", "nertag", "nertags", "netag", "biotag", "iobtag",
-              "postag", "label", "labels"}  # one of which is enough in a file's first line
+TAG_NAMES = {
+    "tag",
+    "tags",
+    "ner",
+    "nertag",
+    "nertags",
+    "ne",
+    "netag",
+    "label",
+    "labels",
+    "entity",
+    "bio",
+    "iob",
+    "biotag",
+    "iobtag",
+    "class",
+    "pos",
+    "postag",
+    "upos",
+    "xpos",
+    "chunk",
+}
+SURE_NAMES = {
+    "word",
+    "words",
+    "token",
+    "tokens",
+    "tag",
+    "tags",
+    "nertag",
+    "nertags",
+    "netag",
+    "biotag",
+    "iobtag",
+    "postag",
+    "label",
+    "labels",
+}  # one of which is enough in a file's first line
 SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
 
 
@@ -104,11 +142,16 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
         if columns.word == 0 or columns.tag == -1:
             raise ValueError(
                 f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
-                f"{columns.word} and {columns.tag}")
-        texts = [(number, DOCUMENT_START if text.startswith(NEW_DOCUMENT) else text) for number, text in texts
-                 if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)]
-    words = [text for _, text in texts
-             if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))] or beginning
+                f"{columns.word} and {columns.tag}"
+            )
+        texts = [
+            (number, DOCUMENT_START if text.startswith(NEW_DOCUMENT) else text)
+            for number, text in texts
+            if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)
+        ]
+    words = [
+        text for _, text in texts if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))
+    ] or beginning
     divide = divider(columns.separator, words, path if suffix_of(path) == ".csv" else "")
     width = collections.Counter(map(len, map(divide, words))).most_common(1)[0][0] if words else 0
     lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
@@ -127,8 +170,9 @@ def _is_universal(path: str, beginning: Sequence[str]) -> bool:
     """Whether a file is CoNLL-U: by its name, or by words with numbers behind its comments or in its ten columns."""
     first = next((text for text in beginning if not text.startswith("#")), "")
     numbered = bool(FIRST_UNIVERSAL_WORD.match(first))
-    return suffix_of(path) == CONLL_U or (numbered and (first.count("\t") == UNIVERSAL_COLUMNS - 1 or any(
-        map(UNIVERSAL_COMMENT.match, beginning))))
+    return suffix_of(path) == CONLL_U or (
+        numbered and (first.count("\t") == UNIVERSAL_COLUMNS - 1 or any(map(UNIVERSAL_COMMENT.match, beginning)))
+    )
 
 
 def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[str], Sequence[str]]:
@@ -143,8 +187,10 @@ def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[
         if _named_columns([Line(1, lines[0], _cells_of_csv(lines[0], delimiter))]):
             return lambda text: _cells_of_csv(text, delimiter)
     if table and lines and "\t" not in lines[0] and {*",;"} & {*lines[0]}:
-        raise ValueError(f"{table}: expected columns named word (or token) and tag (or label), got {lines[0][:60]!r}; "
-                         "options.separator=, reads columns by their numbers")
+        raise ValueError(
+            f"{table}: expected columns named word (or token) and tag (or label), got {lines[0][:60]!r}; "
+            "options.separator=, reads columns by their numbers"
+        )
     if all("\t" in text for text in lines):
         widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
         tabs = "\t+" if len(widths[0]) > 1 and len(widths[1]) == 1 else "\t"
@@ -179,24 +225,33 @@ def _named_columns(lines: Sequence[Line]) -> Named | None:
     """Returns the columns that the first line names: words with tags or with sentences; None if it does not."""
     first = next((line for line in lines if line.text.strip(SPACES) and not line.text.startswith(DOCUMENT_START)), None)
     names = [*map(_name_of, first.cells)] if first else []
-    words, tags, sentences = ([place for place, name in enumerate(names) if name in known]
-                              for known in (WORD_NAMES, TAG_NAMES, SENTENCE_NAMES))
+    words, tags, sentences = (
+        [place for place, name in enumerate(names) if name in known]
+        for known in (WORD_NAMES, TAG_NAMES, SENTENCE_NAMES)
+    )
     if first is None or not words or not (tags or sentences):
         return None
     return Named(first.number, names, words[0], tags[-1] if tags else len(names), sentences[0] if sentences else None)
 
 
-def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, named: Named | None,
-                   notes: list[str]) -> Sequence[Line]:
+def _without_names(
+    path: str, lines: Sequence[Line], word: int, tag: int, named: Named | None, notes: list[str]
+) -> Sequence[Line]:
     """Leaves out lines that name the columns, wherever they stand, unless words have the same tag.
 
     One sure name is enough in the first line, if its tag is of no scheme.
     """
     tagged = [line for line in lines if has_column(line.cells, tag) and has_column(line.cells, word)]
-    headers = {line.number: line.cells[tag] for line in tagged
-               if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES}
-    if tagged and not of_scheme(tagged[0].cells[tag], ()) and {
-            _name_of(tagged[0].cells[word]), _name_of(tagged[0].cells[tag])} & SURE_NAMES:
+    headers = {
+        line.number: line.cells[tag]
+        for line in tagged
+        if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES
+    }
+    if (
+        tagged
+        and not of_scheme(tagged[0].cells[tag], ())
+        and {_name_of(tagged[0].cells[word]), _name_of(tagged[0].cells[tag])} & SURE_NAMES
+    ):
         headers[tagged[0].number] = tagged[0].cells[tag]
     elif named and named.tag == len(named.names):
         headers[named.line] = ""

@@ -17,14 +17,18 @@ Task = Mapping[str, Any]
 
 def is_task(row: Any) -> bool:
     """Whether a row is a task with a text."""
-    return isinstance(row, Mapping) and isinstance(data := row.get("data"), Mapping) and any(
-        isinstance(value, str) for value in data.values())
+    return (
+        isinstance(row, Mapping)
+        and isinstance(data := row.get("data"), Mapping)
+        and any(isinstance(value, str) for value in data.values())
+    )
 
 
 def are_regions(values: Any) -> bool:
     """Whether values are a list of regions of texts; there may be none."""
     return isinstance(values, list) and all(
-        isinstance(value, Mapping) and "start" in value and any(key in value for key in TYPES) for value in values)
+        isinstance(value, Mapping) and "start" in value and any(key in value for key in TYPES) for value in values
+    )
 
 
 def is_min_row(row: Any) -> bool:
@@ -40,8 +44,11 @@ def reader(tasks: Sequence[Task]) -> Reader:
 
     Raises ValueError if nothing tells it.
     """
-    key = _text_key([task["data"] for task in tasks], [list(_shown_regions(task)) for task in tasks],
-                    {str(result.get("to_name")) for task in tasks for result in _shown_results(task)})
+    key = _text_key(
+        [task["data"] for task in tasks],
+        [list(_shown_regions(task)) for task in tasks],
+        {str(result.get("to_name")) for task in tasks for result in _shown_results(task)},
+    )
 
     def read(task: Task) -> Record | None:
         everybody = _annotations(task)
@@ -51,6 +58,7 @@ def reader(tasks: Sequence[Task]) -> Reader:
             return None if everybody else (text, None)
         truth = next((one for one in annotations if one.get("ground_truth")), annotations[0])
         return text, _entities(text, _regions_of(truth.get("result") or []))
+
     return read
 
 
@@ -65,6 +73,7 @@ def min_reader(rows: Sequence[Task]) -> Reader:
         if not lists and row.get("annotation_id") is None:
             return text, None
         return text, _entities(text, [region for values in lists for region in values])
+
     return read
 
 
@@ -72,8 +81,10 @@ def write_task(task: Task, text: str, spans: Sequence[Span]) -> dict[str, Any]:
     """Writes entities of a text as the prediction of a task, which a person confirms."""
     data = stored_data if isinstance(stored_data := task.get("data"), Mapping) and stored_data else {"text": text}
     key = next((key for key, value in data.items() if value == text), "text")
-    results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": value}
-               for number, value in enumerate(_written(text, spans))]
+    results = [
+        {"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": value}
+        for number, value in enumerate(_written(text, spans))
+    ]
     kept = {key: value for key, value in task.items() if key not in ("annotations", "completions", "predictions")}
     return kept | {"data": data, "predictions": [{"result": results}]}
 
@@ -87,8 +98,10 @@ def write_min(row: Task, text: str, spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _written(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
-    return [{"start": span.start, "end": span.end, "text": span.words or text[span.start:span.end],
-             "labels": [span.kind]} for span in spans]
+    return [
+        {"start": span.start, "end": span.end, "text": span.words or text[span.start : span.end], "labels": [span.kind]}
+        for span in spans
+    ]
 
 
 def _annotations(task: Task) -> Sequence[Task]:
@@ -113,8 +126,11 @@ def _regions_of(results: Sequence[Task]) -> list[Task]:
     entities = [result for result in results if result.get("type", TYPES[0]) in TYPES]
     ids = {result.get("id") for result in entities}
     for result in results:
-        if isinstance(result.get("value"), Mapping) and "start" in result["value"] and (
-                result not in entities and result.get("id") not in ids):
+        if (
+            isinstance(result.get("value"), Mapping)
+            and "start" in result["value"]
+            and (result not in entities and result.get("id") not in ids)
+        ):
             raise ValueError(f"expected regions of type {' or '.join(TYPES)}, got {result.get('type')!r}")
     return [result["value"] for result in entities]
 
@@ -125,8 +141,9 @@ def _entities(text: str, regions: Iterable[Task]) -> list[Span]:
     for region in regions:
         start, end = _places(region)
         if TYPES[1] in region and MARKUP.search(text):
-            raise ValueError("expected plain text, got HTML, whose tags are not counted in the positions of "
-                             "hypertextlabels")
+            raise ValueError(
+                "expected plain text, got HTML, whose tags are not counted in the positions of hypertextlabels"
+            )
         kinds = next((region[key] for key in TYPES if key in region), None)
         if kinds is None:
             raise ValueError(f"expected {' or '.join(TYPES)} of a region, got none from {start} to {end}")
@@ -153,14 +170,23 @@ def _text_at(data: Task, key: str) -> str:
 def _text_key(data: Sequence[Task], regions: Sequence[Sequence[Task]], names: set[str]) -> str:
     """Returns the key of the texts, where most regions' words stand; `text`, or one of `names`, before others."""
     keys = [key for key in data[0] if all(isinstance(row.get(key), str) for row in data)] or [
-        key for key, value in data[0].items() if isinstance(value, str)]
-    fitting = {key: sum(_stands(region, row[key]) for row, values in zip(data, regions) for region in values
-                        if isinstance(row.get(key), str)) for key in keys}
+        key for key, value in data[0].items() if isinstance(value, str)
+    ]
+    fitting = {
+        key: sum(
+            _stands(region, row[key])
+            for row, values in zip(data, regions)
+            for region in values
+            if isinstance(row.get(key), str)
+        )
+        for key in keys
+    }
     best = [key for key in keys if fitting[key] == max(fitting.values())]
     preferred = [key for key in best if key == "text"] or [key for key in best if key in names] or best
     if len(preferred) != 1:
-        raise ValueError("expected a key text, or words of entities, to tell the text of the tasks, got "
-                         f"{', '.join(preferred)}")
+        raise ValueError(
+            f"expected a key text, or words of entities, to tell the text of the tasks, got {', '.join(preferred)}"
+        )
     return preferred[0]
 
 

@@ -53,8 +53,9 @@ class Form:
                 return whole
         except (LookupError, TypeError, ValueError):
             pass
-        plain = {key: value for key, value in row.items()
-                 if isinstance(value, (str, int, float)) and key not in OF_FORMS}
+        plain = {
+            key: value for key, value in row.items() if isinstance(value, (str, int, float)) and key not in OF_FORMS
+        }
         return self.write(plain, text, spans)
 
 
@@ -69,7 +70,8 @@ class Entities(NamedTuple):
         """Whether values are a list of such entities; there may be none."""
         if self == TRIPLES:
             return isinstance(values, list) and all(
-                isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str) for value in values)
+                isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str) for value in values
+            )
         return isinstance(values, list) and all(isinstance(value, Mapping) and {*self} <= {*value} for value in values)
 
     def read(self, values: Iterable[Any]) -> list[Span]:
@@ -95,28 +97,42 @@ def _is_text_row(row: Any, *keys: str, text_key: str = "text") -> bool:
     return isinstance(row, Mapping) and isinstance(row.get(text_key), str) and all(key in row for key in keys)
 
 
-def _text_form(name: str, tool: str, fits: Callable[[Any], bool], entities: Entities, keys: Sequence[str],
-               text_key: str = "text", left_out: Sequence[str] = ()) -> Form:
+def _text_form(
+    name: str,
+    tool: str,
+    fits: Callable[[Any], bool],
+    entities: Entities,
+    keys: Sequence[str],
+    text_key: str = "text",
+    left_out: Sequence[str] = (),
+) -> Form:
     """A form of objects with a text and a list of entities, under the first of `keys` that has such a list."""
+
     def key_of(row: Mapping[str, Any]) -> str:
         return keys[0] if len(keys) == 1 else next((key for key in keys if entities.fit(row.get(key))), "label")
 
     def write(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
         kept = {key: value for key, value in row.items() if key not in left_out}
         return kept | {text_key: text, key_of(row): entities.write(spans)}
+
     return Form(name, tool, fits, lambda row: (row[text_key], entities.read(row.get(key_of(row)) or [])), write)
 
 
 def _read_cluener(row: Mapping[str, Any]) -> Record:
-    return row["text"], [Span(start, end + 1, kind, words) for kind, names in row["label"].items()
-                         for words, places in names.items() for start, end in places]
+    return row["text"], [
+        Span(start, end + 1, kind, words)
+        for kind, names in row["label"].items()
+        for words, places in names.items()
+        for start, end in places
+    ]
 
 
 def _write_cluener(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
     label: dict[str, dict[str, list[list[int]]]] = {}
     for span in spans:
-        label.setdefault(span.kind, {}).setdefault(span.words or text[span.start:span.end],
-                                                   []).append([span.start, span.end - 1])
+        label.setdefault(span.kind, {}).setdefault(span.words or text[span.start : span.end], []).append(
+            [span.start, span.end - 1]
+        )
     return {**row, "text": text, "label": label}
 
 
@@ -137,8 +153,9 @@ def _read_doccano_old(row: Mapping[str, Any]) -> Record:
 
 
 def _write_doccano_old(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    values = [value | {"label": int(kind) if (kind := value["label"]).isdecimal() else kind}
-              for value in RELATED.write(spans)]
+    values = [
+        value | {"label": int(kind) if (kind := value["label"]).isdecimal() else kind} for value in RELATED.write(spans)
+    ]
     return {**row, "text": text, "annotations": values}
 
 
@@ -147,35 +164,88 @@ DOCCANO_KEYS = ("label", "labels", "entities")
 # before Label Studio. The name is a value of --output_format.
 FORMS: Sequence[Form] = (
     Form(
-        "spacy", "spaCy's (text, {\"entities\": ...}), in JSON lists", _is_pair, lambda row:
-        (row[0], TRIPLES.read(row[1].get("entities", []))),
-        lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": TRIPLES.write(spans)}]),
-    _text_form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"), OBJECTS, ["ents"],
-               left_out=["tokens"]),
-    Form("label_studio", "Label Studio's JSON", label_studio.is_task, lambda row: label_studio.reader([row])(row),
-         label_studio.write_task, label_studio.reader),
+        "spacy",
+        'spaCy\'s (text, {"entities": ...}), in JSON lists',
+        _is_pair,
+        lambda row: (row[0], TRIPLES.read(row[1].get("entities", []))),
+        lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": TRIPLES.write(spans)}],
+    ),
+    _text_form(
+        "spacy_docs",
+        "spaCy's Doc.to_json",
+        lambda row: _is_text_row(row, "ents"),
+        OBJECTS,
+        ["ents"],
+        left_out=["tokens"],
+    ),
+    Form(
+        "label_studio",
+        "Label Studio's JSON",
+        label_studio.is_task,
+        lambda row: label_studio.reader([row])(row),
+        label_studio.write_task,
+        label_studio.reader,
+    ),
     _text_form("prodigy", "Prodigy", _is_of_prodigy, OBJECTS, ["spans"], left_out=[ANSWER, "tokens"]),
     Form(
-        "cluener", "CLUENER", lambda row: _is_text_row(row, "label") and isinstance(row["label"], Mapping) and all(
-            isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values())
-            for names in row["label"].values()), _read_cluener, _write_cluener),
+        "cluener",
+        "CLUENER",
+        lambda row: (
+            _is_text_row(row, "label")
+            and isinstance(row["label"], Mapping)
+            and all(
+                isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values())
+                for names in row["label"].values()
+            )
+        ),
+        _read_cluener,
+        _write_cluener,
+    ),
     _text_form(
-        "doccano", "doccano", lambda row: _is_text_row(row) and any(
-            TRIPLES.fit(row.get(key)) and (row[key] or "relations" not in row) for key in DOCCANO_KEYS), TRIPLES,
-        DOCCANO_KEYS),
+        "doccano",
+        "doccano",
+        lambda row: (
+            _is_text_row(row)
+            and any(TRIPLES.fit(row.get(key)) and (row[key] or "relations" not in row) for key in DOCCANO_KEYS)
+        ),
+        TRIPLES,
+        DOCCANO_KEYS,
+    ),
     Form(
-        "doccano_relations", "doccano, with relations",
-        lambda row: _is_text_row(row) and RELATED.fit(row.get("entities")), lambda row:
-        (row["text"], RELATED.read(row["entities"])), lambda row, text, spans: {
-            **row, "text": text, "relations": [],
-            "entities": [{"id": number, **entity} for number, entity in enumerate(RELATED.write(spans))]
-        }),
-    Form("doccano_old", "doccano's older export",
-         lambda row: _is_text_row(row) and RELATED.fit(row.get("annotations")), _read_doccano_old, _write_doccano_old),
-    Form("label_studio_min", "Label Studio's JSON_MIN", label_studio.is_min_row,
-         lambda row: label_studio.min_reader([row])(row), label_studio.write_min, label_studio.min_reader),
-    _text_form("flair", "flair", lambda row: _is_text_row(row, text_key="data") and TRIPLES.fit(row.get("label")),
-               TRIPLES, ["label"], "data"),
+        "doccano_relations",
+        "doccano, with relations",
+        lambda row: _is_text_row(row) and RELATED.fit(row.get("entities")),
+        lambda row: (row["text"], RELATED.read(row["entities"])),
+        lambda row, text, spans: {
+            **row,
+            "text": text,
+            "relations": [],
+            "entities": [{"id": number, **entity} for number, entity in enumerate(RELATED.write(spans))],
+        },
+    ),
+    Form(
+        "doccano_old",
+        "doccano's older export",
+        lambda row: _is_text_row(row) and RELATED.fit(row.get("annotations")),
+        _read_doccano_old,
+        _write_doccano_old,
+    ),
+    Form(
+        "label_studio_min",
+        "Label Studio's JSON_MIN",
+        label_studio.is_min_row,
+        lambda row: label_studio.min_reader([row])(row),
+        label_studio.write_min,
+        label_studio.min_reader,
+    ),
+    _text_form(
+        "flair",
+        "flair",
+        lambda row: _is_text_row(row, text_key="data") and TRIPLES.fit(row.get("label")),
+        TRIPLES,
+        ["label"],
+        "data",
+    ),
 )
 BY_NAME: Mapping[str, Form] = {form.name: form for form in FORMS}
 LISTS = ("spacy", "label_studio", "label_studio_min")  # written as one JSON list; the others are JSON lines
@@ -199,8 +269,11 @@ def span_rows(source: Source, encoding: str = "") -> Rows | None:
         return None
     rows = collected(source, *json_values(source, encoding))
     first = rows.values[0] if len(rows.values) == 1 else None
-    if isinstance(first, Mapping) and isinstance(first.get("annotations"), list) and any(
-            map(_is_pair, first["annotations"])):
+    if (
+        isinstance(first, Mapping)
+        and isinstance(first.get("annotations"), list)
+        and any(map(_is_pair, first["annotations"]))
+    ):
         # of spaCy's annotator: null where a text was skipped
         return Rows(source, [row for row in first["annotations"] if row])
     return rows if _has_spans(rows) else None
@@ -226,12 +299,16 @@ class Reading:
 
     def notes(self, source: Source) -> list[str]:
         """Lines for the user about what was counted."""
-        places_and_words = [(self.widened, "cut a word and were widened to it"),
-                            (self.dropped, "overlapped a longer one and were ignored")]
+        places_and_words = [
+            (self.widened, "cut a word and were widened to it"),
+            (self.dropped, "overlapped a longer one and were ignored"),
+        ]
         counts = [(self.rejected, UNACCEPTED), (self.unlabelled, "nobody labelled")]
-        return [f"{source}: {len(places)} spans {what}, the first in {places[0]}"
-                for places, what in places_and_words if places] + [
-                    f"{source}: {count} rows that {what} left out" for count, what in counts if count]
+        return [
+            f"{source}: {len(places)} spans {what}, the first in {places[0]}"
+            for places, what in places_and_words
+            if places
+        ] + [f"{source}: {count} rows that {what} left out" for count, what in counts if count]
 
 
 def common_form(rows: Rows) -> Form:
@@ -243,8 +320,11 @@ def common_form(rows: Rows) -> Form:
             longest, form = fitting, candidate
     if longest < len(rows.values):
         row = rows.values[longest]
-        got = f"that of {other.tool}" if (other := form_of(row)) else json.dumps(row, ensure_ascii=False,
-                                                                                 default=str)[:60]
+        got = (
+            f"that of {other.tool}"
+            if (other := form_of(row))
+            else json.dumps(row, ensure_ascii=False, default=str)[:60]
+        )
         raise ValueError(f"{place(rows, longest)}: expected the form of {form.tool}, as in {place(rows, 0)}, got {got}")
     return form
 
@@ -276,17 +356,25 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
     words = split_words(text)
     chunks = []
     for span in sorted(set(spans)):
-        if not all(type(value) is int
-                   for value in (span.start, span.end)) or not isinstance(span.kind, str) or not span.kind:
+        if (
+            not all(type(value) is int for value in (span.start, span.end))
+            or not isinstance(span.kind, str)
+            or not span.kind
+        ):
             raise ValueError(
-                f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}")
+                f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}"
+            )
         if not 0 <= span.start < span.end <= len(text):
-            hint = "; options.places: utf16 reads places that count some characters twice, as JavaScript does" if wide(
-                text) else ""
+            hint = (
+                "; options.places: utf16 reads places that count some characters twice, as JavaScript does"
+                if wide(text)
+                else ""
+            )
             raise ValueError(
                 f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to "
                 f"{span.end} "
-                f"({span.kind}){hint}")
+                f"({span.kind}){hint}"
+            )
         if span.contradicts(text):
             hint = "; options.places: utf16 reads places as JavaScript counts" if wide(text) else ""
             raise ValueError(f"{where}: {span.contradiction(text)}{hint}")
@@ -294,7 +382,7 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
         if not inside:
             raise ValueError(
                 f"{where}: expected words from {span.start} to {span.end} ({span.kind}), got "
-                f"{text[span.start:span.end]!r}"
+                f"{text[span.start : span.end]!r}"
             )
         if words[inside[0]][0] < span.start or words[inside[-1]][1] > span.end:
             reading.widened.append(where)
@@ -306,12 +394,14 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
     """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
     apart: list[Chunk] = []
     for chunk in sorted({*chunks}, key=lambda entity: (entity.start - entity.end, entity.start, entity.kind)):
-        if neighbour := next((entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end),
-                             None):
+        if neighbour := next(
+            (entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None
+        ):
             if reading.overlaps == "refuse":
                 raise ValueError(
                     f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, but each word has one tag; "
-                    "options.overlaps=longest keeps the longest")
+                    "options.overlaps=longest keeps the longest"
+                )
             reading.dropped.append(where)
         else:
             apart.append(chunk)
@@ -319,8 +409,7 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Returns start and end of the words of a text by 2018's basic split without lower-casing: an ideograph is a word.
-    """
+    """Returns start and end of the words of a text by 2018's basic split without lower-casing: an ideograph is a word."""
     return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
 
 

@@ -19,14 +19,18 @@ class Span:
 
     def contradicts(self, text: str, pieces: str = "") -> bool:
         """Whether the file has other words than stand at the places, or in its pieces, but for white space."""
+
         def squeezed(words: str) -> str:
             return "".join(words.replace(r"\n", " ").split())  # Label Studio spells a line end so
-        return bool(self.words) and squeezed(self.words) != squeezed(pieces or text[self.start:self.end])
+
+        return bool(self.words) and squeezed(self.words) != squeezed(pieces or text[self.start : self.end])
 
     def contradiction(self, text: str) -> str:
         """Describes the words that are expected and those that stand at the places."""
-        return (f"expected {self.words!r:.60} from {self.start} to {self.end} ({self.kind}), as the file says, got "
-                f"{text[self.start:self.end]!r:.60}")
+        return (
+            f"expected {self.words!r:.60} from {self.start} to {self.end} ({self.kind}), as the file says, got "
+            f"{text[self.start : self.end]!r:.60}"
+        )
 
 
 Record = tuple[str, list[Span] | None]  # a text with its entities; None: nobody labelled it
@@ -44,8 +48,7 @@ def _units(text: str) -> list[int]:
 
 
 def of_utf16(text: str, spans: Sequence[Span], where: str) -> list[Span]:
-    """Returns entities whose places count UTF-16 units with places that count characters. Raises ValueError for others.
-    """
+    """Returns entities whose places count UTF-16 units with places that count characters. Raises ValueError for others."""
     units = _units(text)
     places = {unit: place for place, unit in enumerate(units)}
     for wrong in spans:
@@ -53,11 +56,12 @@ def of_utf16(text: str, spans: Sequence[Span], where: str) -> list[Span]:
             continue
         raise ValueError(
             f"{where}: expected places between characters, from 0 to {units[-1]} units of UTF-16, got {wrong.start} to "
-            f"{wrong.end} ({wrong.kind})")
+            f"{wrong.end} ({wrong.kind})"
+        )
     return [dataclasses.replace(span, start=places[span.start], end=places[span.end]) for span in spans]
 
 
 def in_utf16(text: str, spans: Iterable[Span]) -> list[Span]:
     """Returns entities with places that count UTF-16 units."""
     units = _units(text)
-    return [Span(units[span.start], units[span.end], span.kind, text[span.start:span.end]) for span in spans]
+    return [Span(units[span.start], units[span.end], span.kind, text[span.start : span.end]) for span in spans]

@@ -15,8 +15,9 @@ def make_bilstm(width: int, name: str, dtype: Any = None) -> keras.layers.Bidire
     return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
 
 
-def run_bilstm(bilstm: keras.layers.Bidirectional, x: Float[Any, "B S _"], mask: Bool[Any, "B S"],
-               training: bool | None = None) -> Float[Any, "B S D"]:
+def run_bilstm(
+    bilstm: keras.layers.Bidirectional, x: Float[Any, "B S _"], mask: Bool[Any, "B S"], training: bool | None = None
+) -> Float[Any, "B S D"]:
     """x [B,S,any], mask [B,S] (true = real) -> [B,S,D]: both directions skip rows that are not real, which become 0."""
     x = bilstm(x, mask=mask, training=training)
     return x * ops.cast(mask, x.dtype)[:, :, None]

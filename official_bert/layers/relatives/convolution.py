@@ -22,41 +22,59 @@ class Convolution(Configured):
     """
 
     FIELDS: ClassVar = {
-        "tokens": "convolution", "hidden_size": "hidden_size", "act": "convolution_act",
-        "dropout": "hidden_dropout_prob", "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases"
+        "tokens": "convolution",
+        "hidden_size": "hidden_size",
+        "act": "convolution_act",
+        "dropout": "hidden_dropout_prob",
+        "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon",
+        "biases": "biases",
     }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.kernel_initializer = self.initializer()
         self.dropout = Dropout(self.settings["dropout"], dtype=self.dtype_policy)
-        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"],
-                                             center=self.settings["biases"], name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(
+            epsilon=self.settings["layer_norm_epsilon"],
+            center=self.settings["biases"],
+            name="LayerNorm",
+            dtype=self.dtype_policy,
+        )
 
     def build(self, *_: Any) -> None:
         """Makes the weights."""
         tokens, width = self.settings["tokens"], self.settings["hidden_size"]
         self.kernel = self.add_weight(shape=(tokens, width, width), initializer=self.kernel_initializer, name="kernel")
-        self.bias = self.add_weight(shape=(width,), initializer="zeros",
-                                    name="bias") if self.settings["biases"] else None
+        self.bias = (
+            self.add_weight(shape=(width,), initializer="zeros", name="bias") if self.settings["biases"] else None
+        )
         self.layer_norm.build((None, None, width))
         self.built = True
 
-    def call(self, x: Float[Any, "B S D"], embedded: Float[Any, "B S D"], input_mask: Any, instance_ids: Any = None,
-             training: bool | None = None) -> Float[Any, "B S D"]:
+    def call(
+        self,
+        x: Float[Any, "B S D"],
+        embedded: Float[Any, "B S D"],
+        input_mask: Any,
+        instance_ids: Any = None,
+        training: bool | None = None,
+    ) -> Float[Any, "B S D"]:
         """x, the rows after the layer, and embedded [B,S,D], input_mask [B,S] -> [B,S,D]; packed rows see those of
         their instance.
         """
         length = ops.shape(embedded)[1]
-        owners = ops.cast(input_mask, "int32") if instance_ids is None else ops.where(
-            ops.cast(input_mask, "bool"), instance_ids + 1, 0)
+        owners = (
+            ops.cast(input_mask, "int32")
+            if instance_ids is None
+            else ops.where(ops.cast(input_mask, "bool"), instance_ids + 1, 0)
+        )
         half, total = self.settings["tokens"] // 2, 0.0
-        numbers = ops.pad(owners, [(0, 0), (half, half)])                                # 0: nothing there
+        numbers = ops.pad(owners, [(0, 0), (half, half)])  # 0: nothing there
         rows = ops.pad(embedded, [(0, 0), (half, half), (0, 0)])
         for place in range(self.settings["tokens"]):
-            near = ops.logical_and(numbers[:, place:place + length] == owners, owners > 0)
-            shifted = rows[:, place:place + length] * ops.cast(ops.expand_dims(near, 2), embedded.dtype)
+            near = ops.logical_and(numbers[:, place : place + length] == owners, owners > 0)
+            shifted = rows[:, place : place + length] * ops.cast(ops.expand_dims(near, 2), embedded.dtype)
             total = total + ops.matmul(shifted, ops.cast(self.kernel[place], self.compute_dtype))
         total = total if self.bias is None else total + ops.cast(self.bias, self.compute_dtype)
         added = get_activation(self.settings["act"])(self.dropout(total, training=training))

@@ -34,21 +34,24 @@ def log_likelihood(emissions: Any, tags: Any, mask: Any, scores: Scores, begins:
 def path_score(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
     """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
-    tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
+    tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]  # [B,S]
     order = chain_first(mask)
     # [B,S], the chain's tags, then the others
     chain = ops.take_along_axis(tags, order, axis=1)
-    length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
+    length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # [B,1]
     pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
-    between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)                 # [B,S-1]
+    between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)  # [B,S-1]
     if begins is not None:
         anew = ops.take_along_axis(ops.cast(begins, "bool"), order, axis=1)[:, 1:]
         between = ops.where(anew, ops.take(scores.end, chain[:, :-1]) + ops.take(scores.start, chain[:, 1:]), between)
     inside = ops.cast(ops.arange(1, ops.shape(tags)[1]), "int32")[None] < length
     last = ops.take_along_axis(chain, ops.maximum(length - 1, 0), axis=1)[:, 0]
     ends = ops.take(scores.start, chain[:, 0]) + ops.take(scores.end, last)
-    return (ops.sum(ops.where(mask, tag_scores, 0.0), axis=1) + ops.sum(ops.where(inside, between, 0.0), axis=1)
-            + ops.where(length[:, 0] > 0, ends, 0.0))
+    return (
+        ops.sum(ops.where(mask, tag_scores, 0.0), axis=1)
+        + ops.sum(ops.where(inside, between, 0.0), axis=1)
+        + ops.where(length[:, 0] > 0, ends, 0.0)
+    )
 
 
 def chain_first(mask: Any) -> Any:
@@ -70,6 +73,7 @@ class Marginals(NamedTuple):
 
 def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Marginals:
     """Computes the marginals by the forward and the backward algorithm."""
+
     def anew(emission: Any, after: Any) -> Any:
         """Of ending a chain in each tag and beginning another one here: [...,T]."""
         return scores.end + ops.logsumexp(scores.start + emission + after, axis=-1, keepdims=True)
@@ -80,9 +84,9 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
         return ops.where(is_inside, ops.where(opens, anew(emission, after), reached), after), after
 
     rows = _pack(emissions, mask, begins)
-    reached = _forward(rows, scores, ops.logsumexp)                                   # [S+1,B,T+1]
+    reached = _forward(rows, scores, ops.logsumexp)  # [S+1,B,T+1]
     final, any_here = _unpack(reached[-1])
-    before, begun = _unpack(reached[:-1])                                             # [S,B,T], [S,B,1]
+    before, begun = _unpack(reached[:-1])  # [S,B,T], [S,B,1]
     emission, is_inside, opens = _unpack(rows, 2)
     opens = ops.logical_or(opens, ops.logical_not(begun))
     _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
@@ -90,14 +94,21 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
 
     def probability(logarithm: Any, possible: Any) -> Any:
         return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
+
     tags = probability(reached[1:, :, :-1] + after - total[:, None], is_inside)
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
     pairs = probability(pairs, ops.logical_and(is_inside, ops.logical_not(opens))[..., None])
     start = ops.where(ops.logical_and(is_inside, opens), tags, 0.0)
-    ends = probability(before + anew(emission, after) - total[:, None],
-                       ops.logical_and(is_inside, ops.logical_and(opens, begun)))
-    return Marginals(total, ops.transpose(tags, (1, 0, 2)), ops.sum(pairs, axis=0), ops.sum(start, axis=0),
-                     probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0))
+    ends = probability(
+        before + anew(emission, after) - total[:, None], ops.logical_and(is_inside, ops.logical_and(opens, begun))
+    )
+    return Marginals(
+        total,
+        ops.transpose(tags, (1, 0, 2)),
+        ops.sum(pairs, axis=0),
+        ops.sum(start, axis=0),
+        probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0),
+    )
 
 
 def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
@@ -122,7 +133,7 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
     Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
     rows = _pack(emissions, mask)
-    reached = _forward(rows, scores, ops.max)                                         # [S+1,B,T+1]
+    reached = _forward(rows, scores, ops.max)  # [S+1,B,T+1]
     final, _ = _unpack(reached[-1])
 
     def backward_step(tag: Any, row: Any) -> Any:
@@ -144,9 +155,11 @@ def _forward(rows: Any, scores: Scores, combine: Any) -> Any:
 
     rows [S,B,T+2] -> [S+1,B,T+1].
     """
+
     def step(carry: Any, row: Any) -> Any:
         carry = _advance(carry, row, scores, combine)
         return carry, carry
+
     first = ops.zeros_like(rows[0, :, :-1])
     return ops.concatenate([first[None], ops.scan(step, first, rows)[1]], axis=0)
 
@@ -168,7 +181,7 @@ def _pack(values: Any, mask: Any, begins: Any = None) -> Any:
     """
     flags = [
         ops.cast(mask, "float32"),
-        ops.zeros_like(mask, "float32") if begins is None else ops.cast(begins, "float32")
+        ops.zeros_like(mask, "float32") if begins is None else ops.cast(begins, "float32"),
     ]
     packed = ops.concatenate([ops.cast(values, "float32"), *(flag[:, :, None] for flag in flags)], axis=2)
     return ops.transpose(packed, (1, 0, 2))
@@ -177,7 +190,7 @@ def _pack(values: Any, mask: Any, begins: Any = None) -> Any:
 def _unpack(row: Any, flags: int = 1) -> Any:
     """Parts [...,T+flags] into values [...,T] and truth values [...,1]."""
     size = row.shape[-1] - flags
-    return (row[..., :size], *(row[..., place:place + 1] > 0 for place in range(size, size + flags)))
+    return (row[..., :size], *(row[..., place : place + 1] > 0 for place in range(size, size + flags)))
 
 
 def constrain(scores: Scores, legal: Any) -> Scores:
@@ -207,8 +220,9 @@ class CRF(keras.layers.Layer):
         tags = self.settings["num_tags"]
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
         if self.settings["boundary_scores"]:
-            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_scores",
-                                                dtype="float32")
+            self.start_scores = self.add_weight(
+                shape=(tags,), initializer="zeros", name="start_scores", dtype="float32"
+            )
             self.end_scores = self.add_weight(shape=(tags,), initializer="zeros", name="end_scores", dtype="float32")
         self.built = True
 

@@ -27,8 +27,10 @@ class DisentangledAttention(SelfAttention):
         self.distance_query = self.distance_key = None
         if self.settings["distance_projections"]:
             head_shape = self.query.row_shape
-            self.distance_query, self.distance_key = self.dense(head_shape, "distance_query"), self.dense(
-                head_shape, "distance_key")
+            self.distance_query, self.distance_key = (
+                self.dense(head_shape, "distance_query"),
+                self.dense(head_shape, "distance_key"),
+            )
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the weights of the products."""
@@ -37,8 +39,9 @@ class DisentangledAttention(SelfAttention):
             if product is not None:
                 product.build(input_shape)
 
-    def distance_scores(self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], distances: Float[Any, "R D"],
-                        rows: Int[Any, "_ Q S"]) -> Float[Any, "B N Q S"]:
+    def distance_scores(
+        self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], distances: Float[Any, "R D"], rows: Int[Any, "_ Q S"]
+    ) -> Float[Any, "B N Q S"]:
         """Returns how well queries fit distances and distances fit keys.
 
         q is scaled. Pair Q,S has the distance of row `rows` [B or 1,Q,S] of `distances`: R products a row, not S, then
@@ -46,10 +49,11 @@ class DisentangledAttention(SelfAttention):
         """
         distances = ops.expand_dims(distances, 0)
         query, key = self.distance_query or self.query, self.distance_key or self.key
-        of_queries, of_keys = swap_heads(query(distances) * self.scale), swap_heads(key(distances))       # [1,N,R,H]
-        rows = ops.broadcast_to(ops.expand_dims(rows, 1), (*ops.shape(q)[:3], ops.shape(k)[2]))           # [B,N,Q,S]
+        of_queries, of_keys = swap_heads(query(distances) * self.scale), swap_heads(key(distances))  # [1,N,R,H]
+        rows = ops.broadcast_to(ops.expand_dims(rows, 1), (*ops.shape(q)[:3], ops.shape(k)[2]))  # [B,N,Q,S]
         to_distance = ops.take_along_axis(scaled_dot_product(q, of_keys), rows, axis=3)
         # [B,N,S,Q]
-        from_distance = ops.take_along_axis(scaled_dot_product(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)),
-                                            axis=3)
+        from_distance = ops.take_along_axis(
+            scaled_dot_product(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3
+        )
         return to_distance + ops.transpose(from_distance, (0, 1, 3, 2))

@@ -42,9 +42,17 @@ class SharedEmbeddings(keras.layers.Layer):
         settings = lender.settings
         self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]
         self.dropout = Dropout(settings["dropout"], dtype=self.dtype_policy)
-        self.projection = None if hidden_size == self.width else Dense(
-            hidden_size, use_bias=settings["biases"], kernel_initializer=truncated_normal(
-                settings["initializer_range"]), name="projection", dtype=self.dtype_policy)
+        self.projection = (
+            None
+            if hidden_size == self.width
+            else Dense(
+                hidden_size,
+                use_bias=settings["biases"],
+                kernel_initializer=truncated_normal(settings["initializer_range"]),
+                name="projection",
+                dtype=self.dtype_policy,
+            )
+        )
 
     @property
     def word_embeddings(self) -> keras.Variable:
@@ -57,8 +65,14 @@ class SharedEmbeddings(keras.layers.Layer):
             self.projection.build((None, None, self.width))
         self.built = True
 
-    def call(self, input_ids: Any, segment_ids: Any, position_ids: Any = None, task_type_ids: Any = None,
-             training: bool | None = None) -> Float[Any, "B S D"]:
+    def call(
+        self,
+        input_ids: Any,
+        segment_ids: Any,
+        position_ids: Any = None,
+        task_type_ids: Any = None,
+        training: bool | None = None,
+    ) -> Float[Any, "B S D"]:
         """The arguments of `Embeddings` -> [B,S,D], D the width of this layer."""
         rows = self.lender().normalized(input_ids, segment_ids, position_ids, task_type_ids)
         rows = self.dropout(rows, training=training)

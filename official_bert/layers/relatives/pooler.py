@@ -13,8 +13,9 @@ class NormalizedPooler(Dense):
 
     def __init__(self, units: int, epsilon: float = 1e-5, **options: Any) -> None:
         super().__init__(units, **options)
-        self.layer_norm = LayerNormalization(epsilon=epsilon, center=self.use_bias, name="LayerNorm",
-                                             dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(
+            epsilon=epsilon, center=self.use_bias, name="LayerNorm", dtype=self.dtype_policy
+        )
 
     def build(self, input_shape: Any) -> None:
         """Makes the weights of both."""

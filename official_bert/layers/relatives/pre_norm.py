@@ -17,22 +17,32 @@ class PreNormLayer(TransformerLayer):
     The `first` layer has no norm before its attention, because the embeddings are normalized.
     """
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None,
-                 first: bool = False, **fields: Any) -> None:
+    def __init__(
+        self,
+        config: ModelConfig = BERT_BASE,
+        attention: keras.layers.Layer | None = None,
+        first: bool = False,
+        **fields: Any,
+    ) -> None:
         self.is_first = first
         super().__init__(config, attention, **fields)
 
     def layer_norm(self, name: str) -> Any:
         return None if self.is_first and name == "attention_LayerNorm" else super().layer_norm(name)
 
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
-             training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def call(
+        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+    ) -> Float[Any, "_ _ D"]:
         """The arguments of `TransformerLayer` -> [B,Q,D]."""
-        attended = self.attention(self.attention_input(x), attention_mask=attention_mask,
-                                  queries=None if queries is None else self.attention_input(queries), training=training)
+        attended = self.attention(
+            self.attention_input(x),
+            attention_mask=attention_mask,
+            queries=None if queries is None else self.attention_input(queries),
+            training=training,
+        )
         x = (x if queries is None else queries) + self.attention_dropout(attended, training=training)
         transformed = self.feed_forward_of(self.output_layer_norm(x), training)
-        return x + self.output_dropout(transformed, training=training)                # [B,Q,D]
+        return x + self.output_dropout(transformed, training=training)  # [B,Q,D]
 
     def attention_input(self, x: Float[Any, "B S D"]) -> Float[Any, "B S D"]:
         return x if self.attention_layer_norm is None else self.attention_layer_norm(x)

@@ -42,8 +42,12 @@ class RelativePositions(Configured):
     Fields: `buckets`, `num_heads`, `longest` (tokens of the longest row), `initializer_range`.
     """
 
-    FIELDS: ClassVar = {"buckets": "relative_buckets", "num_heads": "num_attention_heads", "longest": "longest_row",
-                        "initializer_range": "initializer_range"}
+    FIELDS: ClassVar = {
+        "buckets": "relative_buckets",
+        "num_heads": "num_attention_heads",
+        "longest": "longest_row",
+        "initializer_range": "initializer_range",
+    }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
@@ -51,8 +55,12 @@ class RelativePositions(Configured):
 
     def build(self, *_: Any) -> None:
         """Makes the table."""
-        self.table = self.add_weight(shape=(self.settings["buckets"], self.settings["num_heads"]),
-                                     initializer=self.table_initializer, name="table", autocast=False)
+        self.table = self.add_weight(
+            shape=(self.settings["buckets"], self.settings["num_heads"]),
+            initializer=self.table_initializer,
+            name="table",
+            autocast=False,
+        )
         self.built = True
 
     def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
@@ -64,8 +72,9 @@ class RelativePositions(Configured):
         of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)
         # [B or 1,Q,S]
         distances = ops.expand_dims(ops.expand_dims(key_positions, 0), 0) - ops.expand_dims(query_positions, 2)
-        return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0),
-                             (0, 3, 1, 2))
+        return ops.transpose(
+            ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2)
+        )
 
     def positions(self, length: Any) -> "Bucketed":
         """Returns the positions of rows of `length` tokens."""
@@ -78,8 +87,8 @@ class Bucketed(Positions):
     """Scores get the number of the bucket of their distance."""
 
     layer: RelativePositions
-    key_positions: Any                 # [S]
-    learned: tuple = ()             # the numbers [B or 1,N,Q,S]
+    key_positions: Any  # [S]
+    learned: tuple = ()  # the numbers [B or 1,N,Q,S]
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
         return self.learned[0]
@@ -117,15 +126,20 @@ class DistanceEmbeddings(Configured):
     """
 
     FIELDS: ClassVar = {
-        "buckets": "position_buckets", "span": "position_span", "hidden_size": "hidden_size", "longest": "longest_row",
-        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon"
+        "buckets": "position_buckets",
+        "span": "position_span",
+        "hidden_size": "hidden_size",
+        "longest": "longest_row",
+        "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon",
     }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.table_initializer = self.initializer()
-        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm",
-                                             dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(
+            epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy
+        )
 
     def build(self, *_: Any) -> None:
         """Makes the table and its layer norm."""
@@ -134,8 +148,9 @@ class DistanceEmbeddings(Configured):
         self.layer_norm.build(shape)
         self.built = True
 
-    def call(self, query_positions: Int[Any, "_ Q"],
-             key_positions: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
+    def call(
+        self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]
+    ) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
         """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or
         1,Q,S].
         """
@@ -156,9 +171,9 @@ class Distances(Positions):
     """Scores get products of words with distances (`DisentangledAttention`)."""
 
     layer: DistanceEmbeddings
-    key_positions: Any                 # [S]
-    rows: Any                       # [B or 1,Q,S], of each pair among the distances
-    learned: tuple = ()             # the distances [R,D]
+    key_positions: Any  # [S]
+    rows: Any  # [B or 1,Q,S], of each pair among the distances
+    learned: tuple = ()  # the distances [R,D]
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
         return attention.distance_scores(q, k, *self.learned, self.rows)
@@ -182,7 +197,7 @@ class Rotary(Positions):
         # in float32, as PyTorch computes it
         steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
         angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
-        self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]
+        self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)  # [B or 1,S,2,H/2]
         self.windows = windows
 
     def rotate(self, q: Any, k: Any, query_positions: Any) -> tuple[Any, Any]:
@@ -197,6 +212,6 @@ class Rotary(Positions):
         if query_positions is not None:
             turns = ops.broadcast_to(turns, (ops.shape(query_positions)[0], *ops.shape(turns)[1:]))
             turns = ops.take_along_axis(turns, ops.expand_dims(ops.cast(query_positions, "int32"), (2, 3)), axis=1)
-        cos, sin = turns[:, :, 0:1], turns[:, :, 1:2]                                  # [B or 1,S or Q,1,H/2]
+        cos, sin = turns[:, :, 0:1], turns[:, :, 1:2]  # [B or 1,S or Q,1,H/2]
         first, second = ops.split(ops.cast(rows, "float32"), 2, axis=-1)
         return ops.cast(ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1), rows.dtype)

@@ -35,7 +35,7 @@ def gumbel_noise(keys: Int[Any, "B 2"], predictions: Any, words: Any) -> Float[A
     first, second = (ops.reshape(ops.cast(keys[:, part], "uint32"), (-1, 1, 1)) for part in (0, 1))
     bits = _mix(ops.bitwise_xor(_mix(numbers * ops.cast(STRIDE, "uint32") + first), second))
     # Large noise comes from a small share: near 0, float32 is finer than near 1.
-    share = ops.cast(bits, "float32") * 2.0 ** -32 + 2.0 ** -33
+    share = ops.cast(bits, "float32") * 2.0**-32 + 2.0**-33
     return -ops.log(-ops.log1p(-share))
 
 

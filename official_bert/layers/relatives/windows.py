@@ -18,8 +18,7 @@ from official_bert.layers.token_layout import TokenLayout, swap_heads
 
 @dataclasses.dataclass(frozen=True)
 class WindowedLayout(TokenLayout):
-    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W].
-    """
+    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
 
     @property
     def window(self) -> int:
@@ -35,20 +34,20 @@ class WindowedLayout(TokenLayout):
         return x
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions.
-        """
+        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions."""
         q, k = self.positions.rotate(self.pad(q), self.pad(k), None)
         keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
         return swap_heads(windows_of(q, self.window)), keys, values
 
-    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout,
-               training: bool | None = None) -> Any:
+    def attend(
+        self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
+    ) -> Any:
         return kernel(q, k, v, self.mask, None, dropout, training=training)
 
     def merge_rows(self, context: Float[Any, "BK N W H"]) -> Any:
         """[B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
         batch, length = ops.shape(self.inputs.input_mask)
-        rows = ops.reshape(swap_heads(context), (batch, -1, *context.shape[1::2]))[:, :length]   # [B,S,N,H]
+        rows = ops.reshape(swap_heads(context), (batch, -1, *context.shape[1::2]))[:, :length]  # [B,S,N,H]
         if self.query_positions is None:
             return self.unpad(rows)
         return ops.take_along_axis(rows, ops.expand_dims(self.query_positions, (2, 3)), axis=1)
@@ -63,14 +62,15 @@ def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
     length = layout.inputs.input_mask.shape[1]
     if length is not None and length <= window:
         return dataclasses.replace(layout, positions=positions)
-    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions,
-                          layout.query_positions)
+    return WindowedLayout(
+        mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.query_positions
+    )
 
 
 def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
     """Returns the mask [B*K,1,W,3W] of `windows_of` the queries for the keys in `windows_around` them."""
     mask = ops.expand_dims(ops.expand_dims(windows_around(inputs.input_mask, window), 1), 1)
-    distances = np.arange(3 * window)[None] - window - np.arange(window)[:, None]         # [W,3W]
+    distances = np.arange(3 * window)[None] - window - np.arange(window)[:, None]  # [W,3W]
     near = (abs(distances) <= window) & ((distances <= 0) | (not inputs.left_to_right))
     mask = ops.logical_and(mask, near[None, None])
     if inputs.instance_ids is None:
@@ -91,9 +91,9 @@ def windows_around(x: Any, window: int) -> Any:
     """Returns each window of x [B,S,...] with the one before and the one behind it: [B*K,3W,...]."""
     length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
     count = (length + window - 1) // window * window
-    padded = _padded(x, window, window + count - length)                                  # [B,S+2W,...]
+    padded = _padded(x, window, window + count - length)  # [B,S+2W,...]
     neighbours = [
-        ops.reshape(padded[:, start:start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)
+        ops.reshape(padded[:, start : start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)
     ]
     return ops.concatenate(neighbours, axis=1)
 

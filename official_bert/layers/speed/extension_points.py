@@ -29,6 +29,7 @@ def extension_point(method: Callable) -> Callable:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         override = current().overrides.get((id(self), name))
         return method(self, *args, **kwargs) if override is None else override(*args, **kwargs)
+
     run.original = method  # type: ignore[attr-defined]
     return run
 
@@ -46,10 +47,12 @@ def overridden(overrides: Mapping[tuple[Any, str], Callable]) -> contextlib.Abst
     """
     for owner, name in overrides:
         _declared(owner, name)
-    return computing(overrides={
-        **current().overrides, **{(id(owner), name): function
-                                  for (owner, name), function in overrides.items()}
-    })
+    return computing(
+        overrides={
+            **current().overrides,
+            **{(id(owner), name): function for (owner, name), function in overrides.items()},
+        }
+    )
 
 
 def _declared(owner: Any, name: str) -> Any:

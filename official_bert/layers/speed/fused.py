@@ -23,7 +23,7 @@ USED = keras.backend.backend() == "tensorflow"
 if USED:
     import tensorflow as tf
 # numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
-LEAST = 2 ** 18
+LEAST = 2**18
 
 
 def pays(x: Any) -> bool:
@@ -43,13 +43,16 @@ def compiled_in_training(compiled: Callable) -> Callable:
     The decorated function says what is computed, with `training` as its last argument; `compiled` has the same
     arguments without it.
     """
+
     def decorate(plain: Callable) -> Callable:
         @functools.wraps(plain)
         def run(x: Any, *arguments: Any, training: bool | None = None) -> Any:
             if training and pays(x):
                 return compiled(x, *arguments)
             return plain(x, *arguments, training=training)
+
         return run
+
     return decorate
 
 
@@ -71,17 +74,23 @@ def in_turn(function: Callable, count: Any, shape: tuple) -> Float[Any, "_ ..."]
     """
     if not USED:
         return ops.map(function, ops.arange(count))
-    return tf.map_fn(tf.autograph.experimental.do_not_convert(function), tf.range(count), parallel_iterations=1,
-                     fn_output_signature=tf.TensorSpec(shape, tf.float32))
+    return tf.map_fn(
+        tf.autograph.experimental.do_not_convert(function),
+        tf.range(count),
+        parallel_iterations=1,
+        fn_output_signature=tf.TensorSpec(shape, tf.float32),
+    )
 
 
 def add_bias(x: Float[Any, "M D"], bias: Float[Any, "D"]) -> Float[Any, "M D"]:
     """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over
     rows.
     """
+
     @tf.custom_gradient
     def added(x: Any, bias: Any) -> Any:
         return x + bias, lambda upstream: (upstream, tf.matmul(tf.ones((1, tf.shape(upstream)[0])), upstream)[0])
+
     return added(x, tf.convert_to_tensor(bias))
 
 
@@ -100,6 +109,7 @@ class Dropout(keras.layers.Dropout):
 
         def scaled(x: Any) -> Any:
             return run_compiled(_scale_kept, x, keep_mask, rate=self.rate, dtype=inputs.dtype)
+
         return dropped(inputs)
 
     def draw(self, like: Float[Any, "*M"]) -> Bool[Any, "*M"]:
@@ -117,8 +127,9 @@ def gelu_erf(x: Float[Any, "*M"]) -> Float[Any, "*M"]:
     return _activated(_gelu_erf, _gelu_erf_gradient, x)
 
 
-def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: Dropout,
-                   norm: keras.layers.LayerNormalization) -> Float[Any, "*M D"]:
+def normalized_sum(
+    x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: Dropout, norm: keras.layers.LayerNormalization
+) -> Float[Any, "*M D"]:
     """norm(residual + dropout(x)) in training: x, residual [...,D] -> [...,D]."""
     mask = (dropout.draw(x),) if dropout.rate else ()
     options = {"rate": dropout.rate, "epsilon": norm.epsilon}
@@ -129,15 +140,17 @@ def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout:
 
         def gradient(upstream: Any) -> Any:
             return run_compiled(_normalize_gradient, upstream, total, mean, inverse, gamma, *mask, **options)
+
         return normed, gradient
+
     gamma = tf.convert_to_tensor(norm.gamma)
     return normalized(x, residual, gamma, tf.convert_to_tensor(norm.beta) if norm.center else tf.zeros_like(gamma))
 
 
-def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout,
-                      dtype: Any) -> Float[Any, "B N Q S"]:
-    """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype.
-    """
+def attention_weights(
+    scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout, dtype: Any
+) -> Float[Any, "B N Q S"]:
+    """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype."""
     keep_mask = (dropout.draw(scores),) if dropout.rate else ()
 
     @tf.custom_gradient
@@ -146,9 +159,12 @@ def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"
         shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
 
         def gradient(upstream: Any) -> Any:
-            return run_compiled(softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate,
-                                dtype=scores.dtype)
+            return run_compiled(
+                softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype
+            )
+
         return run_compiled(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
+
     return weighted(scores)
 
 
@@ -170,8 +186,10 @@ def _compiled(function: Callable, shapes: Any, dtypes: Any, **options: Any) -> A
 def _activated(function: Callable, derivative: Callable, x: Any) -> Any:
     @tf.custom_gradient
     def activated(x: Any) -> Any:
-        return run_compiled(
-            _apply, x, activation=function), lambda upstream: run_compiled(_chain, x, upstream, derivative=derivative)
+        return run_compiled(_apply, x, activation=function), lambda upstream: run_compiled(
+            _chain, x, upstream, derivative=derivative
+        )
+
     return activated(x)
 
 
@@ -227,8 +245,17 @@ def _normalize(x: Any, residual: Any, gamma: Any, beta: Any, keep_mask: Any = No
     return tf.cast(centered * inverse * gamma + beta, x.dtype), total, mean, inverse
 
 
-def _normalize_gradient(upstream: Any, total: Any, mean: Any, inverse: Any, gamma: Any, keep_mask: Any = None, *,
-                        rate: float, epsilon: float) -> Any:
+def _normalize_gradient(
+    upstream: Any,
+    total: Any,
+    mean: Any,
+    inverse: Any,
+    gamma: Any,
+    keep_mask: Any = None,
+    *,
+    rate: float,
+    epsilon: float,
+) -> Any:
     """Returns the gradients of x, residual, gamma and beta."""
     del epsilon
     upstream, normalized = as_float32(upstream), (as_float32(total) - mean) * inverse
@@ -236,8 +263,12 @@ def _normalize_gradient(upstream: Any, total: Any, mean: Any, inverse: Any, gamm
     along = tf.reduce_mean(scaled * normalized, axis=-1, keepdims=True)
     of_total = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - normalized * along)
     rows = tuple(range(len(total.shape) - 1))
-    return (_scale_kept(of_total, keep_mask, rate=rate, dtype=total.dtype), tf.cast(of_total, total.dtype),
-            tf.reduce_sum(upstream * normalized, axis=rows), tf.reduce_sum(upstream, axis=rows))
+    return (
+        _scale_kept(of_total, keep_mask, rate=rate, dtype=total.dtype),
+        tf.cast(of_total, total.dtype),
+        tf.reduce_sum(upstream * normalized, axis=rows),
+        tf.reduce_sum(upstream, axis=rows),
+    )
 
 
 def softmax_gradient(upstream: Any, shares: Any, mask: Any, keep_mask: Any = None, *, rate: Any, dtype: Any) -> Any:

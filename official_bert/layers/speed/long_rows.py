@@ -18,14 +18,15 @@ from official_bert.layers.token_layout import TokenLayout
 if USED:
     import tensorflow as tf
 LONG = 1024  # rows of more tokens are computed by blocks of queries
-BLOCK = 2 ** 25  # scores of attention that are there at a time: 128 MB
+BLOCK = 2**25  # scores of attention that are there at a time: 128 MB
 
 
 class LongLayout(TokenLayout):
     """The layout of long rows: the mask is made for a few queries at a time."""
 
-    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout,
-               training: bool | None = None) -> Any:
+    def attend(
+        self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
+    ) -> Any:
         """Takes queries by blocks, unless a bias for every pair of tokens exists anyway."""
         if bias is None:
             return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training)
@@ -36,8 +37,14 @@ class LongLayout(TokenLayout):
         return self.inputs.mask(self.query_positions, first, last)
 
 
-def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask_of: Callable,
-                   dropout: Dropout, training: bool | None = None) -> Float[Any, "B N Q H"]:
+def attend_in_turn(
+    q: Float[Any, "B N Q H"],
+    k: Float[Any, "B N S H"],
+    v: Float[Any, "B N S H"],
+    mask_of: Callable,
+    dropout: Dropout,
+    training: bool | None = None,
+) -> Float[Any, "B N Q H"]:
     """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either
     pass.
 
@@ -56,27 +63,46 @@ def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[
     parts: list = []
     for start in starts:
         with tf.control_dependencies(parts[-1:]) if USED else contextlib.nullcontext():
-            parts.append(_attend_between([0, rows], q[:, :, start:start + rows], k, v,
-                                         lambda first, last, start=start: mask_of(start, start + rows), dropout, False))
+            parts.append(
+                _attend_between(
+                    [0, rows],
+                    q[:, :, start : start + rows],
+                    k,
+                    v,
+                    lambda first, last, start=start: mask_of(start, start + rows),
+                    dropout,
+                    False,
+                )
+            )
     number = ops.arange(count) // rows
-    return ops.take(ops.concatenate(parts, axis=2),
-                    number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows), axis=2)
+    return ops.take(
+        ops.concatenate(parts, axis=2),
+        number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows),
+        axis=2,
+    )
 
 
-def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, dropout: Dropout,
-                    training: bool | None) -> Any:
+def _attend_between(
+    edges: list, q: Any, k: Any, v: Any, mask_of: Callable, dropout: Dropout, training: bool | None
+) -> Any:
     """`attend_in_turn` for blocks of queries between neighbouring edges."""
-    seeds = [dropout.seed_generator.next()
-             for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
+    seeds = (
+        [dropout.seed_generator.next() for _ in edges[1:]]
+        if training and dropout.rate and USED
+        else [None] * (len(edges) - 1)
+    )
 
     def weights(q: Any, k: Any, number: int) -> tuple:
-        scores = ops.matmul(q[:, :, edges[number]:edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
+        scores = ops.matmul(q[:, :, edges[number] : edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
         mask = mask_of(edges[number], edges[number + 1])
         shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
         if seeds[number] is None:
             return shares, mask, (), ops.cast(dropout(shares, training=training and not USED), v.dtype)
-        drawn = run_compiled(fused.draw_mask, shares, seeds[number], rate=dropout.rate) if pays(shares) else (
-            tf.random.stateless_uniform(tf.shape(shares), seeds[number]) >= dropout.rate)
+        drawn = (
+            run_compiled(fused.draw_mask, shares, seeds[number], rate=dropout.rate)
+            if pays(shares)
+            else (tf.random.stateless_uniform(tf.shape(shares), seeds[number]) >= dropout.rate)
+        )
         return shares, mask, (drawn,), tf.cast(tf.where(drawn, shares / (1.0 - dropout.rate), 0.0), v.dtype)
 
     def forward(q: Any, k: Any, v: Any) -> Any:
@@ -100,14 +126,20 @@ def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, drop
                     shares, mask, keep_mask, used = weights(q, k, number)
                     of_v += fused.as_float32(tf.matmul(used, upstream[:, :, part], transpose_a=True))
                     of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
-                    run = run_compiled if pays(
-                        shares) else lambda function, *tensors, **options: function(*tensors, **options)
-                    of_scores = run(fused.softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate,
-                                    dtype=q.dtype)
+                    run = (
+                        run_compiled
+                        if pays(shares)
+                        else lambda function, *tensors, **options: function(*tensors, **options)
+                    )
+                    of_scores = run(
+                        fused.softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate, dtype=q.dtype
+                    )
                     of_k += fused.as_float32(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
                     of_q.append(tf.matmul(of_scores, k))
             return tf.concat(of_q, 2), tf.cast(of_k, k.dtype), tf.cast(of_v, v.dtype)
+
         return forward(q, k, v), gradient
+
     return attended(q, k, v)
 
 

@@ -36,13 +36,13 @@ class RealTokens(AllTokens):
         # a row without any is computed as a whole
         real = ops.logical_or(real, ops.logical_not(ops.any(real, axis=1, keepdims=True)))
         counts = ops.cast(real, "int32")
-        self.mask = real                                                          # [B,S]
+        self.mask = real  # [B,S]
         self.places = ops.cast(ops.nonzero(ops.reshape(real, (-1,)))[0], "int32")  # of each real token among the B * S
         self.rounded, self.zeros = multiple > 1, -ops.shape(self.places)[0] % multiple
         of_rows = ops.sum(counts, axis=1)
-        first = ops.expand_dims(ops.cumsum(of_rows) - of_rows, 1)                 # [B,1]: of each row among the T
+        first = ops.expand_dims(ops.cumsum(of_rows) - of_rows, 1)  # [B,1]: of each row among the T
         # Of each place among the T; of padding, that of a token of the same row: nobody gets numbers of another's text.
-        self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)     # [B,S]
+        self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)  # [B,S]
 
     def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[B,S,...] -> [1,T,...]."""
@@ -64,13 +64,16 @@ class LearningTokens(RealTokens):
             def gradient(upstream: Any) -> Any:
                 rows = RealTokens.pad(self, upstream)
                 return ops.where(ops.expand_dims(self.mask, tuple(range(2, len(x.shape)))), rows, 0)
+
             return RealTokens.unpad(self, x), gradient
+
         return taken(x)
 
     def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
         def padded(x: Any) -> Any:
             return RealTokens.pad(self, x), lambda upstream: RealTokens.unpad(self, upstream)
+
         return padded(x)
 
 

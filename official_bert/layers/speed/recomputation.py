@@ -21,14 +21,16 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors:
         site.assign(seed + ops.convert_to_tensor([0, 1], dtype=seed.dtype))  # as the generator itself does
 
     def run(*values: Any) -> Any:
-        inputs, values_of_weights = values[:len(tensors)], values[len(tensors):]
+        inputs, values_of_weights = values[: len(tensors)], values[len(tensors) :]
         with keras.StatelessScope(state_mapping=[*zip(weights, values_of_weights), *zip(sites, seeds)]):
             return function(*inputs)
+
     return keras.remat(run)(*tensors, *[ops.convert_to_tensor(weight.value) for weight in weights])
 
 
-def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int,
-                         width: int) -> Any:
+def recomputed_in_chunks(
+    function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int
+) -> Any:
     """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not
     kept.
 
@@ -52,13 +54,16 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
         chunk_seeds = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
         # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
         learned = [
-            name for name, value in part.items()
+            name
+            for name, value in part.items()
             if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))
         ]
 
         def run(*values: Any) -> Any:
-            inputs, values_of = dict(zip(learned, values)), values[len(learned):]
+            inputs, values_of = dict(zip(learned, values)), values[len(learned) :]
             with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, chunk_seeds)]):
                 return function(part | inputs)
+
         return keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
+
     return ops.reshape(in_turn(run_chunk, chunks, (size, width)), (-1, width))[:count]

@@ -23,18 +23,26 @@ def product_names(config: ModelConfig) -> list[str]:
     """Returns our names of the dense layers of an encoder, as layer_0/attention/query."""
     distances = ("distance_query", "distance_key") if config.position_buckets and config.distance_projections else ()
     attention = [f"attention/{name}" for name in ("query", "key", "value", *distances, "output")]
-    layers = [f"layer_{number}/{name}" for number in range(config.sharing.own_layers)
-              for name in (*attention, "intermediate", "output")]
+    layers = [
+        f"layer_{number}/{name}"
+        for number in range(config.sharing.own_layers)
+        for name in (*attention, "intermediate", "output")
+    ]
     return [*(["embeddings/projection"] if config.embedding_size else []), *layers, "pooler"]
 
 
 def modules(config: ModelConfig, member: Member, table: NameTable) -> dict[str, list[str]]:
     """Returns the products of a member by their names there, with ours that each is made of (three in Wqkv)."""
     names = product_names(config)
-    numbered = {theirs: np.full((1, 1), number) for number, name in enumerate(names)
-                if (theirs := table.theirs(f"{name}/kernel"))}
-    return {theirs.removesuffix(".weight"): [names[number] for number in numbers.ravel()]
-            for theirs, numbers in member.pack(numbered, config).items()}
+    numbered = {
+        theirs: np.full((1, 1), number)
+        for number, name in enumerate(names)
+        if (theirs := table.theirs(f"{name}/kernel"))
+    }
+    return {
+        theirs.removesuffix(".weight"): [names[number] for number in numbers.ravel()]
+        for theirs, numbers in member.pack(numbered, config).items()
+    }
 
 
 def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
@@ -50,8 +58,9 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
                 names[name] += [theirs, theirs.removeprefix(member.prefix)]
     if wanted == "all-linear":
         return list(names)
-    patterns = {wanted: wanted} if isinstance(wanted, str) else {
-        entry: rf"(.*\.)?{re.escape(entry)}" for entry in wanted}
+    patterns = (
+        {wanted: wanted} if isinstance(wanted, str) else {entry: rf"(.*\.)?{re.escape(entry)}" for entry in wanted}
+    )
     found: set[str] = set()
     for entry, pattern in patterns.items():
         try:
@@ -60,8 +69,10 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
             raise ValueError(f"{WHERE}: {entry!r}: not a regular expression: {error}") from None
         if not matching:
             known = ", ".join(sorted({form.rpartition(".")[2] for forms in names.values() for form in forms}))
-            raise ValueError(f"{WHERE}: expected all-linear, a list of names of products ({known}), or a regular "
-                             f"expression for whole names, got {entry!r}")
+            raise ValueError(
+                f"{WHERE}: expected all-linear, a list of names of products ({known}), or a regular "
+                f"expression for whole names, got {entry!r}"
+            )
         found |= matching
     return [name for name in names if name in found]
 
@@ -77,16 +88,20 @@ def digest(base: StoredModel) -> str:
 def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> StoredModel:
     """Returns the whole model of a run whose checkpoint holds adapters and head: they are merged into its base."""
     stems = [name.removesuffix(f"{ADAPTER}A") for name in run.weights if name.endswith(f"{ADAPTER}A")]
-    products = {stem: LowRank(run.weights[f"{stem}{ADAPTER}A"], run.weights[f"{stem}{ADAPTER}B"], scale)
-                for stem in stems}
+    products = {
+        stem: LowRank(run.weights[f"{stem}{ADAPTER}A"], run.weights[f"{stem}{ADAPTER}B"], scale) for stem in stems
+    }
     own = {name: weight for name, weight in run.weights.items() if ADAPTER not in name}
     encoder = {name: weight for name, weight in base.weights.items() if name.startswith(ENCODER_PREFIXES)}
-    return dataclasses.replace(run, weights=merged({**encoder, **own}, products),
-                               adapters=Adapters(products, tuple(own), path))
+    return dataclasses.replace(
+        run, weights=merged({**encoder, **own}, products), adapters=Adapters(products, tuple(own), path)
+    )
 
 
 def merged(weights: Mapping[str, np.ndarray], products: Mapping[str, LowRank]) -> dict[str, np.ndarray]:
     """Returns weights whose kernels are W + scale A B."""
     added = {f"{name}/kernel": product.delta() for name, product in products.items()}
-    return {**weights, **{name: (as_matrix(name, weights[name]) + delta).astype(np.float32)
-                          for name, delta in added.items()}}
+    return {
+        **weights,
+        **{name: (as_matrix(name, weights[name]) + delta).astype(np.float32) for name, delta in added.items()},
+    }

@@ -37,7 +37,8 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
         raise ValueError(
             f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its "
             f"vocabulary "
-            "have capital letters; expected the vocabulary that goes with it")
+            "have capital letters; expected the vocabulary that goes with it"
+        )
     return False
 
 
@@ -60,15 +61,20 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     if not vocab_file:
         return stored
     if tokenizer_files.is_subwords(vocab_file):
-        return dataclasses.replace(stored, vocab=None, tokenizer=tokenizer_files.read(vocab_file),
-                                   do_lower_case=loading.lower_cases(vocab_file))
+        return dataclasses.replace(
+            stored,
+            vocab=None,
+            tokenizer=tokenizer_files.read(vocab_file),
+            do_lower_case=loading.lower_cases(vocab_file),
+        )
     vocab = read_entries(vocab_file)
     own = stored.vocab is not None and has_capitals(stored.vocab)
     if stored.do_lower_case and has_capitals(vocab) and not own:
         raise ValueError(
             f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for "
             f"{stored.origin}; "
-            "expected the vocabulary that goes with it")
+            "expected the vocabulary that goes with it"
+        )
     check_entries(vocab_file, vocab, stored.vocab, stored.origin)
     return dataclasses.replace(stored, vocab=vocab, tokenizer={})
 
@@ -81,7 +87,8 @@ def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[s
         for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
                 raise ValueError(
-                    f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
+                    f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}"
+                )
 
 
 def agreed(lower_case: bool | None, asked_lower_case: bool | None, origin: str) -> bool | None:

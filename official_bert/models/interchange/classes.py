@@ -50,8 +50,11 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
         return _without_head(stored), [
             f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"
         ]
-    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or len(
-            task.labels) == 1:
+    if (
+        not task.labels
+        or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"])
+        or len(task.labels) == 1
+    ):
         return stored, []
     order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data; TF 1 has no names
     if not named(stored.labels) and order is None:
@@ -62,21 +65,26 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
             f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels renames them)"
         ]
     if order == list(range(len(order))):
-        unnamed = ("its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the "
-                   "order of its outputs")
+        unnamed = (
+            "its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the "
+            "order of its outputs"
+        )
         return stored, [] if named(stored.labels) else [unnamed]
     weights = dict(stored.weights)
     for name, weight in stored.weights.items():
         if name.startswith((*HEADS, "crf/")):
             weights[name] = weight[order][:, order] if name == "crf/transitions" else weight[order]
-    return (dataclasses.replace(stored, weights=weights, labels=tuple(task.labels)),
-            [f"its classes {_shown(stored.labels)} were put into the task's order"])
+    return (
+        dataclasses.replace(stored, weights=weights, labels=tuple(task.labels)),
+        [f"its classes {_shown(stored.labels)} were put into the task's order"],
+    )
 
 
 def _without_head(stored: StoredModel) -> StoredModel:
     kept = {name: weight for name, weight in stored.weights.items() if not name.startswith((*HEADS, "crf/"))}
-    return dataclasses.replace(stored, weights=kept,
-                               unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))])
+    return dataclasses.replace(
+        stored, weights=kept, unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))]
+    )
 
 
 def _shown(labels: Sequence[str]) -> str:

@@ -103,8 +103,10 @@ def find_format(path: str) -> tuple[str, str]:
     if not os.path.exists(path):
         raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {hub.OTHER_READING}")
     contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
-    raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
-                     f"model.safetensors, a keras-hub preset or a .keras file, got {contents}")
+    raise ValueError(
+        f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
+        f"model.safetensors, a keras-hub preset or a .keras file, got {contents}"
+    )
 
 
 def holds_model(path: str) -> bool:
@@ -143,7 +145,8 @@ def _format_of_checkpoint(prefix: str) -> str:
         return "ours"
     if any("/.ATTRIBUTES/" in name for name in names):
         raise ValueError(
-            f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}")
+            f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}"
+        )
     return "tf1"
 
 
@@ -159,13 +162,17 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     if base:
         raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
     try:
-        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where,
-                                                                                    *((head,) if name == "tf1" else ()))
+        model = (
+            ours.read_keras(where)
+            if name == "keras"
+            else module_of(name).read(where, *((head,) if name == "tf1" else ()))
+        )
     except (tf.errors.OpError, IndexError) as error:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
         raise ValueError(
-            f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
+            f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}"
+        )
     require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     if name == "ours" and (run := RunFolder.around(where)).base:
         model = _over_base(model, run)
@@ -183,8 +190,10 @@ def _read_peft(path: str, folder: str, base: str) -> StoredModel:
     """
     named: Any = read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
     if not base:
-        raise ValueError(f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-                         f"its adapter_config.json names {named!r}")
+        raise ValueError(
+            f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
+            f"its adapter_config.json names {named!r}"
+        )
     stored = read(base)
     is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
     if is_elsewhere and adapted.digest(read(named)) != adapted.digest(stored):
@@ -207,8 +216,10 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     except ValueError as error:
         raise ValueError(f"{model.origin}: its base, which {run.file(BASE_FILE)} names: {error}") from None
     if adapted.digest(base) != record["digest"]:
-        raise ValueError(f"{model.origin}: expected the base with which its adapters were trained, but "
-                         f"{record['path']} has other weights now")
+        raise ValueError(
+            f"{model.origin}: expected the base with which its adapters were trained, but "
+            f"{record['path']} has other weights now"
+        )
     return adapted.over_base(model, base, record["path"], settings.scale if settings.rank else 1.0)
 
 
@@ -242,12 +253,15 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
         name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
     )
     if model.tokenizer and name not in ("ours", "hugging_face", "peft") and not of_albert:
-        raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
-                         "expected ours or hugging_face")
+        raise ValueError(
+            f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
+            "expected ours or hugging_face"
+        )
     with written_folder(folder) as temporary:
         # HDF5 ends the whole process if the disk is full.
-        check_disk({os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())},
-                   "the checkpoint")
+        check_disk(
+            {os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())}, "the checkpoint"
+        )
         left_out = module_of(name).write(model, temporary)
         if model.generator is not None:
             os.mkdir(folder := os.path.join(temporary, GENERATOR))
@@ -257,8 +271,10 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
 
 def as_head(model: StoredModel, head: Head) -> StoredModel:
     """Reads the model's linear head as one of another kind, for formats that do not distinguish them."""
-    renamed = {re.sub(r"^(classifier|tagger)/", "tagger/" if head == "tagger" else "classifier/", name): weight
-               for name, weight in model.weights.items()}
+    renamed = {
+        re.sub(r"^(classifier|tagger)/", "tagger/" if head == "tagger" else "classifier/", name): weight
+        for name, weight in model.weights.items()
+    }
     return dataclasses.replace(model, head=head, weights=renamed)
 
 
@@ -281,13 +297,19 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
     makers = {
-        "": lambda: BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
-        if model.vector_layers else encoder, "pretraining": lambda: Pretrainer(
-            encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes),
+        "": lambda: (
+            BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
+            if model.vector_layers
+            else encoder
+        ),
+        "pretraining": lambda: Pretrainer(
+            encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes
+        ),
         "choice": lambda: ChoiceClassifier(encoder),
         "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
-        "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]), "span": lambda: SpanPredictor(encoder),
-        "replaced": lambda: ReplacedTokenDetector(encoder, "replaced_LayerNorm/gamma" in classes)
+        "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
+        "span": lambda: SpanPredictor(encoder),
+        "replaced": lambda: ReplacedTokenDetector(encoder, "replaced_LayerNorm/gamma" in classes),
     }[model.head]()
     makers.build()
     variables = weights_by_name(makers)
@@ -298,8 +320,7 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight.
-    """
+    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
     optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")
@@ -314,7 +335,8 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
     if model.unknown or extra:
         raise ValueError(
             f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}; "
-            "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out")
+            "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out"
+        )
     if wrong := misfits(model, variables):
         raise ValueError(f"{model.origin}: {_some([misfit.describe() for misfit in wrong], '; ')}")
 
@@ -322,8 +344,11 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
 def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[Misfit]:
     """Returns the weights whose shape is neither that of their variable nor that shape as a matrix."""
     shapes = {name: tuple(variables[name].shape) for name in model.weights if name in variables}
-    return [Misfit(name, model.table.theirs(name) or name, matrix_shape(name, shape), model.weights[name].shape)
-            for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
+    return [
+        Misfit(name, model.table.theirs(name) or name, matrix_shape(name, shape), model.weights[name].shape)
+        for name, shape in shapes.items()
+        if model.weights[name].shape not in (shape, matrix_shape(name, shape))
+    ]
 
 
 def _some(names: Any, separator: str = ", ") -> str:
@@ -337,7 +362,10 @@ def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, n
     encoder = encoder_within(model)
     values = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
     if model is not encoder:
-        more = {name: value[:, None]
-                for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)
+        more = (
+            {name: value[:, None] for name, value in rows.items()}
+            if isinstance(model, ChoiceClassifier)
+            else dict(inputs)
+        )
         values |= model(more)
     return {name: np.asarray(value) for name, value in values.items()}

@@ -28,8 +28,7 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
     Without the `config` of their run, which says how large the generator is, it is left out.
     """
     of_generator = {
-        _own_name(name): weight
-        for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")
+        _own_name(name): weight for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")
     }
     if not of_generator:
         return stored
@@ -38,16 +37,30 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
         table = name.removesuffix(DIFFERENCE)
         weights[table] = of_generator[table] + weights.pop(name)
     if config is None:
-        return dataclasses.replace(stored, weights=weights,
-                                   notes=[*stored.notes, "its generator is not used: no configuration beside it"])
+        return dataclasses.replace(
+            stored, weights=weights, notes=[*stored.notes, "its generator is not used: no configuration beside it"]
+        )
     shared = {name: weight for name, weight in weights.items() if name.endswith(TABLES) or name.startswith(NORM)}
-    sizes = generator_config(config.model, config.options.get("generator_width", 0.25),
-                             config.options.get("generator_layers", 1.0))
-    generator = dataclasses.replace(stored, weights={**shared, **of_generator}, config=sizes, head="pretraining",
-                                    objective="masked_lm", sentence_task="")
+    sizes = generator_config(
+        config.model, config.options.get("generator_width", 0.25), config.options.get("generator_layers", 1.0)
+    )
+    generator = dataclasses.replace(
+        stored,
+        weights={**shared, **of_generator},
+        config=sizes,
+        head="pretraining",
+        objective="masked_lm",
+        sentence_task="",
+    )
     own = {key: config.options[key] for key in OPTIONS if key in config.options}
-    return dataclasses.replace(stored, weights=weights, head="replaced", objective="replaced_tokens",
-                               objective_options=own, generator=generator)
+    return dataclasses.replace(
+        stored,
+        weights=weights,
+        head="replaced",
+        objective="replaced_tokens",
+        objective_options=own,
+        generator=generator,
+    )
 
 
 def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:

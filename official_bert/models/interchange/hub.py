@@ -29,9 +29,12 @@ SMALL_FILES = re.compile(
     r"|assets/tokenizer/[\w.]+"
 )
 # Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
-WEIGHTS = (re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
-           re.compile(r"(pytorch|adapter)_model(-\d+-of-\d+)?\.bin(\.index\.json)?"), re.compile(r"model\.weights\.h5"),
-           re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
+WEIGHTS = (
+    re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
+    re.compile(r"(pytorch|adapter)_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
+    re.compile(r"model\.weights\.h5"),
+    re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"),
+)
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
 OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
@@ -62,6 +65,7 @@ def _downloaded(name: str) -> str:
     """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
     import huggingface_hub
     from huggingface_hub import errors
+
     match = NAME.fullmatch(name)
     assert match
     repository, revision = match["repository"], match["revision"]
@@ -70,29 +74,30 @@ def _downloaded(name: str) -> str:
         about = huggingface_hub.HfApi().model_info(repository, revision=revision)
         files = [file.rfilename for file in about.siblings or ()]
         return huggingface_hub.snapshot_download(
-            repository, revision=revision, allow_patterns=files_to_download(files, name))
+            repository, revision=revision, allow_patterns=files_to_download(files, name)
+        )
     except errors.GatedRepoError:
-        raise ValueError(
-            f"{name}: the Hugging Face hub requires a token of a user with access; set HF_TOKEN"
-        ) from None
+        raise ValueError(f"{name}: the Hugging Face hub requires a token of a user with access; set HF_TOKEN") from None
     except errors.RevisionNotFoundError:
         raise ValueError(f"{name}: the repository has no revision {revision!r}") from None
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
             f"needs "
-            "HF_TOKEN)") from None
+            "HF_TOKEN)"
+        ) from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
         if not isinstance(config, str):
             raise ValueError(
                 f"{name}: no such file or folder, and the Hugging Face hub cannot be reached ({_line(error)}); "
-                "download it once with a network, or give the path of a folder with the files") from None
+                "download it once with a network, or give the path of a folder with the files"
+            ) from None
         folder = os.path.dirname(config)
         if not any(kind.fullmatch(file) for kind in WEIGHTS for file in os.listdir(folder)):
             raise ValueError(
-                f"{name}: only a part could be downloaded ({_line(error)}); the same command continues the "
-                "download") from None
+                f"{name}: only a part could be downloaded ({_line(error)}); the same command continues the download"
+            ) from None
         logging.warning("%s: the Hugging Face hub cannot be reached; the earlier download is used", name)
         return folder
 
@@ -105,7 +110,8 @@ def files_to_download(files: Iterable[str], name: str) -> list[str]:
         raise ValueError(
             f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in "
             f"the "
-            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}")
+            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
+        )
     return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
 
 
@@ -119,12 +125,16 @@ def _unpacked(path: str, _: int) -> str:
     """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
     folder = own_folder(os.path.basename(path))
     with opened_zip(path, path, LARGEST_DOWNLOAD) as archive:
-        members = {os.path.basename(member.filename): member for member in archive.infolist()
-                   if OF_2018.fullmatch(os.path.basename(member.filename))}
+        members = {
+            os.path.basename(member.filename): member
+            for member in archive.infolist()
+            if OF_2018.fullmatch(os.path.basename(member.filename))
+        }
         if not any(name.endswith(".index") for name in members):
             raise ValueError(
                 f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
-                f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
+                f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}"
+            )
         for name, member in members.items():
             with archive.open(member) as source, open(os.path.join(folder, name), "wb") as target:
                 shutil.copyfileobj(source, target)
@@ -137,6 +147,7 @@ def _saved_preset(name: str) -> str:
     unchanged.
     """
     import keras_hub  # takes seconds
+
     if name not in keras_hub.models.BertBackbone.presets:
         return name
     folder = own_folder(name)

@@ -8,10 +8,14 @@ import numpy as np
 DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
 # The parts of a layer in the code of 2018.
 GOOGLES_LAYER = {
-    "attention/query": "attention/self/query", "attention/key": "attention/self/key",
-    "attention/value": "attention/self/value", "attention/output": "attention/output/dense",
-    "attention_LayerNorm": "attention/output/LayerNorm", "intermediate": "intermediate/dense", "output": "output/dense",
-    "output_LayerNorm": "output/LayerNorm"
+    "attention/query": "attention/self/query",
+    "attention/key": "attention/self/key",
+    "attention/value": "attention/self/value",
+    "attention/output": "attention/output/dense",
+    "attention_LayerNorm": "attention/output/LayerNorm",
+    "intermediate": "intermediate/dense",
+    "output": "output/dense",
+    "output_LayerNorm": "output/LayerNorm",
 }
 
 
@@ -49,22 +53,31 @@ class NameTable:
         return None if row is None else row.replace("{i}", number.group() if number else "")
 
 
-def rows(ours: str, theirs: str, parts: Sequence[str] = ("",),
-         their_parts: Sequence[str] | None = None) -> list[tuple[str, str]]:
+def rows(
+    ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
     """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and
     `theirs`.
     """
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
-def layer_rows(theirs: str, parts: Mapping[str, str], separator: str = "/",
-               variables: Sequence[str] | None = None) -> list[tuple[str, str]]:
+def layer_rows(
+    theirs: str, parts: Mapping[str, str], separator: str = "/", variables: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
     """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if
     others.
     """
-    return [row for part, module in parts.items()
-            for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}",
-                            NORM if part.endswith("LayerNorm") else DENSE, variables)]
+    return [
+        row
+        for part, module in parts.items()
+        for row in rows(
+            f"layer_{{i}}/{part}/",
+            f"{theirs}{module}{separator}",
+            NORM if part.endswith("LayerNorm") else DENSE,
+            variables,
+        )
+    ]
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
@@ -92,15 +105,18 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
     return weight
 
 
-def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/",
-                    parts: Mapping[str, str] = GOOGLES_LAYER) -> list[tuple[str, str]]:
+def googles_encoder(
+    prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER
+) -> list[tuple[str, str]]:
     """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as
     `bert/`.
     """
     return [
-        *rows("embeddings/", f"{prefix}embeddings/",
-              ("word_embeddings", "token_type_embeddings", "position_embeddings")),
-        *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM), *layer_rows(f"{prefix}{layer}", parts)
+        *rows(
+            "embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")
+        ),
+        *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
+        *layer_rows(f"{prefix}{layer}", parts),
     ]
 
 
@@ -111,5 +127,6 @@ def googles_heads() -> list[tuple[str, str]]:
         *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
         *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
         *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
-        *rows("next_sentence/", "cls/seq_relationship/", OUTPUT), *rows("classifier/", "", OUTPUT)
+        *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
+        *rows("classifier/", "", OUTPUT),
     ]

@@ -40,7 +40,7 @@ def resize_positions(stored: StoredModel, length: int, fill: Fill) -> StoredMode
         elif fill == "repeat":
             rows = rows[np.arange(length) % old]
         else:
-            places = np.linspace(0, old - 1, length)                                       # [length]
+            places = np.linspace(0, old - 1, length)  # [length]
             below = np.minimum(places.astype(int), max(old - 2, 0))
             share = (places - below)[:, None]
             rows = ((1 - share) * rows[below] + share * rows[np.minimum(below + 1, old - 1)]).astype(table.dtype)
@@ -53,13 +53,18 @@ def with_entries(stored: StoredModel, sources: Sequence[Sequence[int]]) -> Store
     each entry.
     """
     config = stored_models.require_config(stored)
-    weights = {name: np.stack([weight[list(ids)].mean(axis=0) if len(ids) > 1 else weight[ids[0]] for ids in sources])
-               if name in BY_ENTRY else weight for name, weight in stored.weights.items()}
+    weights = {
+        name: np.stack([weight[list(ids)].mean(axis=0) if len(ids) > 1 else weight[ids[0]] for ids in sources])
+        if name in BY_ENTRY
+        else weight
+        for name, weight in stored.weights.items()
+    }
     return dataclasses.replace(stored, config=dataclasses.replace(config, vocab_size=len(sources)), weights=weights)
 
 
-def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray],
-                new: Collection[int]) -> tuple[dict[int, np.ndarray], float]:
+def map_vectors(
+    rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collection[int]
+) -> tuple[dict[int, np.ndarray], float]:
     """Maps the vectors [W] of `new` entries to rows [D]; returns them, and the share of the variance of old rows that
     the map explains.
 
@@ -73,20 +78,23 @@ def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray],
         raise ValueError(
             f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, "
             f"twice their "
-            f"{width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}")
+            f"{width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}"
+        )
 
     def with_constant(indices: Collection[int]) -> np.ndarray:
         return np.array([[*vectors[index], 1.0] for index in indices]).reshape(-1, width + 1)
+
     old = rows[shared_ids].astype(np.float64)
-    fitted = np.linalg.lstsq(with_constant(shared_ids), old, rcond=None)[0]                    # [W+1,D]
+    fitted = np.linalg.lstsq(with_constant(shared_ids), old, rcond=None)[0]  # [W+1,D]
     residual = np.square(old - with_constant(shared_ids) @ fitted).sum()
     mapped = [index for index in new if index in vectors]
     explained = 1.0 - residual / max(np.square(old - old.mean(axis=0)).sum(), 1e-30)
     return dict(zip(mapped, with_constant(mapped) @ fitted)), float(explained)
 
 
-def begin_with_vectors(config: ModelConfig, vectors: Mapping[int, np.ndarray], seed: int, folder: str,
-                       form: str) -> None:
+def begin_with_vectors(
+    config: ModelConfig, vectors: Mapping[int, np.ndarray], seed: int, folder: str, form: str
+) -> None:
     """Writes to `folder` a model for pre-training whose weights are random but for the word embeddings of ids with
     `vectors` [W].
 
@@ -110,9 +118,9 @@ def project_vectors(vectors: Mapping[int, np.ndarray], size: int, spread: float,
     If W is not `size`, by a random matrix with orthonormal rows or columns: narrower vectors keep their angles exactly,
     wider ones about.
     """
-    rows = np.array(list(vectors.values()), np.float64)                                   # [N,W]
+    rows = np.array(list(vectors.values()), np.float64)  # [N,W]
     if (width := rows.shape[1]) != size:
         basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(max(width, size), min(width, size))))[0]
-        rows = rows @ (basis.T if width < size else basis)                                # [N,size]
+        rows = rows @ (basis.T if width < size else basis)  # [N,size]
     root = np.sqrt(np.mean(np.square(rows)))
     return dict(zip(vectors, rows * (spread / root if root else 0.0)))

@@ -23,15 +23,26 @@ Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
 BERT_CONFIG_FILE = "bert_config.json"
 # Weights that tell the sizes.
-SIZED = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
-         "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
+SIZED = (
+    "embeddings/word_embeddings",
+    "embeddings/position_embeddings",
+    "embeddings/token_type_embeddings",
+    "layer_0/attention/query/kernel",
+    "layer_0/intermediate/kernel",
+)
 # Types of safetensors: of weights, and of buffers beside them. Whole numbers as weights are refused by their reader.
-WEIGHT_TYPES, OTHER_TYPES = ("F32", "F16", "BF16", "F64"), ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8",
-                                                            "BOOL")
+WEIGHT_TYPES, OTHER_TYPES = (
+    ("F32", "F16", "BF16", "F64"),
+    ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"),
+)
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {
-    "masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier", "tagger/": "tagger",
-    "span/": "span", "replaced": "replaced"
+    "masked_lm/": "pretraining",
+    "next_sentence/": "pretraining",
+    "classifier/": "classifier",
+    "tagger/": "tagger",
+    "span/": "span",
+    "replaced": "replaced",
 }
 
 
@@ -59,8 +70,7 @@ class Adapters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model.
-    """
+    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model."""
 
     origin: str  # format and path
     weights: Mapping[str, np.ndarray]
@@ -112,7 +122,8 @@ def needs_pooler(stored: StoredModel) -> bool:
     if stored.config is not None and stored.config.pooler_norm and stored.head != "replaced":
         return True
     return stored.head not in ("tagger", "span", "replaced") and not (
-        stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights)
+        stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights
+    )
 
 
 def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
@@ -123,10 +134,13 @@ def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) ->
         raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
     words, positions, segments, query, intermediate = (weights[name].shape for name in SIZED)
     return {
-        "vocab_size": words[0], "hidden_size": query[0], "embedding_size": 0 if words[1] == query[0] else words[1],
-        "num_hidden_layers": len({name.partition("/")[0]
-                                  for name in weights if name.startswith("layer_")}),
-        "intermediate_size": intermediate[1], "max_position_embeddings": positions[0], "type_vocab_size": segments[0]
+        "vocab_size": words[0],
+        "hidden_size": query[0],
+        "embedding_size": 0 if words[1] == query[0] else words[1],
+        "num_hidden_layers": len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
+        "intermediate_size": intermediate[1],
+        "max_position_embeddings": positions[0],
+        "type_vocab_size": segments[0],
     }
 
 
@@ -148,7 +162,8 @@ def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
         assert stored.vocab is not None
         raise ValueError(
             f"{stored.origin}: the vocabulary has {len(stored.vocab)} entries, but the table of word embeddings "
-            f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)")
+            f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)"
+        )
     return spare
 
 
@@ -191,7 +206,8 @@ def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
                 if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
                     raise ValueError(
                         f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "
-                        f"{', '.join(WEIGHT_TYPES)}")
+                        f"{', '.join(WEIGHT_TYPES)}"
+                    )
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (safetensors.SafetensorError, TypeError, KeyError) as error:
         if kind := re.search("unknown variant `(.*?)`", str(error)):
@@ -213,7 +229,8 @@ def require_config(stored: StoredModel) -> ModelConfig:
     if stored.config is None:
         raise ValueError(
             f"{stored.origin}: expected a bert_config.json beside it, got none: the number of attention heads "
-            "cannot be told from the weights")
+            "cannot be told from the weights"
+        )
     return stored.config
 
 
@@ -225,10 +242,12 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
         raise ValueError(
             f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there "
             f"would be "
-            "others; only --to=ours can hold it")
+            "others; only --to=ours can hold it"
+        )
     if config.bilstm_layers:
         raise ValueError(
-            f"{what} has no BiLSTM, the model {config.bilstm_layers} (model.bilstm_layers); only --to=ours can hold it")
+            f"{what} has no BiLSTM, the model {config.bilstm_layers} (model.bilstm_layers); only --to=ours can hold it"
+        )
 
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
@@ -238,11 +257,13 @@ def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) 
     others = [key for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]
     if others:
         values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)
-        raise ValueError(f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can "
-                         "hold it")
+        raise ValueError(
+            f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can hold it"
+        )
     if not config.type_vocab_size:
         raise ValueError(
-            f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
+            f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it"
+        )
     refuse_acts(config, what, hidden_acts)
 
 
@@ -251,6 +272,7 @@ def refuse_acts(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> N
     if config.hidden_act not in hidden_acts:
         raise ValueError(
             f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act overrides "
-            "the file, as for Google's models in Hugging Face's format")
+            "the file, as for Google's models in Hugging Face's format"
+        )
     if config.layer_norm_epsilon != 1e-12:
         raise ValueError(f"{what} has layer_norm_epsilon 1e-12 only, the model {config.layer_norm_epsilon}")

@@ -21,6 +21,7 @@ class GrpcClient(ModelClient):
     def __init__(self, target: str, model: str, *, credentials: Any = None, **options: Any):
         super().__init__(model, **options)
         import grpc
+
         self._grpc = grpc
         if self.ca_file and credentials is None:
             try:
@@ -29,10 +30,16 @@ class GrpcClient(ModelClient):
             except OSError as error:
                 raise ValueError(f"ca_file={self.ca_file}: {error.strerror}") from None
         # What is sent again is decided here and not by grpc.
-        channel_options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-                           ("grpc.initial_reconnect_backoff_ms", 100)]
-        self._channel = (grpc.secure_channel(target, credentials, channel_options) if credentials else
-                         grpc.insecure_channel(target, channel_options))
+        channel_options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+        ]
+        self._channel = (
+            grpc.secure_channel(target, credentials, channel_options)
+            if credentials
+            else grpc.insecure_channel(target, channel_options)
+        )
         self._metadata = tuple((name.lower(), value) for name, value in self.headers.items())
 
     def _predict_batch(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
@@ -53,6 +60,7 @@ class GrpcClient(ModelClient):
     def _predict_as_known(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
         """Returns the answers to a request in the types of the known inputs."""
         from tensorflow_serving.apis import predict_pb2
+
         request = predict_pb2.PredictRequest()
         request.model_spec.signature_name = signature
         fill_inputs(request, rows, self._names("inputs", signature))
@@ -60,11 +68,13 @@ class GrpcClient(ModelClient):
 
     def signatures(self) -> Signatures:
         from tensorflow_serving.apis import get_model_metadata_pb2
+
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         return signatures_of_proto(self._call("PredictionService", "GetModelMetadata", request))
 
     def versions(self) -> dict[int, str]:
         from tensorflow_serving.apis import get_model_status_pb2
+
         response = self._call("ModelService", "GetModelStatus", get_model_status_pb2.GetModelStatusRequest())
         return {entry.version: entry.State.Name(entry.state) for entry in response.model_version_status}
 
@@ -74,15 +84,19 @@ class GrpcClient(ModelClient):
     def _call(self, service: str, method: str, request: Any) -> Any:
         """Returns the answer to a request, whose `ModelSpec` is filled here. Raises ServingError."""
         from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
-        stubs = {"PredictionService": prediction_service_pb2_grpc.PredictionServiceStub,
-                 "ModelService": model_service_pb2_grpc.ModelServiceStub}
+
+        stubs = {
+            "PredictionService": prediction_service_pb2_grpc.PredictionServiceStub,
+            "ModelService": model_service_pb2_grpc.ModelServiceStub,
+        }
         request.model_spec.name = self.model
         if self.version is not None:
             request.model_spec.version.value = self.version
         if self.label:
             request.model_spec.version_label = self.label
-        return self.retry_policy.call(lambda deadline: self._send(getattr(stubs[service]
-                                                                          (self._channel), method), request, deadline))
+        return self.retry_policy.call(
+            lambda deadline: self._send(getattr(stubs[service](self._channel), method), request, deadline)
+        )
 
     def _send(self, method: Any, request: Any, deadline: float) -> Any:
         """Sends a request once."""

@@ -27,9 +27,11 @@ def to_json(value: Any) -> Any:
 def from_json(value: Any) -> Any:
     """Turns TF Serving's JSON into values: b64 into bytes."""
     if isinstance(value, dict):
-        return base64.b64decode(
-            value["b64"]) if value.keys() == {"b64"} else {name: from_json(item)
-                                                           for name, item in value.items()}
+        return (
+            base64.b64decode(value["b64"])
+            if value.keys() == {"b64"}
+            else {name: from_json(item) for name, item in value.items()}
+        )
     return [from_json(item) for item in value] if isinstance(value, list) else value
 
 
@@ -37,9 +39,7 @@ def signatures_of_json(metadata: Mapping[str, Any]) -> Signatures:
     """Reads the signatures in the JSON of a model's metadata."""
     definitions = metadata["metadata"]["signature_def"]["signature_def"]
     return {
-        key: {side: {name: info["dtype"]
-                     for name, info in definition[side].items()}
-              for side in ("inputs", "outputs")}
+        key: {side: {name: info["dtype"] for name, info in definition[side].items()} for side in ("inputs", "outputs")}
         for key, definition in definitions.items()
     }
 
@@ -48,10 +48,16 @@ def signatures_of_proto(response: Any) -> Signatures:
     """Reads the signatures in a `GetModelMetadataResponse`."""
     from tensorflow.core.framework import types_pb2
     from tensorflow_serving.apis import get_model_metadata_pb2
+
     message = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(message)
-    return {key: {side: {name: types_pb2.DataType.Name(info.dtype) for name, info in getattr(definition, side).items()}
-                  for side in ("inputs", "outputs")} for key, definition in message.signature_def.items()}
+    return {
+        key: {
+            side: {name: types_pb2.DataType.Name(info.dtype) for name, info in getattr(definition, side).items()}
+            for side in ("inputs", "outputs")
+        }
+        for key, definition in message.signature_def.items()
+    }
 
 
 def fill_inputs(request: Any, rows: Sequence[Any], inputs: Mapping[str, str]) -> None:
@@ -67,13 +73,15 @@ def fill_inputs(request: Any, rows: Sequence[Any], inputs: Mapping[str, str]) ->
 def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
     """Makes a `TensorProto` of a column; a name that the model does not know is left for it to refuse."""
     import tensorflow as tf
+
     dtype = tf.as_dtype(inputs[name].removeprefix("DT_").lower()) if name in inputs else None
     lists = [_lists(value) for value in values]
     try:
         proto = tf.make_tensor_proto(lists, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(
-            f"rows: {name}: expected values of one type and length in a batch: {str(error).splitlines()[0]}") from None
+            f"rows: {name}: expected values of one type and length in a batch: {str(error).splitlines()[0]}"
+        ) from None
     if dtype is not None and (dtype.is_integer or dtype.is_floating):
         _check_range(name, np.asarray(lists), dtype)
     return proto
@@ -87,12 +95,14 @@ def _check_range(name: str, numbers: np.ndarray, dtype: Any) -> None:
     for number in (finite.min(), finite.max()) if finite.size else ():
         if not dtype.min <= number <= dtype.max:
             raise ValueError(
-                f"rows: {name}: expected numbers of {dtype.name}, from {dtype.min} to {dtype.max}, got {number}")
+                f"rows: {name}: expected numbers of {dtype.name}, from {dtype.min} to {dtype.max}, got {number}"
+            )
 
 
 def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
     """Reads the rows of a `PredictResponse`. Raises ServingError if an output has not one row for each of `count`."""
     import tensorflow as tf
+
     arrays = {name: tf.make_ndarray(response.outputs[name]) for name in sorted(response.outputs)}
     for name, array in arrays.items():
         if array.shape[:1] != (count,):

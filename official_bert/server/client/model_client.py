@@ -1,5 +1,4 @@
-"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them.
-"""
+"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them."""
 
 import abc
 import concurrent.futures
@@ -19,9 +18,19 @@ class ModelClient(abc.ABC):
     `ca_file` (PEM) holds the authorities to trust in place of the system's.
     """
 
-    def __init__(self, model: str, *, version: int | None = None, label: str = "", batch_size: int = 32,
-                 concurrency: int = 4, headers: Mapping[str, str] | None = None, token: str = "", ca_file: str = "",
-                 **retries: Any):
+    def __init__(
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str = "",
+        batch_size: int = 32,
+        concurrency: int = 4,
+        headers: Mapping[str, str] | None = None,
+        token: str = "",
+        ca_file: str = "",
+        **retries: Any,
+    ):
         if version is not None and label:
             raise ValueError("expected a version or a label, got both")
         if batch_size < 1 or concurrency < 1:
@@ -49,8 +58,10 @@ class ModelClient(abc.ABC):
         if isinstance(rows, (str, bytes, Mapping)):
             return self.predict([rows], signature)[0]
         rows = list(rows)
-        batches = [self._threads.submit(self._predict_batch, rows[start:start + self.batch_size], signature)
-                   for start in range(0, len(rows), self.batch_size)]
+        batches = [
+            self._threads.submit(self._predict_batch, rows[start : start + self.batch_size], signature)
+            for start in range(0, len(rows), self.batch_size)
+        ]
         try:
             for batch in concurrent.futures.as_completed(batches):
                 batch.result()  # the first error at once, whichever batch has it
@@ -89,8 +100,9 @@ class ModelClient(abc.ABC):
             self.known_signatures = self.signatures()
         signatures = self.known_signatures
         if (signature or "serving_default") not in signatures:
-            raise ServingError("FAILED_PRECONDITION",
-                               f'Serving signature key "{signature}" not found; there are {sorted(signatures)}')
+            raise ServingError(
+                "FAILED_PRECONDITION", f'Serving signature key "{signature}" not found; there are {sorted(signatures)}'
+            )
         return signatures[signature or "serving_default"][side]
 
     def __enter__(self) -> Self:

@@ -28,8 +28,12 @@ from official_bert.server.client.retries import ServingError, read_retry_after
 from official_bert.server.statuses import HTTP_STATUS
 
 # Of the codes that share a status, the commonest.
-CODES = {**{status: code for code, status in HTTP_STATUS.items()}, 400: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED",
-         500: "INTERNAL"}
+CODES = {
+    **{status: code for code, status in HTTP_STATUS.items()},
+    400: "INVALID_ARGUMENT",
+    413: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+}
 
 
 class RestClient(ModelClient):
@@ -46,7 +50,8 @@ class RestClient(ModelClient):
                 tls = ssl.create_default_context(cafile=self.ca_file or None)
             except OSError as error:
                 raise ValueError(
-                    f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
+                    f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}"
+                ) from None
             self._new_connection = functools.partial(http.client.HTTPSConnection, self._server.netloc, context=tls)
         version_path = f"/versions/{self.version}" if self.version is not None else ""
         version_path = f"/labels/{urllib.parse.quote(self.label, safe='')}" if self.label else version_path
@@ -93,11 +98,13 @@ class RestClient(ModelClient):
             raise ServingError("CANCELLED", "the client is closed")
         connection = self._idle_connection(max(0.001, deadline - time.monotonic()))
         connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
-            _AnswerReader(sock, deadline), **options)  # type: ignore[arg-type]
+            _AnswerReader(sock, deadline), **options
+        )  # type: ignore[arg-type]
         self._in_use.add(connection)
         try:
-            connection.request(method, path, data,
-                               self.headers | ({"Content-Type": "application/json"} if data else {}))
+            connection.request(
+                method, path, data, self.headers | ({"Content-Type": "application/json"} if data else {})
+            )
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -126,8 +133,7 @@ class RestClient(ModelClient):
 
 
 class _AnswerReader(io.RawIOBase):
-    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself.
-    """
+    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself."""
 
     def __init__(self, sock: socket.socket, deadline: float):
         self._socket, self._deadline, self._stream = sock, deadline, sock.makefile("rb", buffering=0)
@@ -157,5 +163,6 @@ def _read_answer(path: str, response: http.client.HTTPResponse, content: bytes) 
         message = str(answer.get("error", answer) if isinstance(answer, dict) else answer)
     except ValueError:
         message = f"{path}: expected JSON, got status {response.status} and {content[:80]!r}"
-    raise ServingError(CODES.get(response.status, "UNKNOWN"), message,
-                       read_retry_after(response.headers.get("Retry-After", "")))
+    raise ServingError(
+        CODES.get(response.status, "UNKNOWN"), message, read_retry_after(response.headers.get("Retry-After", ""))
+    )

@@ -35,7 +35,8 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.timeout <= 0 or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise ValueError(
-                f"expected a timeout above 0 and 1 to {MOST_ATTEMPTS} attempts, got {self.timeout} and {self.attempts}")
+                f"expected a timeout above 0 and 1 to {MOST_ATTEMPTS} attempts, got {self.timeout} and {self.attempts}"
+            )
 
     def call(self, send: Callable[[float], Answer]) -> Answer:
         """Returns what `send(deadline)` gives at the first attempt that does not end with UNAVAILABLE.
@@ -52,7 +53,7 @@ class RetryPolicy:
                 if time.monotonic() >= deadline:
                     raise ServingError("DEADLINE_EXCEEDED", f"no answer within {self.timeout:g} s") from None
                 # A little different for each client, so that they do not all come back at once.
-                pause = max(FIRST_PAUSE * 2 ** attempt * random.uniform(0.8, 1.2), error.retry_after)
+                pause = max(FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2), error.retry_after)
                 if error.code != "UNAVAILABLE" or attempt + 1 == self.attempts or time.monotonic() + pause >= deadline:
                     raise
             time.sleep(pause)

@@ -13,8 +13,11 @@ def needs_input_names(rows: Any) -> bool:
     """Whether rows can be sent only by somebody who knows the names of the inputs: a frame, a tuple, a list with a
     tuple.
     """
-    return hasattr(rows, "columns") or isinstance(rows, tuple) or (isinstance(rows, list)
-                                                                   and any(isinstance(row, tuple) for row in rows))
+    return (
+        hasattr(rows, "columns")
+        or isinstance(rows, tuple)
+        or (isinstance(rows, list) and any(isinstance(row, tuple) for row in rows))
+    )
 
 
 def as_mappings(rows: Any, inputs: Sequence[str]) -> Any:
@@ -28,7 +31,8 @@ def as_mappings(rows: Any, inputs: Sequence[str]) -> Any:
     if hasattr(rows, "columns"):
         if missing := [name for name in ordered if name not in rows.columns]:
             raise ValueError(
-                f"rows: expected columns {', '.join(map(repr, ordered))}, {missing[0]!r} is missing; rename them")
+                f"rows: expected columns {', '.join(map(repr, ordered))}, {missing[0]!r} is missing; rename them"
+            )
         return [dict(zip(ordered, row)) for row in rows[ordered].itertuples(index=False, name=None)]
     if len(ordered) == 1:
         return rows

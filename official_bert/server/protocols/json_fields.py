@@ -9,7 +9,12 @@ from official_bert.server.statuses import invalid
 EXPECTED = {str: "a string", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"}
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may write half a character
 TYPE_NAMES = {
-    str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"
+    str: "a string",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
 }
 
 

@@ -18,8 +18,12 @@ class MessagePool:
         """`one_of` has the messages of which one field at most is set, and the name of that choice."""
         self._package, self._pool = package, descriptor_pool.DescriptorPool()
         self._pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-        file = descriptor_pb2.FileDescriptorProto(name=f"official_bert/{package}.proto", package=package,
-                                                  syntax="proto3", dependency=[wrappers_pb2.DESCRIPTOR.name])
+        file = descriptor_pb2.FileDescriptorProto(
+            name=f"official_bert/{package}.proto",
+            package=package,
+            syntax="proto3",
+            dependency=[wrappers_pb2.DESCRIPTOR.name],
+        )
         for name, fields in definitions.items():
             message = file.message_type.add(name=name)
             if name in one_of:

@@ -29,8 +29,9 @@ class OpenAI(RestProtocol):
             model = reading.address.name
             name = await self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
-            answer = await self.predict(ModelAddress(name), reading, deadline, outputs,
-                                        "one that run_export --head=embeddings wrote")
+            answer = await self.predict(
+                ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote"
+            )
             check_whole(answer)
             vectors = vectors_of(answer, reading.more["dimensions"], normalize=True)
             counts = reading.inputs["input_mask"] if "input_ids" in reading.inputs else answer.outputs["token_count"]
@@ -43,7 +44,12 @@ def to_json(vectors: np.ndarray, tokens: int, model: str, more: Mapping[str, Any
         values: list = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
     else:
         values = list(vectors)
-    return orjson.dumps({
-        "object": "list", "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        "data": [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)],
-    }, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(
+        {
+            "object": "list",
+            "model": model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "data": [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)],
+        },
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )

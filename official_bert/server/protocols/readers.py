@@ -12,8 +12,11 @@ from official_bert.server.reading import requests
 def readers(predict_request: Any) -> Mapping[str, Callable[..., requests.Reading]]:
     """Returns the readers by name; `predict_request` is the class of TF Serving's message."""
     return {
-        "predict_rest": requests.read_rest, "predict_grpc": functools.partial(requests.read_grpc,
-                                                                              message=predict_request),
-        "openai": texts_json.read_openai, "embed": texts_json.read_embed, "rerank": texts_json.read_rerank,
-        "kserve_rest": tensors.read_rest, "kserve_grpc": tensors.read_grpc
+        "predict_rest": requests.read_rest,
+        "predict_grpc": functools.partial(requests.read_grpc, message=predict_request),
+        "openai": texts_json.read_openai,
+        "embed": texts_json.read_embed,
+        "rerank": texts_json.read_rerank,
+        "kserve_rest": tensors.read_rest,
+        "kserve_grpc": tensors.read_grpc,
     }

@@ -42,8 +42,13 @@ class RestProtocol:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def admitted(self, request: web.BaseRequest, api: str, deadline: float | None, name: str = "",
-                       ) -> AsyncIterator[tuple[bytes, Admission]]:
+    async def admitted(
+        self,
+        request: web.BaseRequest,
+        api: str,
+        deadline: float | None,
+        name: str = "",
+    ) -> AsyncIterator[tuple[bytes, Admission]]:
         """Gives the body of a request, which is counted until it has its answer."""
         body = await self.connections.read_body(request)
         with self.connections.working(request), self.handler.admitted(name, api, "REST", deadline) as admission:
@@ -52,8 +57,16 @@ class RestProtocol:
             yield body, admission
 
     @contextlib.asynccontextmanager
-    async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
-                      is_able: IsAble | None = None, **task: Any) -> AsyncIterator[Reading]:
+    async def reading(
+        self,
+        request: web.BaseRequest,
+        api: str,
+        reader: str,
+        deadline: float | None,
+        name: str = "",
+        is_able: IsAble | None = None,
+        **task: Any,
+    ) -> AsyncIterator[Reading]:
         """Gives a request as one of `readers` reads it, counted for its model until it has its answer.
 
         `name` is the model that its path names. With `is_able`, neither path nor body name one: the address is that of
@@ -64,8 +77,14 @@ class RestProtocol:
             admission.name = name or reading.address.name or await self.chosen_model(is_able or any_model)
             yield dataclasses.replace(reading, address=ModelAddress(admission.name)) if is_able else reading
 
-    async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None,
-                      outputs: Iterable[str] = (), kind: str = "") -> Answer:
+    async def predict(
+        self,
+        address: ModelAddress,
+        reading: Reading,
+        deadline: float | None,
+        outputs: Iterable[str] = (),
+        kind: str = "",
+    ) -> Answer:
         """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises
         RequestError.
         """
@@ -77,12 +96,14 @@ class RestProtocol:
             if missing := [name for name in outputs if name not in signature.outputs]:
                 raise invalid(
                     f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
-                    f"{', '.join(signature.outputs)}")
+                    f"{', '.join(signature.outputs)}"
+                )
             if (dtype := packed_type(signature)) and "embedding" in outputs:
                 raise invalid(
                     f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with "
                     f"float32 "
-                    f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
+                    f"vectors here; POST /v1/models/{address.name}:predict gives the codes"
+                )
             return await self.handler.predict(servable, reading, deadline)
 
     async def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
@@ -101,8 +122,10 @@ class RestProtocol:
         if other := twin(models[name], models.values(), form):
             return other.name
         folder = os.path.join(os.path.dirname(models[name].base_path), form)
-        raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
-                      f"{'token ids' if takes_ids else 'text'}, to be served beside it")
+        raise invalid(
+            f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
+            f"{'token ids' if takes_ids else 'text'}, to be served beside it"
+        )
 
     async def chosen_model(self, is_able: IsAble = any_model) -> str:
         """Returns the model for requests that name none: the default, the only one, or the only one that is able.
@@ -120,7 +143,8 @@ class RestProtocol:
         if len(able) != 1:
             raise invalid(
                 f"several models are served ({', '.join(able or names)}): this address answers for --default_model, "
-                f"which is not given")
+                f"which is not given"
+            )
         return able[0]
 
     async def respond(
@@ -149,8 +173,13 @@ def prompts_of(servable: Servable) -> list[str]:
     gives.
     """
     names, default = servable.signatures, servable.signature("")
-    return sorted(name for name, signature in names.items() if signature is not default
-                  and list(signature.inputs) == ["text"] and set(default.outputs) <= set(signature.outputs))
+    return sorted(
+        name
+        for name, signature in names.items()
+        if signature is not default
+        and list(signature.inputs) == ["text"]
+        and set(default.outputs) <= set(signature.outputs)
+    )
 
 
 def packed_type(signature: Signature) -> str:
@@ -173,8 +202,9 @@ def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
     check_finite({"embedding": vectors})  # which a float64 may be no longer
     if dimensions > vectors.shape[1]:
         raise invalid(
-            f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}")
-    vectors = np.ascontiguousarray(vectors[:, :dimensions or None])  # as JSON wants it
+            f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}"
+        )
+    vectors = np.ascontiguousarray(vectors[:, : dimensions or None])  # as JSON wants it
     if normalize:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         check_finite({"embedding": lengths})

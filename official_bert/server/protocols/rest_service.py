@@ -1,6 +1,6 @@
 """REST: all its protocols on one port, and beside them a page to try models, a list of them, health and metrics.
 
-    GET  /  /v1/models  /healthz  /readyz  /monitoring/prometheus/metrics
+GET  /  /v1/models  /healthz  /readyz  /monitoring/prometheus/metrics
 """
 
 import asyncio
@@ -28,8 +28,14 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 class RestService:
     """REST over a RequestHandler. An empty `metrics_path` means no metrics."""
 
-    def __init__(self, handler: RequestHandler, connections: Connections, metrics_path: str, timeout_seconds: float,
-                 default_model: str = ""):
+    def __init__(
+        self,
+        handler: RequestHandler,
+        connections: Connections,
+        metrics_path: str,
+        timeout_seconds: float,
+        default_model: str = "",
+    ):
         self.handler, self.metrics_path, self.timeout_seconds = handler, metrics_path, timeout_seconds
         self.protocols = [protocol(handler, connections, default_model) for protocol in PROTOCOLS]
 
@@ -42,8 +48,9 @@ class RestService:
         except TimeoutError:
             raise RequestError("DEADLINE_EXCEEDED", f"no answer within {self.timeout_seconds:g} s") from None
         except web.HTTPRequestEntityTooLarge:
-            return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes",
-                                  request.path)
+            return error_response(
+                413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes", request.path
+            )
         except (RequestError, web.HTTPException, ConnectionError):  # the gate, aiohttp and nobody answer these
             raise
         except Exception:

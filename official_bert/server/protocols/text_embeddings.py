@@ -29,7 +29,7 @@ from official_bert.server.request_handler import Answer
 from official_bert.server.servable import Signature
 from official_bert.server.statuses import invalid
 
-CUT = "; with \"truncate\": true its end is cut off"
+CUT = '; with "truncate": true its end is cut off'
 
 
 class TextEmbeddings(RestProtocol):
@@ -37,15 +37,21 @@ class TextEmbeddings(RestProtocol):
 
     def route(self, method: str, path: str) -> Route | None:
         """Every address of the protocol."""
-        return {("POST", "/"): self._embed, ("POST", "/embed"): self._embed,
-                ("POST", "/embed_sparse"): self._embed_sparse, ("POST", "/rerank"): self._rerank,
-                ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
+        return {
+            ("POST", "/"): self._embed,
+            ("POST", "/embed"): self._embed,
+            ("POST", "/embed_sparse"): self._embed_sparse,
+            ("POST", "/rerank"): self._rerank,
+            ("GET", "/info"): self._info,
+            ("GET", "/health"): self._health,
+        }.get((method, path))
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embed", "embed", deadline, is_able=gives_vectors) as reading:
             name = await self.model_that_takes(reading.address.name, reading.inputs)
-            answer = await self._predict(name, reading, deadline, ("embedding",),
-                                         "one that run_export --head=embeddings wrote")
+            answer = await self._predict(
+                name, reading, deadline, ("embedding",), "one that run_export --head=embeddings wrote"
+            )
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
             return await self.respond(request, answer, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
 
@@ -57,8 +63,9 @@ class TextEmbeddings(RestProtocol):
             if reading.more["dimensions"]:
                 raise invalid("'dimensions': expected none, because vectors with an entry for each token are not cut")
             answer = await self._predict(name, reading, deadline)
-            return await self.respond(request, answer,
-                                      lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
+            return await self.respond(
+                request, answer, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights])
+            )
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline, is_able=is_reranker) as reading:
@@ -69,13 +76,23 @@ class TextEmbeddings(RestProtocol):
                 scores = np.exp(-np.logaddexp(0, -scores))  # sigmoid, without overflow
             texts = reading.inputs["text_pair"] if reading.more["return_text"] else None
             return await self.respond(
-                request, answer, lambda: orjson.dumps([{
-                    "index": int(index), "score": float(scores[index]),
-                    **({} if texts is None else {"text": texts[index].decode("utf-8")})
-                } for index in np.argsort(-scores, kind="stable")]))
+                request,
+                answer,
+                lambda: orjson.dumps(
+                    [
+                        {
+                            "index": int(index),
+                            "score": float(scores[index]),
+                            **({} if texts is None else {"text": texts[index].decode("utf-8")}),
+                        }
+                        for index in np.argsort(-scores, kind="stable")
+                    ]
+                ),
+            )
 
-    async def _predict(self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (),
-                       kind: str = "") -> Answer:
+    async def _predict(
+        self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (), kind: str = ""
+    ) -> Answer:
         """Runs a model, which may cut texts only if the request allows it."""
         answer = await self.predict(ModelAddress(name), reading, deadline, outputs, kind)
         if not reading.more["truncate"]:
@@ -86,11 +103,14 @@ class TextEmbeddings(RestProtocol):
         name, limits = await self.chosen_model(), self.handler.limits
         async with self.handler.using(name) as servable:
             body = {
-                "model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
-                "model_type": _kind(servable.signature(""),
-                                    servable.labels), "max_client_batch_size": limits.max_request_rows,
-                "max_concurrent_requests": limits.max_concurrent_requests, "prompts": prompts_of(servable),
-                "version": "official_bert"
+                "model_id": name,
+                "model_sha": str(servable.version),
+                "model_dtype": "float32",
+                "model_type": _kind(servable.signature(""), servable.labels),
+                "max_client_batch_size": limits.max_request_rows,
+                "max_concurrent_requests": limits.max_concurrent_requests,
+                "prompts": prompts_of(servable),
+                "version": "official_bert",
             }
         return json_response(body)
 
@@ -129,16 +149,22 @@ def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
     Raises RequestError for a model that has no such pair.
     """
     if not gives_sparse_vectors(signature):
-        raise invalid(f"model {name!r}: expected one with ids of tokens and their weights, got a model that gives "
-                      f"{', '.join(signature.outputs)}")
+        raise invalid(
+            f"model {name!r}: expected one with ids of tokens and their weights, got a model that gives "
+            f"{', '.join(signature.outputs)}"
+        )
     ids, weights = _by_kind(signature).values()
     return ids[0], weights[0]
 
 
 def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
     """Returns lists of tokens with their weights; those of weight 0 fill up a row and are left out."""
-    return orjson.dumps([[{"index": int(token), "value": float(weight)} for token, weight in zip(*row) if weight]
-                         for row in zip(ids.tolist(), weights.tolist())])
+    return orjson.dumps(
+        [
+            [{"index": int(token), "value": float(weight)} for token, weight in zip(*row) if weight]
+            for row in zip(ids.tolist(), weights.tolist())
+        ]
+    )
 
 
 def _kind(signature: Signature, labels: list[str]) -> dict:
@@ -147,5 +173,9 @@ def _kind(signature: Signature, labels: list[str]) -> dict:
         return {"embedding": {}}
     if is_reranker(signature):
         return {"reranker": {"id2label": {"0": "score"}, "label2id": {"score": 0}}}
-    return {"classifier": {"id2label": {str(index): label for index, label in enumerate(labels)},
-                           "label2id": {label: index for index, label in enumerate(labels)}}}
+    return {
+        "classifier": {
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)},
+        }
+    }

@@ -27,8 +27,11 @@ def read_openai(body: bytes, limits: Limits) -> Reading:
     if encoding not in ("float", "base64"):
         raise invalid(f"'encoding_format': expected 'float' or 'base64', got {encoding!r:.60}")
     field(request, "user", str, "")
-    return Reading(inputs=_texts_or_ids(request, "input", limits), address=ModelAddress(field(request, "model", str)),
-                   more={"encoding": encoding, "dimensions": _dimensions(request)})
+    return Reading(
+        inputs=_texts_or_ids(request, "input", limits),
+        address=ModelAddress(field(request, "model", str)),
+        more={"encoding": encoding, "dimensions": _dimensions(request)},
+    )
 
 
 def read_embed(body: bytes, limits: Limits) -> Reading:
@@ -39,9 +42,15 @@ def read_embed(body: bytes, limits: Limits) -> Reading:
     inputs = _texts_or_ids(request, "inputs", limits)
     if prompt and "input_ids" in inputs:
         raise invalid("'prompt_name': expected texts with it, got token ids")
-    return Reading(signature=prompt, inputs=inputs, more={
-        "normalize": field(request, "normalize", bool, True), "truncate": _truncate(request),
-        "dimensions": _dimensions(request)})
+    return Reading(
+        signature=prompt,
+        inputs=inputs,
+        more={
+            "normalize": field(request, "normalize", bool, True),
+            "truncate": _truncate(request),
+            "dimensions": _dimensions(request),
+        },
+    )
 
 
 def read_rerank(body: bytes, limits: Limits) -> Reading:
@@ -55,11 +64,14 @@ def read_rerank(body: bytes, limits: Limits) -> Reading:
     return Reading(
         inputs={
             "text": _strings("query", [query], limits).repeat(len(texts)),
-            "text_pair": _strings("texts", texts, limits)
-        }, more={
+            "text_pair": _strings("texts", texts, limits),
+        },
+        more={
             "raw_scores": field(request, "raw_scores", bool, False),
-            "return_text": field(request, "return_text", bool, False), "truncate": _truncate(request)
-        })
+            "return_text": field(request, "return_text", bool, False),
+            "truncate": _truncate(request),
+        },
+    )
 
 
 def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Arrays:
@@ -69,7 +81,8 @@ def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Array
         return {"text": _strings(key, [value], limits)}
     if not isinstance(value, list):
         raise invalid(
-            f"{key!r}: expected a string, a list of strings, or lists of token ids, got {describe_type(value)}")
+            f"{key!r}: expected a string, a list of strings, or lists of token ids, got {describe_type(value)}"
+        )
     if not value:
         raise invalid(f"{key!r}: expected at least one text, got an empty list")
     if isinstance(value[0], str):
@@ -93,7 +106,7 @@ def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
         for number in row:
             if type(number) is not int or not 0 <= number <= MOST_ID:
                 raise invalid(f"{key!r}, item {place}: expected token ids from 0, got {number!r:.60}")
-        ids[place, :len(row)], mask[place, :len(row)] = row, 1
+        ids[place, : len(row)], mask[place, : len(row)] = row, 1
     return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 

@@ -79,8 +79,10 @@ class RequestReader:
         except (OSError, EOFError, ValueError) as error:  # it was killed, ended by itself, or its pipe was closed
             self._end()
             LOG.warning("the process that reads large requests ended: %s", error)
-            raise RequestError("RESOURCE_EXHAUSTED", f"a request of {len(body)} bytes could not be read within "
-                                                     f"{LONGEST_SECONDS:g} s and the memory for it") from None
+            raise RequestError(
+                "RESOURCE_EXHAUSTED",
+                f"a request of {len(body)} bytes could not be read within {LONGEST_SECONDS:g} s and the memory for it",
+            ) from None
         finally:
             timer.cancel()
 
@@ -91,12 +93,18 @@ class RequestReader:
         self._pipe, other_end = multiprocessing.Pipe()
         with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "official_bert.server.reading.child",
-                 str(other_end.fileno())], stdin=subprocess.DEVNULL, pass_fds=[other_end.fileno()],
-                start_new_session=True)  # Ctrl-C is for the server alone
+                [sys.executable, "-m", "official_bert.server.reading.child", str(other_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other_end.fileno()],
+                start_new_session=True,
+            )  # Ctrl-C is for the server alone
         definition = self._message.DESCRIPTOR
-        for data in (json.dumps(dataclasses.asdict(self.limits)).encode(), definition.full_name.encode(),
-                     *(file.serialized_pb for file in _files(definition.file)), b""):
+        for data in (
+            json.dumps(dataclasses.asdict(self.limits)).encode(),
+            definition.full_name.encode(),
+            *(file.serialized_pb for file in _files(definition.file)),
+            b"",
+        ):
             self._pipe.send_bytes(data)
         return self._process
 
@@ -132,7 +140,6 @@ def receive_reading(pipe: Connection) -> Reading:
     if "code" in head:
         raise RequestError(head["code"], head["message"])
     inputs = {
-        name: from_bytes(name, dtype, shape, memoryview(pipe.recv_bytes()))
-        for name, dtype, shape in head["arrays"]
+        name: from_bytes(name, dtype, shape, memoryview(pipe.recv_bytes())) for name, dtype, shape in head["arrays"]
     }
     return Reading(inputs=inputs, **{**head["reading"], "address": ModelAddress(*head["reading"]["address"])})

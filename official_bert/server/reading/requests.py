@@ -30,8 +30,11 @@ class ModelAddress(NamedTuple):
     def of(cls, spec: Any) -> "ModelAddress":
         """Reads a `ModelSpec`."""
         choice = spec.WhichOneof("version_choice")
-        return cls(spec.name, spec.version.value if choice == "version" else None,
-                   spec.version_label if choice == "version_label" else None)
+        return cls(
+            spec.name,
+            spec.version.value if choice == "version" else None,
+            spec.version_label if choice == "version_label" else None,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,7 @@ class Reading:
 
 
 def read_rest(body: bytes, limits: Limits, signatures: Mapping[str, Specs]) -> Reading:
-    """Reads a JSON body for a model with these signatures (specs may be lists, as JSON has them). Raises RequestError.
-    """
+    """Reads a JSON body for a model with these signatures (specs may be lists, as JSON has them). Raises RequestError."""
     request = rest_json.parse_body(body)
     name = rest_json.signature_name(request)
     specs = signatures.get(name or DEFAULT_SIGNATURE)
@@ -73,9 +75,12 @@ def read_grpc(data: bytes, limits: Limits, message: Any) -> Reading:
     check_declared({name: declared_shape(name, proto) for name, proto in request.inputs.items()}, limits)
     for name, proto in request.inputs.items():
         check_strings(name, proto.string_val, limits)
-    return Reading(signature=request.model_spec.signature_name, address=ModelAddress.of(request.model_spec),
-                   inputs={name: read_tensor(name, proto) for name, proto in request.inputs.items()},
-                   outputs=tuple(request.output_filter))
+    return Reading(
+        signature=request.model_spec.signature_name,
+        address=ModelAddress.of(request.model_spec),
+        inputs={name: read_tensor(name, proto) for name, proto in request.inputs.items()},
+        outputs=tuple(request.output_filter),
+    )
 
 
 def parse_message(message: Any, data: bytes) -> Any:

@@ -18,14 +18,22 @@ MOST_DIMENSIONS = 8
 STRING_LENGTH = struct.Struct("<I")  # before each string of a binary tensor
 # DataType's number: its name, the NumPy type, and the field of a TensorProto that lists its values.
 TYPES: Mapping[int, tuple[str, Any, str]] = {
-    1: ("float32", np.float32, "float_val"), 2: ("float64", np.float64, "double_val"),
-    3: ("int32", np.int32, "int_val"), 4: ("uint8", np.uint8, "int_val"), 5: ("int16", np.int16, "int_val"),
-    6: ("int8", np.int8, "int_val"), 7: ("string", object, "string_val"),
-    8: ("complex64", np.complex64, "scomplex_val"), 9: ("int64", np.int64, "int64_val"),
-    10: ("bool", np.bool_, "bool_val"), 14: ("bfloat16", ml_dtypes.bfloat16, "half_val"),
-    17: ("uint16", np.uint16, "int_val"), 18: ("complex128", np.complex128, "dcomplex_val"),
-    19: ("float16", np.float16, "half_val"), 22: ("uint32", np.uint32, "uint32_val"), 23: ("uint64", np.uint64,
-                                                                                           "uint64_val")
+    1: ("float32", np.float32, "float_val"),
+    2: ("float64", np.float64, "double_val"),
+    3: ("int32", np.int32, "int_val"),
+    4: ("uint8", np.uint8, "int_val"),
+    5: ("int16", np.int16, "int_val"),
+    6: ("int8", np.int8, "int_val"),
+    7: ("string", object, "string_val"),
+    8: ("complex64", np.complex64, "scomplex_val"),
+    9: ("int64", np.int64, "int64_val"),
+    10: ("bool", np.bool_, "bool_val"),
+    14: ("bfloat16", ml_dtypes.bfloat16, "half_val"),
+    17: ("uint16", np.uint16, "int_val"),
+    18: ("complex128", np.complex128, "dcomplex_val"),
+    19: ("float16", np.float16, "half_val"),
+    22: ("uint32", np.uint32, "uint32_val"),
+    23: ("uint64", np.uint64, "uint64_val"),
 }
 NUMPY_TYPES = {name: np.dtype(kind) for name, kind, _ in TYPES.values()}
 
@@ -72,7 +80,8 @@ def check_names(names: Any, sent_names: Any) -> None:
         raise invalid(
             f"input size does not match signature: {len(sent_names)}!={len(names)} len({{{_names(sent_names)}}}) != "
             f"len({{{_names(names)}}}). Sent extra: {{{_names(sent_names - names)}}}. "
-            f"Missing but required: {{{_names(names - sent_names)}}}.")
+            f"Missing but required: {{{_names(names - sent_names)}}}."
+        )
 
 
 def _names(names: Any) -> str:
@@ -81,7 +90,7 @@ def _names(names: Any) -> str:
 
 def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
     """Returns the type and the shape that a `TensorProto` declares. A few bytes may declare terabytes."""
-    sizes = tuple(dim.size for dim in proto.tensor_shape.dim[:MOST_DIMENSIONS + 1])
+    sizes = tuple(dim.size for dim in proto.tensor_shape.dim[: MOST_DIMENSIONS + 1])
     if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
         raise invalid(f"input {name!r}: expected a tensor of known shape, got {list(sizes)}")
     if proto.dtype not in TYPES:
@@ -107,7 +116,7 @@ def read_tensor(name: str, proto: Any) -> np.ndarray:
         raise invalid(f"input {name!r}: not a valid tensor: {len(values)} values for the shape {list(sizes)}")
     if len(values) < count:
         filled = np.full(count, values[-1] if len(values) else (b"" if dtype == "string" else 0), values.dtype)
-        filled[:len(values)] = values
+        filled[: len(values)] = values
         values = filled
     return values.reshape(sizes)
 
@@ -121,8 +130,9 @@ def _listed(name: str, proto: Any, dtype: str) -> np.ndarray:
         if dtype in ("float16", "bfloat16"):  # listed as the integers of their bits
             return np.fromiter(listed, np.uint16, len(listed)).view(NUMPY_TYPES[dtype])
         if dtype in ("complex64", "complex128"):  # listed as real and imaginary parts
-            return np.fromiter(listed, np.float32 if dtype == "complex64" else np.float64,
-                               len(listed)).view(NUMPY_TYPES[dtype])
+            return np.fromiter(listed, np.float32 if dtype == "complex64" else np.float64, len(listed)).view(
+                NUMPY_TYPES[dtype]
+            )
         return np.fromiter(listed, NUMPY_TYPES[dtype], len(listed))
     except (ValueError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error)[:200]}") from None
@@ -164,7 +174,7 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) ->
         start += STRING_LENGTH.size
         if start + size > len(data):
             raise invalid(f"input {name!r}: expected a string of {size} bytes, got {len(data) - start} at the end")
-        strings.append(bytes(data[start:start + size]))
+        strings.append(bytes(data[start : start + size]))
         start += size
     return shaped(name, object_array(strings), shape)
 
@@ -172,6 +182,8 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) ->
 def shaped(name: str, flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Returns a flat array in a shape. Raises RequestError for another number of values."""
     if len(flat) != math.prod(shape):
-        raise invalid(f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"
-                      f"{' or more' * (len(flat) > math.prod(shape))}")
+        raise invalid(
+            f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"
+            f"{' or more' * (len(flat) > math.prod(shape))}"
+        )
     return flat.reshape(shape)

@@ -41,8 +41,10 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy
     """
     difference, place = largest_difference(served, engine)
     if not difference <= BOUND:  # NaN is not
-        raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {place} with a "
-                         f"difference of {difference:.2g}; nothing was written{remedy}")
+        raise ValueError(
+            f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {place} with a "
+            f"difference of {difference:.2g}; nothing was written{remedy}"
+        )
     return f"within {difference:.1e} of the SavedModel"
 
 
@@ -50,8 +52,9 @@ def largest_difference(served: ServedModel, engine: PortableModel) -> tuple[floa
     """Returns the largest difference between numbers of a file and of the `ids` SavedModel, of rows of three lengths;
     and what differs. NaN if a number is.
     """
-    reference = tf.function(lambda **inputs: served.answer_ids(inputs),
-                            autograph=False).get_concrete_function(**served.ids_inputs)
+    reference = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(
+        **served.ids_inputs
+    )
     differences = [(0.0, "nothing")]
     for rows, length in ((1, 3), (ROWS, min(LONGEST, served.max_seq_length)), (2, served.max_seq_length)):
         inputs = random_rows(served, rows, length)
@@ -70,11 +73,13 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
     sizes = served.encoder.settings
     shape = (rows, 2, length) if served.ids_inputs["input_ids"].shape.rank == 3 else (rows, length)
     mask = np.ones(shape, np.int32)
-    mask[1:, ..., (length + 1) // 2:] = 0
+    mask[1:, ..., (length + 1) // 2 :] = 0
     values = {
         "input_ids": np.where(mask, rng.integers(0, sizes["vocab_size"], shape), served.special["PAD"]),
         "segment_ids": mask * rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
-        "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2)), "input_mask": mask}
+        "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2)),
+        "input_mask": mask,
+    }
     return {name: values[name].astype(np.int32) for name in served.ids_inputs}
 
 
@@ -90,8 +95,9 @@ def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -
     return ...
 
 
-def check_answers(served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts,
-                  where: str) -> str:
+def check_answers(
+    served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str
+) -> str:
     """Compares the answers to texts with the SavedModel's; returns what was measured.
 
     With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it.
@@ -104,19 +110,25 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
     if not loss <= texts.most_loss:
         raise ValueError(
             f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
-            "nothing was written")
+            "nothing was written"
+        )
     return finding
 
 
-def answers_of(served: ServedModel, rows: Sequence[Mapping[str, Any]], engine: PortableModel | None = None,
-               description: Mapping[str, Any] | None = None, at_once: int = BATCH) -> list[dict[str, Any]]:
+def answers_of(
+    served: ServedModel,
+    rows: Sequence[Mapping[str, Any]],
+    engine: PortableModel | None = None,
+    description: Mapping[str, Any] | None = None,
+    at_once: int = BATCH,
+) -> list[dict[str, Any]]:
     """Returns the answers to rows of texts; computed by an engine, of a description, if there is one."""
     served.engine = as_model(engine, description) if engine and description else None
     try:
         function: Callable = function_of(served)
         answers = []
         for start in range(0, len(rows), at_once):
-            part = rows[start:start + at_once]
+            part = rows[start : start + at_once]
             answers += rows_of(function(**{name: [row[name] for row in part] for name in served.text_inputs}))
     finally:
         served.engine = None
@@ -129,8 +141,9 @@ def rows_of(outputs: Arrays) -> list[dict[str, Any]]:
     return [{name: value[place] for name, value in outputs.items()} for place in range(count)]
 
 
-def loss_of(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]],
-            labels: Sequence[str] | None = None) -> tuple[float, str]:
+def loss_of(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = None
+) -> tuple[float, str]:
     """Returns the loss of answers beside those before, as `check_answers` measures it, and what was measured."""
     names = [name for name in DECISIONS if name in before[0]]
     count = len(before)
@@ -141,11 +154,13 @@ def loss_of(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
         right = [
             sum(_text(answer[name]) == label for answer, label in zip(answers, labels)) for answers in (before, after)
         ]
-        return (right[0] - right[1]
-                ) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
+        return (
+            right[0] - right[1]
+        ) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
     if names:
         changed = sum(
-            any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after))
+            any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after)
+        )
         return changed / count, f"{changed} of {count} answers differ from the SavedModel's"
     name = next(name for name in ("embedding", "weights", "score") if name in before[0])
     words = 1 + max(int(answer["ids"].max()) for answer in (*before, *after)) if name == "weights" else 0
@@ -153,7 +168,8 @@ def loss_of(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
     spread = sum(float(np.square(_vector(answer, name, words) - mean).sum()) for answer in before)
     lost = sum(
         float(np.square(_vector(second, name, words) - _vector(first, name, words)).sum())
-        for first, second in zip(before, after))
+        for first, second in zip(before, after)
+    )
     lost /= max(spread, 1e-12)
     return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
 

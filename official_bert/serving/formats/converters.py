@@ -21,16 +21,19 @@ from official_bert.serving.formats.onnx_operations import use_own_operations
 from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
-DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
-              "masked_lm_positions": ("batch", "positions")}
+DIMENSIONS = {
+    "input_ids": ("batch", "length"),
+    "input_mask": ("batch", "length"),
+    "segment_ids": ("batch", "length"),
+    "masked_lm_positions": ("batch", "positions"),
+}
 OF_CHOICES = ("batch", "choices", "length")
 # of a constant that is taken out: small ones may say shapes, and belong to operations that are rewritten
 LEAST_BYTES = 1 << 16
 
 
 def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> None:
-    """Writes an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer.
-    """
+    """Writes an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer."""
     with installed(where, "onnx"):
         import onnx
         import tf2onnx
@@ -44,10 +47,14 @@ def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any],
     definition = function.graph.as_graph_def()
     weights = take_weights(definition)
     with hidden_output():
-        model, _ = tf2onnx.convert.from_graph_def(definition, name="official_bert", opset=opset,
-                                                  input_names=[*(tensor.name for tensor in function.inputs), *weights],
-                                                  output_names=[tensor.name for tensor in function.outputs],
-                                                  tensors_to_rename=names)
+        model, _ = tf2onnx.convert.from_graph_def(
+            definition,
+            name="official_bert",
+            opset=opset,
+            input_names=[*(tensor.name for tensor in function.inputs), *weights],
+            output_names=[tensor.name for tensor in function.outputs],
+            tensors_to_rename=names,
+        )
     put_weights(model.graph, weights)
     use_own_operations(model, opset)
     for node in model.graph.node:
@@ -61,20 +68,23 @@ def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any],
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
     onnx.helper.set_model_props(
-        model, {
-            "opset": str(opset), **_tokenizer_in(vocab_file), **{
+        model,
+        {
+            "opset": str(opset),
+            **_tokenizer_in(vocab_file),
+            **{
                 key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 for key, value in description.items()
-            }
-        })
+            },
+        },
+    )
     content = model.SerializeToString()
     onnx.checker.check_model(content)
     pathlib.Path(path).write_bytes(content)
 
 
 def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
-    """Writes the two files of an OpenVINO model, float32, by way of an ONNX file. Raises ValueError as `to_onnx` does.
-    """
+    """Writes the two files of an OpenVINO model, float32, by way of an ONNX file. Raises ValueError as `to_onnx` does."""
     with installed(where, "openvino"):
         import openvino
     with tempfile.TemporaryDirectory() as folder:
@@ -115,8 +125,9 @@ def installed(where: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[{extra}] "
-                         f"(requirements-{extra}.txt)") from None
+        raise ValueError(
+            f"{where}: {error.name} is not installed: install official-bert[{extra}] (requirements-{extra}.txt)"
+        ) from None
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
@@ -148,13 +159,20 @@ def take_weights(definition: Any) -> dict[str, np.ndarray]:
                 takers.setdefault(name.partition(":")[0], []).append((node, place))
 
     def is_plain(name: str) -> bool:
-        return all((node.op == "Identity" and is_plain(node.name)) or (node.op == "GatherV2" and place == 0) or (
-            node.op == "MatMul" and place == 1 and not node.attr["transpose_b"].b)
-                   for node, place in takers.get(name, []))
+        return all(
+            (node.op == "Identity" and is_plain(node.name))
+            or (node.op == "GatherV2" and place == 0)
+            or (node.op == "MatMul" and place == 1 and not node.attr["transpose_b"].b)
+            for node, place in takers.get(name, [])
+        )
+
     weights = dict[str, np.ndarray]()
     for node in definition.node:
-        if node.op == "Const" and len(
-            (tensor := node.attr["value"].tensor).tensor_content) >= LEAST_BYTES and is_plain(node.name):
+        if (
+            node.op == "Const"
+            and len((tensor := node.attr["value"].tensor).tensor_content) >= LEAST_BYTES
+            and is_plain(node.name)
+        ):
             weights[f"{node.name}:0"] = tf.make_ndarray(tensor)
             node.op = "Placeholder"
             node.attr["shape"].shape.CopyFrom(tensor.tensor_shape)
@@ -165,6 +183,7 @@ def take_weights(definition: Any) -> dict[str, np.ndarray]:
 def put_weights(graph: Any, weights: dict[str, np.ndarray]) -> None:
     """Makes inputs of an ONNX graph constants again; `weights` are empty then."""
     from onnx import numpy_helper
+
     inputs = [value for value in graph.input if value.name not in weights]
     del graph.input[:]
     graph.input.extend(inputs)

@@ -35,12 +35,14 @@ class Dense:
 
     def save(self, folder: str) -> None:
         """Writes it as a SavedModel, from which converters take the names of inputs and outputs."""
+
         @tf.function(autograph=False)
         def by_name(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
             return dict(zip(self.outputs, self.function(*(tensors[name] for name in self.inputs))))
 
-        tf.saved_model.save(tf.Module(), folder,
-                            signatures={"serving_default": by_name.get_concrete_function(**self.inputs)})
+        tf.saved_model.save(
+            tf.Module(), folder, signatures={"serving_default": by_name.get_concrete_function(**self.inputs)}
+        )
 
 
 def dense_pass(served: ServedModel, where: str) -> Dense:
@@ -55,30 +57,43 @@ def dense_pass(served: ServedModel, where: str) -> Dense:
     size = sum(variable.value.dtype.size * variable.value.shape.num_elements() for variable in served.model.variables)
     if size > MOST_BYTES:
         raise ValueError(
-            f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
+            f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}"
+        )
 
     @tf.function(autograph=False)
     def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = served.call_dense(inputs)
-        numbers = {name: value for name, value in served.finish_rows(outputs).items()
-                   # what counts strings that are not there
-                   if value.dtype != tf.string and name not in served.padded_ids.values()}
+        numbers = {
+            name: value
+            for name, value in served.finish_rows(outputs).items()
+            # what counts strings that are not there
+            if value.dtype != tf.string and name not in served.padded_ids.values()
+        }
         return {**outputs, **numbers}
+
     with portable_layers(served.encoder):
         traced = compute.get_concrete_function(**served.ids_inputs)
         with hidden_output():  # tables of tokenizers that are not part of it cannot be written
             function = convert_variables_to_constants_v2(traced)
     names = [tensor.name.split(":")[0] for tensor in function.inputs]
     outputs = sorted(traced.structured_outputs)  # a graph's are sorted by name
-    return Dense(function, {name: served.ids_inputs[name] for name in names},
-                 {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in zip(outputs, function.outputs)})
+    return Dense(
+        function,
+        {name: served.ids_inputs[name] for name in names},
+        {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in zip(outputs, function.outputs)},
+    )
 
 
 class PortableAttention(ServedAttention):
     """`ServedAttention` with transposed heads: other runtimes do that faster than to gather them."""
 
-    def __call__(self, x: Float[Any, "B S D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
-                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "B Q D"]:
+    def __call__(
+        self,
+        x: Float[Any, "B S D"],
+        attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+        queries: Float[Any, "B Q D"] | None = None,
+        training: bool | None = None,
+    ) -> Float[Any, "B Q D"]:
         """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D]."""
         del training  # false
         layout = TokenLayout.of(attention_mask, queries)
@@ -92,7 +107,7 @@ class PortableAttention(ServedAttention):
             q = self._product("query")(tf.reshape(queries, [-1, self.width]))
             k, v = tf.split(self._product("keys and values")(rows), 2, axis=1)
         shape = [self.heads, self.width // self.heads]
-        q = tf.transpose(tf.reshape(q, [batch, count, *shape]), [0, 2, 1, 3])         # [B,N,Q,H]
+        q = tf.transpose(tf.reshape(q, [batch, count, *shape]), [0, 2, 1, 3])  # [B,N,Q,H]
         k, v = (tf.transpose(tf.reshape(part, [batch, length, *shape]), [0, 2, 1, 3]) for part in (k, v))
         context = tf.transpose(self.attend(q, k, v, attention_mask, bias), [0, 2, 1, 3])
         return tf.reshape(self.merge(tf.reshape(context, [-1, self.width])), [batch, count, self.width])
@@ -107,7 +122,9 @@ def portable_layers(encoder: BertEncoder) -> Iterator[None]:
     if type(tables) is Embeddings:  # Keras' `take` also counts from the end of a table
         read = original(tables, "read")
         overrides[tables, "read"] = lambda name, places: (
-            read(name, places) if isinstance(places, slice) else
-            tf.gather(tf.convert_to_tensor(getattr(tables, name)), places))
+            read(name, places)
+            if isinstance(places, slice)
+            else tf.gather(tf.convert_to_tensor(getattr(tables, name)), places)
+        )
     with overridden(overrides):
         yield

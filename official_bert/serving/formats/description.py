@@ -21,24 +21,28 @@ from official_bert.serving.served_model import ServedModel
 def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, version: int) -> dict[str, Any]:
     """Returns the description of a model, of JSON's types."""
     return {
-        "format": form, "version": version, "task": config.task,
-        "inputs": {name: [spec.dtype.name, spec.shape.as_list()]
-                   for name, spec in dense.inputs.items()},
-        "outputs": {name: [spec.dtype.name, spec.shape.as_list()]
-                    for name, spec in dense.outputs.items()}, "labels": list(served.labels),
-        "do_lower_case": bool(served.tokenizer.do_lower_case), "limits": {
+        "format": form,
+        "version": version,
+        "task": config.task,
+        "inputs": {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in dense.inputs.items()},
+        "outputs": {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in dense.outputs.items()},
+        "labels": list(served.labels),
+        "do_lower_case": bool(served.tokenizer.do_lower_case),
+        "limits": {
             "vocab_size": served.encoder.settings["vocab_size"],
-            "type_vocab_size": served.encoder.settings["type_vocab_size"], "max_seq_length": served.max_seq_length, **{
+            "type_vocab_size": served.encoder.settings["type_vocab_size"],
+            "max_seq_length": served.max_seq_length,
+            **{
                 f"max_{name}": most
-                for name, most in served.longest.items() if name in ("choices", "masked_lm_positions")
-            }
-        }, "special_ids": {name: int(number)
-                           for name, number in served.special.items()},
-        "packing": {"separators": served.template.separators,
-                    "second_segment": served.template.second_segment}, "options": {
-                        name: value
-                        for name, value in dataclasses.asdict(served.options).items() if value not in (None, "", 0)
-                    }
+                for name, most in served.longest.items()
+                if name in ("choices", "masked_lm_positions")
+            },
+        },
+        "special_ids": {name: int(number) for name, number in served.special.items()},
+        "packing": {"separators": served.template.separators, "second_segment": served.template.second_segment},
+        "options": {
+            name: value for name, value in dataclasses.asdict(served.options).items() if value not in (None, "", 0)
+        },
     }
 
 
@@ -53,9 +57,11 @@ def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
             answer = engine(dict(zip(names, values)))
             return [answer[name] for name in outputs]
 
-        results = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names],
-                                    [dtype for dtype, _ in outputs.values()])
+        results = tf.numpy_function(
+            call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()]
+        )
         for value, (_, shape) in zip(results, outputs.values()):
             value.set_shape(shape)
         return dict(zip(outputs, results))
+
     return compute

@@ -27,6 +27,7 @@ class _Graph:
 
     def __init__(self, graph: Any):
         from onnx import numpy_helper
+
         self.graph = graph
         self.maker = {name: node for node in graph.node for name in node.output}
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -154,8 +155,12 @@ def _takers_of_matrix(graph: _Graph, matrix: str) -> tuple[list[Any], list[Any]]
     """
     matrices, done, ends, splits = {matrix}, set[str](), list[Any](), list[Any]()
     while takers := [node for name in matrices for node in graph.takers(name) if node.output[0] not in done]:
-        ready = [node for node in takers if node.op_type == "Reshape" or all(
-            name in matrices or graph.constant(name) is not None for name in node.input)]
+        ready = [
+            node
+            for node in takers
+            if node.op_type == "Reshape"
+            or all(name in matrices or graph.constant(name) is not None for name in node.input)
+        ]
         if not ready:
             return None
         for node in ready:
@@ -186,20 +191,27 @@ def _attribute(node: Any, name: str) -> Any:
 
 def _replace(node: Any, kind: str, inputs: list[str], **attributes: Any) -> None:
     from onnx import helper
+
     node.CopyFrom(helper.make_node(kind, inputs, list(node.output), node.name, **attributes))
 
 
 def _write_gelu(graph: Any, node: Any, x: str) -> None:
     """Puts x (1 + erf(x / √2)) 0.5 in front of a node, which becomes its last operation."""
     from onnx import helper, numpy_helper
+
     root, one, half, quotient, erf, total, product = (
-        f"{node.name}/{part}" for part in ("root", "one", "half", "quotient", "erf", "sum", "product"))
+        f"{node.name}/{part}" for part in ("root", "one", "half", "quotient", "erf", "sum", "product")
+    )
     for name, number in ((root, math.sqrt(2.0)), (one, 1.0), (half, 0.5)):
         graph.initializer.append(numpy_helper.from_array(np.float32(number).reshape(()), name))
     place = next(index for index, other in enumerate(graph.node) if other.name == node.name)
     _replace(node, "Mul", [product, half])
-    for kind, inputs, output in (("Mul", [x, total], product), ("Add", [erf, one], total), ("Erf", [quotient], erf),
-                                 ("Div", [x, root], quotient)):
+    for kind, inputs, output in (
+        ("Mul", [x, total], product),
+        ("Add", [erf, one], total),
+        ("Erf", [quotient], erf),
+        ("Div", [x, root], quotient),
+    ):
         graph.node.insert(place, helper.make_node(kind, inputs, [output], output))
 
 

@@ -28,8 +28,9 @@ class Recorder(PortableModel):
         return self.engine.run(inputs)
 
 
-def recorded_rows(served: ServedModel, engine: PortableModel, description: Mapping[str, Any],
-                  texts: Sequence[Mapping[str, Any]]) -> list[Arrays]:
+def recorded_rows(
+    served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: Sequence[Mapping[str, Any]]
+) -> list[Arrays]:
     """Returns the rows of ids that an engine gets for texts, each text by itself: without padding."""
     answers_of(served, texts[:MOST_ROWS], recorder := Recorder(engine), description, at_once=1)
     return recorder.rows
@@ -43,9 +44,11 @@ def quantize(form: str, path: str, rows: Sequence[Arrays], where: str) -> None:
     with hidden_output():
         if form == "onnx_int8":
             import onnx
+
             onnx.save(nncf.quantize(onnx.load(path), nncf.Dataset(rows), **options), path)
         else:
             import openvino
+
             core = openvino.Core()
             core.set_property({"ENABLE_MMAP": False})  # the file that is read is written then
             model = nncf.quantize(core.read_model(path), nncf.Dataset(rows), **options)

@@ -22,10 +22,15 @@ from official_bert.serving.served_model import ServedModel
 
 DEFAULT_OPSET = 17
 FORMATS: Mapping[str, Callable[..., None]] = {  # how a dense pass is written
-    "onnx": to_onnx, "onnx_int8": to_onnx, "litert": to_litert,
+    "onnx": to_onnx,
+    "onnx_int8": to_onnx,
+    "litert": to_litert,
     "litert_float16": functools.partial(to_litert, weights=tf.float16),
     "litert_int8": functools.partial(to_litert, weights=tf.int8),
-    "openvino": to_openvino, "openvino_bfloat16": to_openvino, "openvino_int8": to_openvino}
+    "openvino": to_openvino,
+    "openvino_bfloat16": to_openvino,
+    "openvino_int8": to_openvino,
+}
 CALIBRATED = ("onnx_int8", "openvino_int8")  # whose products are made integers then, by a user's texts
 # Formats of less precision are judged by their answers to a user's texts; this one only if there are any. All others
 # must have the SavedModel's numbers within a bound.
@@ -36,8 +41,8 @@ BOUND_FACTOR = 3  # by which numbers of formats that are judged by answers may d
 NO_TEXT: Mapping[str, str] = {
     "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
     "litert_text": "the tokenizer's graph has operations on strings (UnicodeDecode and others) that are neither built "
-                   "into LiteRT nor "
-    "among those that tensorflow-text registers for it"
+    "into LiteRT nor "
+    "among those that tensorflow-text registers for it",
 }
 
 
@@ -56,12 +61,14 @@ def check_formats(names: Sequence[str]) -> None:
     for name in names:
         if name in NO_TEXT:
             raise ValueError(
-                f"--format={name}: expected one of {', '.join(known_names)}, which take token ids: {NO_TEXT[name]}")
+                f"--format={name}: expected one of {', '.join(known_names)}, which take token ids: {NO_TEXT[name]}"
+            )
         if name not in known_names:
             raise ValueError(f"--format: expected one or more of {', '.join(known_names)}, got {name!r}")
     if not names or len(set(names)) < len(names):
         raise ValueError(
-            f"--format: expected one or more of {', '.join(known_names)}, each once, got {','.join(names)!r}")
+            f"--format: expected one or more of {', '.join(known_names)}, each once, got {','.join(names)!r}"
+        )
 
 
 def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
@@ -73,19 +80,24 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     if formats and precision != "float32":
         raise ValueError(
             f"--precision={precision}: expected --format=saved_model alone with it, got {formats[0]}; formats of other "
-            f"precisions have these in their names: {', '.join(JUDGED_BY_ANSWERS)}")
+            f"precisions have these in their names: {', '.join(JUDGED_BY_ANSWERS)}"
+        )
     if by_answers and not options.texts:
         raise ValueError(
-            f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
+            f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured"
+        )
     if options.texts and not judged:
-        raise ValueError(f"--check_file: expected a format of less precision ({', '.join(JUDGED_BY_ANSWERS)}) with "
-                         "it; others are compared number by number")
+        raise ValueError(
+            f"--check_file: expected a format of less precision ({', '.join(JUDGED_BY_ANSWERS)}) with "
+            "it; others are compared number by number"
+        )
     if options.opset != DEFAULT_OPSET and not any(FORMATS[name] == to_onnx for name in formats):
         raise ValueError("--opset: expected --format=onnx with it")
 
 
-def write_format(served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int,
-                 options: FormatOptions) -> str:
+def write_format(
+    served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int, options: FormatOptions
+) -> str:
     """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
 
     The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot

@@ -32,10 +32,12 @@ def curve_of(run: pathlib.Path) -> dict[str, Any]:
     name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
     curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
     return {
-        "curve": sorted(map(list, curve.items())), "own": {
+        "curve": sorted(map(list, curve.items())),
+        "own": {
             key.removeprefix("eval/"): round(value, 5)
-            for key, value in evaluated[-1].items() if key.startswith("eval/")
-        }
+            for key, value in evaluated[-1].items()
+            if key.startswith("eval/")
+        },
     }
 
 

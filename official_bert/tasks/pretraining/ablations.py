@@ -1,5 +1,4 @@
-"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales.
-"""
+"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales."""
 
 import dataclasses
 import os
@@ -88,8 +87,9 @@ class Plan:
     milliseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml",
-             milliseconds: Mapping[str, float] | None = None) -> "Plan":
+    def read(
+        cls, root: str, scale: str, suites_file: str = "suites.yaml", milliseconds: Mapping[str, float] | None = None
+    ) -> "Plan":
         """Reads a file of tools/ablations; `milliseconds` are those of a step of each row, for a scale of equal times.
 
         Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that
@@ -99,19 +99,33 @@ class Plan:
         suites = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
         if scale not in suites.scales:
             raise ValueError(f"--scale: expected one of {', '.join(suites.scales)}, got {scale}")
-        for section, names, entries in (("task_sets", [name for part in suites.task_sets.values()
-                                                       for name in part], suites.tasks),
-                                        ("suites", [name for part in suites.suites.values() for name in part],
-                                         suites.rows), ("rows", [
-                                             name for row in suites.rows.values()
-                                             for name in (row.pretrained, row.teacher, row.task_teacher, row.beside)
-                                             if name
-                                         ], suites.rows), ("rows", [row.tasks for row in suites.rows.values()],
-                                                           suites.task_sets)):
+        for section, names, entries in (
+            ("task_sets", [name for part in suites.task_sets.values() for name in part], suites.tasks),
+            ("suites", [name for part in suites.suites.values() for name in part], suites.rows),
+            (
+                "rows",
+                [
+                    name
+                    for row in suites.rows.values()
+                    for name in (row.pretrained, row.teacher, row.task_teacher, row.beside)
+                    if name
+                ],
+                suites.rows,
+            ),
+            ("rows", [row.tasks for row in suites.rows.values()], suites.task_sets),
+        ):
             if unknown := sorted(set(names) - set(entries)):
                 raise ValueError(f"{path}: {section}: expected names of {', '.join(entries)}, got {', '.join(unknown)}")
-        return cls(root, scale, suites.scales[scale], suites.tasks, suites.rows, suites.task_sets, suites.suites,
-                   milliseconds or {})
+        return cls(
+            root,
+            scale,
+            suites.scales[scale],
+            suites.tasks,
+            suites.rows,
+            suites.task_sets,
+            suites.suites,
+            milliseconds or {},
+        )
 
     def check_times(self, rows: Sequence[str]) -> None:
         """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
@@ -120,7 +134,8 @@ class Plan:
             raise ValueError(
                 f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py "
                 f"measures, "
-                f"for {self.scale.minutes:g} minutes of pre-training, got none")
+                f"for {self.scale.minutes:g} minutes of pre-training, got none"
+            )
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
         """Returns the names of a suite's rows, those of `only`, in the order of the file."""
@@ -152,8 +167,9 @@ class Plan:
         row_values: dict = {}
         if entry.config not in ("", COMMON):
             row_values = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
-        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), row_values),
-                       entry.pretraining)
+        values = merge(
+            merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), row_values), entry.pretraining
+        )
         if self.scale.minutes and row in self.milliseconds:
             steps = round(entry.time_share * self.scale.minutes * 60_000 / self.milliseconds[row])
             values = merge(values, {"training": {"steps": steps, "eval_every": max(1, steps // 10)}})
@@ -174,8 +190,9 @@ class Plan:
             values = merge(values, {"training": {"teacher": entry.task_teacher}})
         if entry.config or entry.pretrained:
             return values
-        return merge({key: value
-                      for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
+        return merge(
+            {key: value for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values
+        )
 
 
 def some_rows(lines: Sequence[str], count: int) -> list[str]:
@@ -189,9 +206,9 @@ def half_of(text: str, part: str, has_header: bool) -> str:
     columns of words.
     """
     if not has_header:
-        return "\n\n".join(text.strip().split("\n\n")[int(part == "second")::2]) + "\n"
+        return "\n\n".join(text.strip().split("\n\n")[int(part == "second") :: 2]) + "\n"
     header, *rows = text.splitlines(keepends=True)
-    return "".join([header, *rows[int(part == "second")::2]])
+    return "".join([header, *rows[int(part == "second") :: 2]])
 
 
 def steps_of(config: Mapping[str, Any]) -> int:
@@ -206,6 +223,7 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
     Where records cannot be masked as the row's (`token_draws` are of dynamic masking alone), they are masked as the
     paper's.
     """
+
     def without_rate(part: Mapping[str, Any]) -> dict:
         options = part.get("options", {})
         masking = {key: value for key, value in options.get("masking", {}).items() if key != "rate"}
@@ -215,24 +233,27 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
 
 
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
-    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases.
-    """
-    lengths = [merge(config["options"], phase.get("options", {}))
-               for phase in config.get("phases", [])] or [config["options"]]
+    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases."""
+    lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [
+        config["options"]
+    ]
     flags = []
     for options in lengths:
         masking = {"strategy": "token", **options.get("masking", {})}
         values = {
-            "max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
-            "sentence_task": options.get("sentence_task",
-                                         "nsp"), "dupe_factor": dupe_factor, "masking": masking.pop("strategy"),
-            **{"masked_lm_prob" if key == "rate" else key: value
-               for key, value in masking.items()}, **more
+            "max_seq_length": options["max_seq_length"],
+            "max_predictions_per_seq": options["max_predictions_per_seq"],
+            "sentence_task": options.get("sentence_task", "nsp"),
+            "dupe_factor": dupe_factor,
+            "masking": masking.pop("strategy"),
+            **{"masked_lm_prob" if key == "rate" else key: value for key, value in masking.items()},
+            **more,
         }
         if values["masking"] == "dynamic":
             values = {
                 key: value
-                for key, value in values.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")
+                for key, value in values.items()
+                if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")
             }
         flags.append([f"--{key}={value}" for key, value in values.items()])
     return flags

@@ -33,24 +33,34 @@ class HeldOutRecords:
         def measure(rows: np.ndarray) -> dict[str, float]:
             loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
             by_name = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
-            return {"loss": sum(by_name.values())} | by_name | {
-                f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+            return (
+                {"loss": sum(by_name.values())}
+                | by_name
+                | {f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+            )
+
         return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
 
 
 def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default.
-    """
+    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
     sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
     shared = [
-        path for path in held_out
-        if any(path == train_path or (sizes[path] == sizes[train_path] and _begin_alike(path, train_path))
-               for train_path in train)
+        path
+        for path in held_out
+        if any(
+            path == train_path or (sizes[path] == sizes[train_path] and _begin_alike(path, train_path))
+            for train_path in train
+        )
     ]
     if shared:
         logging.warning(
             "%d of %d files of evaluation records are training records, the first is %s: the results say nothing "
-            "about other text", len(shared), len(held_out), shared[0])
+            "about other text",
+            len(shared),
+            len(held_out),
+            shared[0],
+        )
 
 
 def _begin_alike(path: str, second_path: str) -> bool:

@@ -21,8 +21,11 @@ def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:
     following = ids[:, 1:]
     places = tf.zeros_like(following) + tf.range(ids.shape[1] - 1)
     return {name: batch[name] for name in KEPT} | {
-        "input_ids": ids, "masked_lm_positions": places, "masked_lm_ids": following,
-        "masked_lm_weights": tf.cast(batch["input_mask"][:, 1:], tf.float32)}
+        "input_ids": ids,
+        "masked_lm_positions": places,
+        "masked_lm_ids": following,
+        "masked_lm_weights": tf.cast(batch["input_mask"][:, 1:], tf.float32),
+    }
 
 
 def restored_ids(batch: Batch) -> tf.Tensor:
@@ -32,8 +35,10 @@ def restored_ids(batch: Batch) -> tf.Tensor:
     ids = batch["input_ids"]
     if "masked_lm_ids" not in batch:
         return ids
-    places, used = tf.clip_by_value(batch["masked_lm_positions"], 0,
-                                    ids.shape[1] - 1), tf.cast(batch["masked_lm_weights"] > 0, tf.int32)
-    change = used * (batch["masked_lm_ids"] - tf.gather(ids, places, batch_dims=1))   # [B,P]
+    places, used = (
+        tf.clip_by_value(batch["masked_lm_positions"], 0, ids.shape[1] - 1),
+        tf.cast(batch["masked_lm_weights"] > 0, tf.int32),
+    )
+    change = used * (batch["masked_lm_ids"] - tf.gather(ids, places, batch_dims=1))  # [B,P]
     rows = tf.zeros_like(places) + tf.range(tf.shape(places)[0])[:, None]
     return tf.tensor_scatter_nd_add(ids, tf.stack([rows, places], axis=-1), change)

@@ -11,12 +11,26 @@ from official_bert.models.replaced_tokens import EmbeddingSharing
 
 # Defaults of an objective, if they are others than those of the options: 85 % of the places become [MASK] and the rest
 # stay.
-BY_OBJECTIVE: Mapping[str, Mapping[str, Any]] = {"replaced_tokens": {"sentence_loss": False, "masking": {
-    "strategy": "token_draws", "mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0}}}
+BY_OBJECTIVE: Mapping[str, Mapping[str, Any]] = {
+    "replaced_tokens": {
+        "sentence_loss": False,
+        "masking": {"strategy": "token_draws", "mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0},
+    }
+}
 REPLACED_TOKENS = ("objective", "replaced_tokens")
 # Phases train one model.
-OF_ALL_PHASES = ("sentence_task", "sentence_loss", "objective", "first_weights", "boundary_weight", "generator_width",
-                 "generator_layers", "embedding_sharing", "adds_first", "replaced_weight")
+OF_ALL_PHASES = (
+    "sentence_task",
+    "sentence_loss",
+    "objective",
+    "first_weights",
+    "boundary_weight",
+    "generator_width",
+    "generator_layers",
+    "embedding_sharing",
+    "adds_first",
+    "replaced_weight",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,15 +80,21 @@ class Options:
         check_fields(self)
         if self.max_predictions_per_seq < 1 and self.objective != "next_token":
             raise ValueError(
-                f"config.options.max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}")
+                f"config.options.max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}"
+            )
         if self.masking.strategy == "token_draws":
-            check_used(self, ["boundary_weight"],
-                       "another masking.strategy than token_draws, whose places are in no order", False)
+            check_used(
+                self,
+                ["boundary_weight"],
+                "another masking.strategy than token_draws, whose places are in no order",
+                False,
+            )
             if self.objective == "next_token":
                 raise ValueError(
                     "config.options.masking.strategy: expected another one beside objective next_token, which masks "
                     "nothing, "
-                    "got token_draws")
+                    "got token_draws"
+                )
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:

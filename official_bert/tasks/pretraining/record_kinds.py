@@ -27,8 +27,9 @@ def table_of(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feat
 def packed_features(options: Options) -> tuple[records.Feature, ...]:
     """The features of packed rows under the options."""
     most = options.max_instances_per_row
-    return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most),
-                                   most)
+    return records.packed_features(
+        options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most
+    )
 
 
 def other_lengths(options: Options, lengths: Mapping[str, int]) -> list[tuple[str, int | str]]:

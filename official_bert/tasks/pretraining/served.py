@@ -15,8 +15,9 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
 
 MASK = "[MASK]"
-NO_BLANK = (f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as "
-            f"here)")
+NO_BLANK = (
+    f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as here)"
+)
 CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind the last token that the model takes"
 
 
@@ -29,8 +30,14 @@ class ServedFillMask(ServedModel):
     reads = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5,
-                 max_positions: int = 128):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        top_k: int = 5,
+        max_positions: int = 128,
+    ):
         super().__init__(model, tokenizer, max_seq_length)
         self.max_positions = self.longest["masked_lm_positions"] = max_positions
         self.top_k = min(top_k, len(tokenizer.vocab))
@@ -42,17 +49,23 @@ class ServedFillMask(ServedModel):
         length = tf.shape(inputs["input_ids"])[1]
         return [
             *super().claims(inputs),
-            in_range("masked_lm_positions: expected",
-                     tf.shape(positions)[1], 0, self.max_positions, "positions in a row"),
-            in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1)
+            in_range(
+                "masked_lm_positions: expected", tf.shape(positions)[1], 0, self.max_positions, "positions in a row"
+            ),
+            in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1),
         ]
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
         places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
         return self.run(
-            rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen:
-            {"logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]}, places)
+            rows,
+            {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])},
+            lambda part, chosen: {
+                "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]
+            },
+            places,
+        )
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V]."""
@@ -64,30 +77,38 @@ class ServedFillMask(ServedModel):
         """
         features, truncated = self.pack(self._tokenize(inputs["text"]))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
-        places = tf.RaggedTensor.from_value_rowids(tf.where(blanks)[:, 1], tf.where(blanks)[:, 0],
-                                                   nrows=tf.shape(blanks, tf.int64)[0], validate=False)
+        places = tf.RaggedTensor.from_value_rowids(
+            tf.where(blanks)[:, 1], tf.where(blanks)[:, 0], nrows=tf.shape(blanks, tf.int64)[0], validate=False
+        )
         most = tf.reduce_max(tf.concat([places.row_lengths(), [0]], 0))
         places = require([in_range("text: expected", most, 0, self.max_positions, "times [MASK] in a text")], places)
-        positions = tf.cast(places.to_tensor(), tf.int32)                             # [B,M]
+        positions = tf.cast(places.to_tensor(), tf.int32)  # [B,M]
         present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
         logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
-        return {**best_words(logits, present, self.words, self.top_k),
-                "num_blanks": tf.cast(places.row_lengths(), tf.int32), "truncated": truncated}
+        return {
+            **best_words(logits, present, self.words, self.top_k),
+            "num_blanks": tf.cast(places.row_lengths(), tf.int32),
+            "truncated": truncated,
+        }
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
         if isinstance(self.tokenizer, GraphSubwords):  # finds its own mask
             return self.tokenizer.tokenize(text)
-        parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
+        parts = tf.strings.split(text, MASK)  # [B,(M+1)]
         ids = self.tokenizer.tokenize(parts.values)
-        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),
-                                  tf.shape(parts.values, tf.int64))
+        ends_text = tf.scatter_nd(
+            parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]), tf.shape(parts.values, tf.int64)
+        )
         masks = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.size(ends_text) - tf.size(parts.row_splits) + 1], self.special["MASK"]), 1 - ends_text,
-            validate=False)
+            tf.fill([tf.size(ends_text) - tf.size(parts.row_splits) + 1], self.special["MASK"]),
+            1 - ends_text,
+            validate=False,
+        )
         joined = tf.concat([ids, masks], axis=1)
-        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits),
-                                               validate=False)
+        return tf.RaggedTensor.from_row_splits(
+            joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False
+        )
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
@@ -121,6 +142,8 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
     The model may have more rows than the vocabulary has words (R >= V): those are no answer.
     """
     logits = tf.ensure_shape(logits, [None, None, None])  # without a rank, TensorFlow warns of a cost that it lacks
-    probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, :tf.size(words)], count)
-    return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
-            "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}
+    probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, : tf.size(words)], count)
+    return {
+        "tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
+        "probabilities": tf.where(present[:, :, None], probabilities, 0.0),
+    }

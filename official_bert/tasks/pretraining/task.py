@@ -66,25 +66,29 @@ class Task(TaskBase):
                 "config.options.objective: next_token: expected model.attention left_to_right and model.bilstm_layers "
                 "0 "
                 "(otherwise each token sees the one that it must predict), "
-                f"got {model.attention} and {model.bilstm_layers}")
+                f"got {model.attention} and {model.bilstm_layers}"
+            )
         if self.options.pack and (self._is_next_token or model.attention != "bidirectional" or model.bilstm_layers):
             raise ValueError(
                 "config.options.pack: expected objective masked_lm, model.attention bidirectional and "
                 "model.bilstm_layers 0 "
                 "(packed instances are told apart by attention, and stand for themselves by their [CLS]), got "
-                f"{self.options.objective}, {model.attention} and {model.bilstm_layers}")
+                f"{self.options.objective}, {model.attention} and {model.bilstm_layers}"
+            )
         if self._tells_replaced:
             self._check_replaced_tokens()
         if self.options.boundary_weight and self.config.training.teacher:
             raise ValueError(
                 "config.options.boundary_weight: expected 0 beside training.teacher, which has no such head, got "
-                f"{self.options.boundary_weight}")
+                f"{self.options.boundary_weight}"
+            )
         for number, phase in enumerate(self.config.phases):
             for key in OF_ALL_PHASES:
                 if (phase_value := phase.options.get(key, run_value := getattr(self.options, key))) != run_value:
                     raise ValueError(
                         f"config.phases[{number}].options.{key}: expected that of the run, {run_value} "
-                        f"(phases train one model, with one head for sentences and one for words), got {phase_value}")
+                        f"(phases train one model, with one head for sentences and one for words), got {phase_value}"
+                    )
 
     def _check_replaced_tokens(self) -> None:
         """Raises ValueError for what does not go with objective replaced_tokens."""
@@ -93,15 +97,18 @@ class Task(TaskBase):
             raise ValueError(
                 f"{where} model.attention bidirectional and model.bilstm_layers 0 (its generator guesses a word from "
                 f"both "
-                f"sides), got {model.attention} and {model.bilstm_layers}")
+                f"sides), got {model.attention} and {model.bilstm_layers}"
+            )
         if self._learns_sentences:
             raise ValueError(
                 f"{where} sentence_loss false or sentence_task none (neither model has a head for sentences), got "
-                f"sentence_task {self._sentence_task} and sentence_loss true")
+                f"sentence_task {self._sentence_task} and sentence_loss true"
+            )
         if model.pooler_norm and round(model.hidden_size * options.generator_width) != model.table_width:
             raise ValueError(
                 "config.model.pooler_norm: expected false beside options.objective replaced_tokens, whose generator is "
-                f"narrower than its word table (generator_width {options.generator_width}), got true")
+                f"narrower than its word table (generator_width {options.generator_width}), got true"
+            )
         if options.adds_first and options.pack:
             raise ValueError(f"{where} adds_first false beside pack (a packed row has several [CLS]), got true")
         self._generator_config()
@@ -115,7 +122,8 @@ class Task(TaskBase):
             raise ValueError(
                 f"config.options.generator_width {width} and generator_layers {layers}: no generator can be made of "
                 f"this "
-                f"model: {error}") from None
+                f"model: {error}"
+            ) from None
 
     @classmethod
     def read_options(cls, values: Mapping[str, Any]) -> Any:
@@ -145,30 +153,40 @@ class Task(TaskBase):
         """
         if self._tells_replaced:
             return ("mlm", "replaced")
-        return ("next_token" if self._is_next_token else "mlm", *(("boundary",) if self.options.boundary_weight else
-                                                                  ()),
-                *((self._sentence_task,) if self._learns_sentences else ()))
+        return (
+            "next_token" if self._is_next_token else "mlm",
+            *(("boundary",) if self.options.boundary_weight else ()),
+            *((self._sentence_task,) if self._learns_sentences else ()),
+        )
 
     @property
     def counter_names(self) -> Sequence[str]:
         """An accuracy for each loss; also the shares of tokens called replaced that are, and of those replaced that are
         called so.
         """
-        return (*(f"{name}_accuracy" for name in self.loss_names),
-                *(("replaced_precision", "replaced_recall") if self._tells_replaced else ()))
+        return (
+            *(f"{name}_accuracy" for name in self.loss_names),
+            *(("replaced_precision", "replaced_recall") if self._tells_replaced else ()),
+        )
 
     def build_model(self) -> keras.Model:
         """Builds the encoder with the heads that the losses need, and its generator if it has one."""
         if self._tells_replaced:
             return ReplacedTokenPretrainer.make(
-                self.config.model, {
+                self.config.model,
+                {
                     "generator": encoder_settings(self._generator_config()),
-                    "embedding_sharing": self.options.embedding_sharing, "adds_first": self.options.adds_first
-                }, recompute=self.config.training.recompute)
+                    "embedding_sharing": self.options.embedding_sharing,
+                    "adds_first": self.options.adds_first,
+                },
+                recompute=self.config.training.recompute,
+            )
         kind = ObservedPretrainer if self.config.training.distillation.observes else Pretrainer
-        return kind.make(self.config.model,
-                         {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
-                         recompute=self.config.training.recompute)
+        return kind.make(
+            self.config.model,
+            {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
+            recompute=self.config.training.recompute,
+        )
 
     def reads_pooler(self, model: keras.Model) -> bool:
         """With `pooler_norm` the head for words does, else that for sentences alone."""
@@ -196,22 +214,22 @@ class Task(TaskBase):
         tokens.
         """
         weights = {
-            "replaced": losses.token_weights, "boundary": _boundary_weights, self._sentence_task: _sentence_weights
+            "replaced": losses.token_weights,
+            "boundary": _boundary_weights,
+            self._sentence_task: _sentence_weights,
         }
         return {name: tf.reduce_sum(weights.get(name, losses.prediction_weights)(batch)) for name in self.loss_names}
 
     def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
-        measured = {
-            f"{name}_accuracy": losses.accuracy(*part)
-            for name, part in self.predicted(outputs, batch).items()
-        }
+        measured = {f"{name}_accuracy": losses.accuracy(*part) for name, part in self.predicted(outputs, batch).items()}
         if self._tells_replaced:
             called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * losses.token_weights(batch)
             replaced = tf.cast(outputs["replaced"], tf.float32) * losses.token_weights(batch)
             both = tf.reduce_sum(called * replaced)
             measured |= {
-                "replaced_precision": (both, tf.reduce_sum(called)), "replaced_recall": (both, tf.reduce_sum(replaced))
+                "replaced_precision": (both, tf.reduce_sum(called)),
+                "replaced_recall": (both, tf.reduce_sum(replaced)),
             }
         return measured
 
@@ -241,13 +259,18 @@ class Task(TaskBase):
             predicted.append((outputs["boundary_logits"], batch["masked_lm_ids"], _boundary_weights(batch)))
         if self._tells_replaced:  # as two classes: their softmax is the logistic function of the one logit
             logits = outputs["replaced_logits"]
-            predicted.append((tf.stack([tf.zeros_like(logits), logits],
-                                       axis=-1), outputs["replaced"], losses.token_weights(batch)))
+            predicted.append(
+                (tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"], losses.token_weights(batch))
+            )
         if "nsp_logits" in outputs:
             labels = batch["next_sentence_labels"]
             predicted.append(
-                (outputs["nsp_logits"], labels if "instance_weights" in batch else labels[:,
-                                                                                          0], _sentence_weights(batch)))
+                (
+                    outputs["nsp_logits"],
+                    labels if "instance_weights" in batch else labels[:, 0],
+                    _sentence_weights(batch),
+                )
+            )
         return dict(zip(self.loss_names, predicted))
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
@@ -260,12 +283,14 @@ class Task(TaskBase):
         if steps.train and training.steps and training.epochs:
             raise ValueError(
                 f"config.training: expected steps or epochs, got {training.steps} steps and {training.epochs:g} epochs "
-                "(0 leaves out one of them)")
+                "(0 leaves out one of them)"
+            )
         train = self._source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
         held_out = None
         if steps.evaluate and files.eval_file:
-            held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False),
-                                      tuple(self.loss_names))
+            held_out = HeldOutRecords(
+                self._source(files, files.eval_file, training.eval_batch_size, shuffle=False), tuple(self.loss_names)
+            )
             warn_of_shared_records(train.paths if train else [], held_out.source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
@@ -278,14 +303,19 @@ class Task(TaskBase):
         """
         length = self.options.max_seq_length
         table = records.pretraining_features(
-            length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq)
+            length, length - 1 if self._is_next_token else self.options.max_predictions_per_seq
+        )
         if self.options.pack:
             table = packed_features(self.options)
         keys = {"sample_keys": tf.TensorSpec((batch_size, 2), tf.int32)} if self._tells_replaced else {}
-        return keys | {
-            feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
-            for feature in table
-        } | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        return (
+            keys
+            | {
+                feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
+                for feature in table
+            }
+            | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        )
 
     def _source(self, data: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
@@ -303,17 +333,32 @@ class Task(TaskBase):
         (kind,), table = kinds, table_of(self.options, lengths[paths[0]])
         if shuffle:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
-        if shuffle and kind == WITHOUT_MASKS and not self._is_next_token and (doubts := self._doubts_of_words(
-                paths[0])):
+        if (
+            shuffle
+            and kind == WITHOUT_MASKS
+            and not self._is_next_token
+            and (doubts := self._doubts_of_words(paths[0]))
+        ):
             logging.warning("%s: %s", paths[0], doubts[0])
         masking = self.make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
-            packer = Packing(table, self.options.max_seq_length, self.options.max_predictions_per_seq,
-                             self.options.max_instances_per_row,
-                             masking.budgets if isinstance(masking, DynamicMasking) else None)
-        return RecordSource(paths, batch_size, lambda *rows: self._parse(table, masking, *rows), self.config.seed,
-                            shuffle, data.cache_dir, packer)
+            packer = Packing(
+                table,
+                self.options.max_seq_length,
+                self.options.max_predictions_per_seq,
+                self.options.max_instances_per_row,
+                masking.budgets if isinstance(masking, DynamicMasking) else None,
+            )
+        return RecordSource(
+            paths,
+            batch_size,
+            lambda *rows: self._parse(table, masking, *rows),
+            self.config.seed,
+            shuffle,
+            data.cache_dir,
+            packer,
+        )
 
     def _feature_lengths(self, patterns: Source) -> dict[str, dict[str, int]]:
         """Returns the lengths of the records' features by file, of files of this run's (or phase's) lengths; warns of
@@ -321,7 +366,8 @@ class Task(TaskBase):
         """
         if isinstance(patterns, Rows):
             raise ValueError(
-                f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
+                f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows"
+            )
         files = find_files(patterns)
         for doubt in provenance.doubts(files):
             logging.warning(doubt)
@@ -329,12 +375,15 @@ class Task(TaskBase):
         if not lengths:
             raise ValueError(f"{patterns}: expected records, the file holds none")
         if empty := [path for path in files if path not in lengths]:
-            logging.warning("%s: no record in %d of %d files, the first is %s", patterns, len(empty), len(files),
-                            empty[0])
+            logging.warning(
+                "%s: no record in %d of %d files, the first is %s", patterns, len(empty), len(files), empty[0]
+            )
         if fitting := {path: held for path, held in lengths.items() if self._fits(path, held)}:
             return fitting
-        raise ValueError(f"{patterns}: one of config.phases needs records of {self.options.max_seq_length} tokens and "
-                         f"{self.options.max_predictions_per_seq} predictions, but none of the files has them")
+        raise ValueError(
+            f"{patterns}: one of config.phases needs records of {self.options.max_seq_length} tokens and "
+            f"{self.options.max_predictions_per_seq} predictions, but none of the files has them"
+        )
 
     def _check_origins(self, paths: Sequence[str], allow_changed_data: bool, shuffle: bool) -> None:
         """Raises ValueError for records that were made for another task about sentences, or with another vocabulary or
@@ -345,11 +394,13 @@ class Task(TaskBase):
         for path in paths:
             origin = provenance.read_origin(path)
             # Labels that nothing measures do not matter.
-            if (shuffle or self._learns_sentences) and (task := origin.get("sentence_task",
-                                                                           self._sentence_task)) != self._sentence_task:
+            if (shuffle or self._learns_sentences) and (
+                task := origin.get("sentence_task", self._sentence_task)
+            ) != self._sentence_task:
                 raise ValueError(
                     f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
-                    f"{self._sentence_task}")
+                    f"{self._sentence_task}"
+                )
             if knows_words:
                 provenance.check_vocabulary(path, origin, digest)
                 provenance.check_casing(path, origin, self.tokenizer.do_lower_case)
@@ -363,8 +414,11 @@ class Task(TaskBase):
             for record in itertools.islice(records.read_records(path), LOOKED_AT)
         ]
         starts, real = (sum(sum(row[name].int64_list.value) for row in first) for name in ("word_starts", "input_mask"))
-        marks = [self.tokenizer.special_id(token)
-                 for token in ("[CLS]", "[SEP]")] if self.config.tokenizer.vocab_file else []
+        marks = (
+            [self.tokenizer.special_id(token) for token in ("[CLS]", "[SEP]")]
+            if self.config.tokenizer.vocab_file
+            else []
+        )
         special = sum(list(row["input_ids"].int64_list.value).count(mark) for row in first for mark in marks)
         return single_token_doubts("whole_word", 1.0 - starts / max(1, real - special))
 
@@ -390,20 +444,31 @@ class Task(TaskBase):
             key for key in values for unit in ("span", "ngram") if key.startswith(f"{unit}_") and strategy != unit
         ]
         if self._is_next_token and values:
-            logging.warning("config.options.masking (%s) is not read: objective next_token masks nothing",
-                            ", ".join(values))
+            logging.warning(
+                "config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(values)
+            )
         elif unread_keys and not paths:
-            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not %s",
-                            ", ".join(unread_keys), strategy, unread_keys[0].partition("_")[0])
-        for doubt in () if self._is_next_token or paths else self.options.masking.doubts(
-                self.options.max_seq_length, self.options.max_predictions_per_seq):
+            logging.warning(
+                "config.options.masking (%s) is not read: its strategy is %s, not %s",
+                ", ".join(unread_keys),
+                strategy,
+                unread_keys[0].partition("_")[0],
+            )
+        for doubt in (
+            ()
+            if self._is_next_token or paths
+            else self.options.masking.doubts(self.options.max_seq_length, self.options.max_predictions_per_seq)
+        ):
             logging.warning("config.options.masking: %s", doubt)
         for path in () if self._is_next_token else paths:
             record_values = provenance.read_origin(path).get("masking") or {}
             if unread := [key for key, value in values.items() if record_values.get(key) != value]:
                 logging.warning(
                     "%s: its records have masks already, so config.options.masking (%s) is not read; records made with "
-                    "--masking=dynamic are masked by it", path, ", ".join(unread))
+                    "--masking=dynamic are masked by it",
+                    path,
+                    ", ".join(unread),
+                )
                 return
 
     def make_masking(self) -> Masking:
@@ -411,11 +476,17 @@ class Task(TaskBase):
             return lambda batch, _: next_token_batch(of_this_schema(batch))
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
-        return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer), self.options.max_seq_length,
-                              self.options.max_predictions_per_seq, self.config.seed)
+        return DynamicMasking(
+            self.options.masking,
+            VocabularyFacts.of(self.tokenizer),
+            self.options.max_seq_length,
+            self.options.max_predictions_per_seq,
+            self.config.seed,
+        )
 
-    def _parse(self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor,
-               indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _parse(
+        self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor, indices: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         batch = records.parse_examples(serialized, table)
         if masking:
             batch = masking(batch, indices)
@@ -428,14 +499,18 @@ class Task(TaskBase):
         segments, weights = batch["segment_ids"], batch["masked_lm_weights"]
         checks = {
             f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(are_ids[0] & are_ids[1]),
-            f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
-                tf.reduce_any((segments < 0) | (segments >= (self.config.model.type_vocab_size or 2)), axis=1),
+            f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)": tf.reduce_any(
+                (segments < 0) | (segments >= (self.config.model.type_vocab_size or 2)), axis=1
+            ),
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),
-            "masked position outside the sequence":
-                tf.reduce_any((positions < 0) | (positions >= self.options.max_seq_length), axis=1),
-            "weight of a prediction (masked_lm_weights) that is negative or no number":
-                ~tf.reduce_all(tf.math.is_finite(weights) & (weights >= 0), axis=1),
-            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1)}
+            "masked position outside the sequence": tf.reduce_any(
+                (positions < 0) | (positions >= self.options.max_seq_length), axis=1
+            ),
+            "weight of a prediction (masked_lm_weights) that is negative or no number": ~tf.reduce_all(
+                tf.math.is_finite(weights) & (weights >= 0), axis=1
+            ),
+            "next-sentence label neither 0 nor 1": tf.reduce_any(batch["next_sentence_labels"] // 2 != 0, axis=1),
+        }
         return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 

@@ -34,7 +34,9 @@ from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Out
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 LOSSES = {
-    "pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pairwise, "listwise": ranking_losses.listwise
+    "pointwise": ranking_losses.pointwise,
+    "pairwise": ranking_losses.pairwise,
+    "listwise": ranking_losses.listwise,
 }
 
 
@@ -74,7 +76,8 @@ class Options(SplitOptions, TableOptions):
             raise ValueError(
                 f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
                 f"columns, "
-                f"got {columns}")
+                f"got {columns}"
+            )
         if self.label_column and self.negative_columns:
             raise ValueError(
                 "config.options.label_column: expected no negative_columns with it: labels say which texts are "
@@ -84,8 +87,13 @@ class Options(SplitOptions, TableOptions):
     @property
     def training_columns(self) -> SearchColumns:
         """The columns of a file for training."""
-        return SearchColumns(text=self.text_column, text_pair=self.text_pair_column, negatives=self.negative_columns,
-                             label=self.label_column, most_negatives=self.most_negatives)
+        return SearchColumns(
+            text=self.text_column,
+            text_pair=self.text_pair_column,
+            negatives=self.negative_columns,
+            label=self.label_column,
+            most_negatives=self.most_negatives,
+        )
 
 
 class Task(RankingTask):
@@ -98,8 +106,9 @@ class Task(RankingTask):
 
     def build_model(self) -> keras.Model:
         """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
-                                     recompute=self.config.training.recompute)
+        return ChoiceClassifier.make(
+            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
+        )
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The loss of `options` over the passages of each query; none for passages that are only ranked."""
@@ -140,8 +149,12 @@ class Task(RankingTask):
         """Also refuses a number of candidates if none are searched for."""
         super().check_files(train_path, eval_path, steps)
         if steps.evaluate:
-            check_used(self.options, ["candidates"], "a collection (BEIR) to evaluate on",
-                       is_collection(eval_path or train_path))
+            check_used(
+                self.options,
+                ["candidates"],
+                "a collection (BEIR) to evaluate on",
+                is_collection(eval_path or train_path),
+            )
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts | list[Candidates]:
         """Reads queries with passages that answer and passages that do not, candidates to rank, or pairs to score."""
@@ -151,9 +164,11 @@ class Task(RankingTask):
             return self._read_candidates(path)
         rows = self._read_collection_rows(path) if is_collection(path) else self.read_with_negatives(path)
         require_negatives(
-            rows, path, "a passage that does not answer the query",
-            "; options.negative_columns or label_column names them, "
-            "tools/mine_negatives.py finds some")
+            rows,
+            path,
+            "a passage that does not answer the query",
+            "; options.negative_columns or label_column names them, tools/mine_negatives.py finds some",
+        )
         return rows
 
     def _read_collection_rows(self, path: Source) -> LabelledTexts:
@@ -165,10 +180,16 @@ class Task(RankingTask):
         if lacking := [query for query, judged in enumerate(collection.irrelevant) if not judged]:
             logging.warning(
                 "%s: %d queries without a passage judged irrelevant: their negatives are the passages that BM25 ranks "
-                "first and that do not answer them (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
+                "first and that do not answer them (at most %d)",
+                path,
+                len(lacking),
+                most or FOUND_NEGATIVES,
+            )
             rankings = self._search(collection)
-            irrelevant = [judged or [passage for passage in ranking if passage not in grades][:most or FOUND_NEGATIVES]
-                          for judged, ranking, grades in zip(collection.irrelevant, rankings, collection.relevant)]
+            irrelevant = [
+                judged or [passage for passage in ranking if passage not in grades][: most or FOUND_NEGATIVES]
+                for judged, ranking, grades in zip(collection.irrelevant, rankings, collection.relevant)
+            ]
             collection = dataclasses.replace(collection, irrelevant=irrelevant)
         return collection.pairs(most)
 
@@ -176,7 +197,8 @@ class Task(RankingTask):
         """Returns the candidates of each query that BM25 finds in a collection, best first."""
         count = self.options.candidates
         return collection.without_own(
-            nearest_by_words(collection.queries, collection.passages, count + 1)[1].tolist(), count)
+            nearest_by_words(collection.queries, collection.passages, count + 1)[1].tolist(), count
+        )
 
     def _read_candidates(self, path: Source) -> list[Candidates]:
         """Reads the passages to rank: labelled ones, positives and negatives, or what BM25 finds in a collection."""
@@ -205,10 +227,13 @@ class Task(RankingTask):
         queries = set(train.rows(numbers).text)
         return [one for one in self._read_candidates(self.path(files, "train")) if one.query in queries]
 
-    def make_train(self, train: LabelledTexts, files: DataFiles,
-                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
-        rows = [(text, (positive, *negatives))
-                for text, positive, negatives in zip(train.text, train.text_pair or (), train.choices or ())]
+    def make_train(
+        self, train: LabelledTexts, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
+        rows = [
+            (text, (positive, *negatives))
+            for text, positive, negatives in zip(train.text, train.text_pair or (), train.choices or ())
+        ]
         labels = np.zeros((len(rows), max(len(passages) for _, passages in rows)), np.float32)
         labels[:, 0] = 1.0
         return self._make_source(rows, files, {"labels": labels}, training=True), ()
@@ -216,14 +241,20 @@ class Task(RankingTask):
     def make_held_out(self, held_out: list[Candidates], files: DataFiles, model: keras.Model) -> HeldOut:
         """A row for each query and passage."""
         return Ranked(
-            held_out, self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages],
-                                        files))
+            held_out,
+            self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages], files),
+        )
 
     def make_tests(self, tests: LabelledTexts, files: DataFiles, model: keras.Model) -> "Scored":
         return Scored(self._make_source([(text, (passage,)) for text, passage in tests.pairs()], files))
 
-    def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], files: DataFiles,
-                     extra: Mapping[str, np.ndarray] | None = None, training: bool = False) -> ExampleSource:
+    def _make_source(
+        self,
+        rows: Sequence[tuple[str, Sequence[str]]],
+        files: DataFiles,
+        extra: Mapping[str, np.ndarray] | None = None,
+        training: bool = False,
+    ) -> ExampleSource:
         """Makes batches of queries with their passages."""
         features = make_choice_features(rows, self.tokenizer, self.options.max_seq_length, files.cache_dir, extra)
         return self.make_batches(features, training)
@@ -240,16 +271,17 @@ class Ranked(Rankings):
         self.queries, self.passages = [one.query for one in candidates], [one.passages for one in candidates]
         # Answers that are no candidates count as not found.
         self.relevant = [
-            one.grades | {-1 - place: grade
-                          for place, grade in enumerate(one.missed)} for one in candidates
+            one.grades | {-1 - place: grade for place, grade in enumerate(one.missed)} for one in candidates
         ]
 
     def rankings(self, predictions: Predictions) -> list[list[int]]:
         """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
         scores = iter(float(row["score"]) for row in self.whole_rows(predictions, "a query are ranked"))
         each = [[next(scores) for _ in candidates.passages] for candidates in self.candidates]
-        return [sorted(range(len(row)), key=lambda place: (-row[place], place in candidates.grades, place))
-                for candidates, row in zip(self.candidates, each)]
+        return [
+            sorted(range(len(row)), key=lambda place: (-row[place], place in candidates.grades, place))
+            for candidates, row in zip(self.candidates, each)
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,6 +292,7 @@ class Scored:
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.tsv`: the score of each pair."""
-        rows = ([row, f"{answer['score']:.6f}"] for row, answer in enumerate(self.source.in_order(predictions))
-                if answer)
+        rows = (
+            [row, f"{answer['score']:.6f}"] for row, answer in enumerate(self.source.in_order(predictions)) if answer
+        )
         return [write_answers(os.path.join(output_dir, "predictions.tsv"), rows)]

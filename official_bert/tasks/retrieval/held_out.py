@@ -24,7 +24,7 @@ def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray
     numbers: dict[str, int] = {}
     numbered = np.full((len(rows), max(map(len, rows))), missing, np.int32)
     for target, texts in zip(numbered, rows):
-        target[:len(texts)] = [numbers.setdefault(text, len(numbers)) for text in texts]
+        target[: len(texts)] = [numbers.setdefault(text, len(numbers)) for text in texts]
     return numbered
 
 
@@ -52,9 +52,12 @@ class Pairs:
         queries, nearest = metrics.nearest_rows(vectors, numbers)
         assert self.data.text_pair is not None
         return [
-            measures.worst_queries([self.data.text[rows[row]] for row in queries], metrics.measured(vectors, numbers),
-                                   [self.data.text_pair[rows[row]] for row in queries],
-                                   [self.data.text_pair[rows[row]] for row in nearest])
+            measures.worst_queries(
+                [self.data.text[rows[row]] for row in queries],
+                metrics.measured(vectors, numbers),
+                [self.data.text_pair[rows[row]] for row in queries],
+                [self.data.text_pair[rows[row]] for row in nearest],
+            )
         ]
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
@@ -99,8 +102,9 @@ class HeldOutCollection(Rankings):
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Also computes `mrr`, by which the best checkpoint is chosen, over the ranks that are measured."""
         rankings = self.rankings(predictions)
-        return measures.means(measures.measure(
-            rankings, self.relevant)) | {"mrr": measures.reciprocal_rank(rankings, self.relevant)}
+        return measures.means(measures.measure(rankings, self.relevant)) | {
+            "mrr": measures.reciprocal_rank(rankings, self.relevant)
+        }
 
     def rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
         """The predictions of all texts. Raises ValueError if some are missing."""

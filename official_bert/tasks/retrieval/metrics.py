@@ -38,7 +38,7 @@ def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
         right[query].add(int(text))
     ranks = []
     for start in range(0, len(queries), AT_ONCE):
-        similar = vectors[query_rows[start:start + AT_ONCE], 0] @ vectors[text_rows, 1].T
+        similar = vectors[query_rows[start : start + AT_ONCE], 0] @ vectors[text_rows, 1].T
         for query, row in enumerate(similar, start):
             right_texts = sorted(right[query])
             wrong = np.ones(len(text_numbers), bool)
@@ -64,15 +64,14 @@ def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
 
 
 def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it.
-    """
+    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it."""
     queries, rows = np.unique(texts[:, 0], return_index=True)
     seconds, second_rows = np.unique(texts[:, 1], return_index=True)
     nearest = []
     for start in range(0, len(queries), AT_ONCE):
-        part = rows[start:start + AT_ONCE]
+        part = rows[start : start + AT_ONCE]
         similar = vectors[part, 0] @ vectors[second_rows, 1].T
-        similar[seconds == queries[start:start + AT_ONCE, None]] = -np.inf
+        similar[seconds == queries[start : start + AT_ONCE, None]] = -np.inf
         nearest.append(similar.argmax(axis=1))
     return rows, second_rows[np.concatenate(nearest)]
 
@@ -89,6 +88,7 @@ def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constant sides
         correlations = {
-            "spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]
+            "spearman": scipy.stats.spearmanr(scores, cosines)[0],
+            "pearson": scipy.stats.pearsonr(scores, cosines)[0],
         }
     return {name: float(value) for name, value in correlations.items()}

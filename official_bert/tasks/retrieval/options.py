@@ -13,8 +13,13 @@ from official_bert.models.text_vectors import Poolings, VectorLayer
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]
-Sizes = Annotated[tuple[int, ...], Constraint(
-    "different numbers of at least 1", lambda sizes: len({*sizes}) == len(sizes) and all(size >= 1 for size in sizes))]
+Sizes = Annotated[
+    tuple[int, ...],
+    Constraint(
+        "different numbers of at least 1",
+        lambda sizes: len({*sizes}) == len(sizes) and all(size >= 1 for size in sizes),
+    ),
+]
 OF_SCORES = ("cosine", "cosent")  # losses of pairs with scores; all others are those of pairs that belong together
 OF_GROUPS = ("contrastive", "contrastive_both", "cosent")
 PAIRS = ("train_on", "pairs")
@@ -89,7 +94,8 @@ class Options(SplitOptions, TableOptions):
             raise ValueError(
                 "config.options.train_on: scores: expected options.score_column and score_range (the lowest and the "
                 "highest "
-                "score; for STS-B [0,5]) with it")
+                "score; for STS-B [0,5]) with it"
+            )
         self._check_loss()
         self._check_columns()
 
@@ -98,10 +104,12 @@ class Options(SplitOptions, TableOptions):
         if (self.loss_name in OF_SCORES) != (self.train_on == "scores"):
             raise ValueError(
                 f"config.options.loss: {self.loss_name}: expected options.train_on: "
-                f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} with it, got {self.train_on}")
+                f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} with it, got {self.train_on}"
+            )
         if self.train_on == "texts" and self.loss_name not in OF_GROUPS:
             raise ValueError(
-                f"config.options.loss: {self.loss_name}: expected contrastive with options.train_on: texts")
+                f"config.options.loss: {self.loss_name}: expected contrastive with options.train_on: texts"
+            )
         reader = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
         check_used(self, ["temperature"], reader, self.loss_name not in ("cosine", "triplet"))
         check_used(self, ["group_size"], reader, self.in_groups)
@@ -113,18 +121,26 @@ class Options(SplitOptions, TableOptions):
         if self.label_column and (self.negative_columns or self.loss_name in OF_A_TEACHER):
             raise ValueError(
                 "config.options.label_column: expected no negative_columns and no loss on a teacher's scores with it: "
-                "labels say which texts are negatives")
+                "labels say which texts are negatives"
+            )
         if self.loss_name in OF_A_TEACHER and not (self.teacher_columns and self.negative_columns):
             raise ValueError(
-                f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns with it")
+                f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns with it"
+            )
         pair = [self.text_pair_column] if self.train_on != "texts" and self.text_pair_column != self.text_column else []
-        columns = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
-                   *filter(None, (self.label_column, self.score_column))]
+        columns = [
+            self.text_column,
+            *pair,
+            *self.negative_columns,
+            *self.teacher_columns,
+            *filter(None, (self.label_column, self.score_column)),
+        ]
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(
                 "config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: "
                 "expected "
-                f"different columns, got {columns}")
+                f"different columns, got {columns}"
+            )
 
     @property
     def loss_name(self) -> Loss:
@@ -145,7 +161,11 @@ class Options(SplitOptions, TableOptions):
     @property
     def training_columns(self) -> SearchColumns:
         """The columns of a training file without scores."""
-        return SearchColumns(text=self.text_column,
-                             text_pair=self.text_column if self.train_on == "texts" else self.text_pair_column,
-                             negatives=self.negative_columns, teacher=self.teacher_columns, label=self.label_column,
-                             most_negatives=self.most_negatives)
+        return SearchColumns(
+            text=self.text_column,
+            text_pair=self.text_column if self.train_on == "texts" else self.text_pair_column,
+            negatives=self.negative_columns,
+            teacher=self.teacher_columns,
+            label=self.label_column,
+            most_negatives=self.most_negatives,
+        )

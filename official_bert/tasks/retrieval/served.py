@@ -24,8 +24,14 @@ class ServedSparse(ServedModel):
     reads: ClassVar[tuple[str, ...]] = ("top_k",)
     tokens_at_once = 4096
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 256,
-                 prompts: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        top_k: int = 256,
+        prompts: Mapping[str, str] | None = None,
+    ):
         super().__init__(model, tokenizer, max_seq_length)
         self.prompts = prompts or {}
         self.top_k = min(top_k, self.encoder.settings["vocab_size"])
@@ -34,7 +40,8 @@ class ServedSparse(ServedModel):
         """Returns `ids` and `weights` [B,K], heaviest first."""
         rows = {name: inputs[name] for name in ID_INPUTS}
         return self.run(
-            rows, {"ids": tf.TensorSpec([None, self.top_k], tf.int32), "weights": tf.TensorSpec([None, self.top_k])})
+            rows, {"ids": tf.TensorSpec([None, self.top_k], tf.int32), "weights": tf.TensorSpec([None, self.top_k])}
+        )
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `ids` and `weights` [G,K]."""

@@ -48,12 +48,29 @@ class Options(retrieval_options.Options):
         super().__post_init__()
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
-        check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0",
-                   self.query_penalty + self.passage_penalty > 0.0)
-        check_used(self, [
-            "score_column", "matryoshka", "pooling", "include_prompt", "vector_layers", "dimensions", "normalize",
-            "default_prompt", "texts_at_once", "score_range"
-        ], "--task=retrieval", False)
+        check_used(
+            self,
+            ["penalty_steps"],
+            "a query_penalty or a passage_penalty above 0",
+            self.query_penalty + self.passage_penalty > 0.0,
+        )
+        check_used(
+            self,
+            [
+                "score_column",
+                "matryoshka",
+                "pooling",
+                "include_prompt",
+                "vector_layers",
+                "dimensions",
+                "normalize",
+                "default_prompt",
+                "texts_at_once",
+                "score_range",
+            ],
+            "--task=retrieval",
+            False,
+        )
 
     @property
     def in_groups(self) -> bool:
@@ -68,9 +85,10 @@ def flops_penalty(weights: Float[Any, "B V"], present: Shaped[Any, " B"], group_
     The mean is that of a group, which is the same in a global batch and in its parts.
     """
     real = tf.reshape(tf.cast(present, tf.float32), (-1, group_size, 1))
-    count = tf.reduce_sum(real, axis=1)                                                    # [B/G,1]
+    count = tf.reduce_sum(real, axis=1)  # [B/G,1]
     means = tf.math.divide_no_nan(
-        tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count)
+        tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count
+    )
     return tf.reduce_sum(tf.reduce_sum(tf.square(means), axis=-1) * count[:, 0])
 
 
@@ -95,8 +113,9 @@ class Task(retrieval.Task):
 
     def build_model(self) -> keras.Model:
         """Builds an encoder with the head for words, whose weights are those of masked LM."""
-        return SparseEncoder.make(self.config.model, {"cuts": not self.config.training.xla},
-                                  recompute=self.config.training.recompute)
+        return SparseEncoder.make(
+            self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute
+        )
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The loss of retrieval on products, and the penalty; none for texts that are only searched."""
@@ -104,7 +123,7 @@ class Task(retrieval.Task):
             return {}
         options, weights, real = self.options, outputs["weights"], batch["example_weights"]
         total, count = self._loss(weights, batch)
-        present = tf.cast(tf.reduce_max(batch["input_mask"], axis=-1) > 0, tf.float32) * real[:, None]     # [B,T]
+        present = tf.cast(tf.reduce_max(batch["input_mask"], axis=-1) > 0, tf.float32) * real[:, None]  # [B,T]
         sides = [
             flops_penalty(weights[:, place], present[:, place], options.group_size) for place in range(weights.shape[1])
         ]
@@ -139,11 +158,13 @@ class Task(retrieval.Task):
             raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
         super().check(steps)
 
-    def make_train(self, train: LabelledTexts, files: DataFiles,
-                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
+    def make_train(
+        self, train: LabelledTexts, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
         source, notes = super().make_train(train, files, model)
-        rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets,
-                               by_length=source.by_length)
+        rising = RisingPenalty(
+            source.examples, source.batch_size, source.seed, source.shuffle, source.buckets, by_length=source.by_length
+        )
         rising.steps = self.options.penalty_steps
         return rising, notes
 
@@ -171,7 +192,7 @@ class Searched(HeldOutCollection):
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Also computes the mean number of words of a passage."""
-        passages = self._vectors(predictions)[len(self.queries):]
+        passages = self._vectors(predictions)[len(self.queries) :]
         return super().evaluate(predictions) | {"words": passages.nnz / passages.shape[0]}
 
     def _vectors(self, predictions: Predictions) -> scipy.sparse.csr_array:
@@ -188,6 +209,6 @@ class Searched(HeldOutCollection):
         matrix, number, rankings = self._vectors(predictions), len(self.queries), []
         queries, passages = matrix[:number], matrix[number:].T
         for start in range(0, number, QUERIES_AT_ONCE):
-            products = (queries[start:start + QUERIES_AT_ONCE] @ passages).toarray()
+            products = (queries[start : start + QUERIES_AT_ONCE] @ passages).toarray()
             rankings += np.argsort(-products, axis=1, kind="stable")[:, :count].tolist()
         return rankings

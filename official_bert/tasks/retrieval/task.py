@@ -47,8 +47,13 @@ class Task(RankingTask):
     def build_model(self) -> keras.Model:
         """Builds an encoder without a head."""
         options, training = self.options, self.config.training
-        settings = {"pooling": options.pooling, "texts_at_once": options.texts_at_once, "cuts": not training.xla,
-                    "layers": options.vector_layers, "dimensions": options.dimensions}
+        settings = {
+            "pooling": options.pooling,
+            "texts_at_once": options.texts_at_once,
+            "cuts": not training.xla,
+            "layers": options.vector_layers,
+            "dimensions": options.dimensions,
+        }
         return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
@@ -63,11 +68,12 @@ class Task(RankingTask):
     def _loss(self, vectors: Float[Any, "B T D"], batch: Batch) -> Fraction:
         """The loss of vectors [B,T,D] of length 1."""
         options, weights = self.options, batch["example_weights"]
-        cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])                   # [B,T-1]
+        cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])  # [B,T-1]
         if "scores" in batch:
             if options.loss_name == "cosent":
-                return ranking_losses.cosent(cosines[:, 0], batch["scores"], weights, options.group_size,
-                                             options.temperature)
+                return ranking_losses.cosent(
+                    cosines[:, 0], batch["scores"], weights, options.group_size, options.temperature
+                )
             return losses.squared_error(cosines[:, 0], batch["scores"], weights)
         present = tf.reduce_max(batch["input_mask"][:, 1:], axis=-1) > 0
         if "teacher" in batch:
@@ -75,8 +81,14 @@ class Task(RankingTask):
             return function(cosines / options.temperature, batch["teacher"], present, weights)
         if options.loss_name == "triplet":
             return ranking_losses.triplet(cosines, present, weights, options.margin)
-        return ranking_losses.contrastive(vectors, batch["text_numbers"], weights, options.group_size,
-                                          options.temperature, both_directions=options.loss_name == "contrastive_both")
+        return ranking_losses.contrastive(
+            vectors,
+            batch["text_numbers"],
+            weights,
+            options.group_size,
+            options.temperature,
+            both_directions=options.loss_name == "contrastive_both",
+        )
 
     @property
     def counter_names(self) -> Sequence[str]:
@@ -91,9 +103,13 @@ class Task(RankingTask):
         """The share of rows whose own second text is the nearest of the group."""
         if not self._has_groups or "text_numbers" not in batch:
             return {}
-        logits_and_labels = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"],
-                                                        batch["example_weights"], self.options.group_size,
-                                                        self.options.temperature)
+        logits_and_labels = ranking_losses.group_logits(
+            outputs["embedding"],
+            batch["text_numbers"],
+            batch["example_weights"],
+            self.options.group_size,
+            self.options.temperature,
+        )
         return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
@@ -108,9 +124,9 @@ class Task(RankingTask):
             target = {"scores": tf.TensorSpec((batch_size,), tf.float32)}
         elif options.teacher_columns:
             target = {"teacher": tf.TensorSpec((batch_size, texts - 1), tf.float32)}
-        prompts = {} if self.options.include_prompt else {
-            PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)
-        }
+        prompts = (
+            {} if self.options.include_prompt else {PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)}
+        )
         return self._row_spec(batch_size, texts) | target | prompts
 
     def best_metric(self) -> str:
@@ -130,12 +146,17 @@ class Task(RankingTask):
         checkpoint.
         """
         super().check_files(train_path, eval_path, steps)
-        if steps.evaluate and self.options.score_column and self.best_metric() == "spearman" and (
-                is_collection(eval_path or train_path) or (self.options.label_column and not eval_path)):
+        if (
+            steps.evaluate
+            and self.options.score_column
+            and self.best_metric() == "spearman"
+            and (is_collection(eval_path or train_path) or (self.options.label_column and not eval_path))
+        ):
             raise ValueError(
                 f"config.options.score_column: expected a table with scores to evaluate on, got "
                 f"{eval_path or train_path}, "
-                "in which texts are searched")
+                "in which texts are searched"
+            )
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts | Collection:
         """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
@@ -150,30 +171,38 @@ class Task(RankingTask):
     def _read_training_rows(self, path: Source) -> LabelledTexts:
         """Reads the rows to train on: of a collection, of pairs with scores, or of pairs with or without negatives."""
         options = self.options
-        if is_collection(path) and (options.train_on == "scores" or options.negative_columns or options.teacher_columns
-                                    or options.label_column):
+        if is_collection(path) and (
+            options.train_on == "scores" or options.negative_columns or options.teacher_columns or options.label_column
+        ):
             raise ValueError(
                 f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
-                "negative_columns, teacher_columns or label_column in config.options to train on it")
+                "negative_columns, teacher_columns or label_column in config.options to train on it"
+            )
         if options.train_on == "scores":
             return self._read_scored(path)
         rows = self.read_with_negatives(path)
         if options.loss_name in ("triplet", *OF_A_TEACHER):
-            require_negatives(rows, path,
-                              f"a negative, which options.loss: {options.loss_name} compares with the positive")
+            require_negatives(
+                rows, path, f"a negative, which options.loss: {options.loss_name} compares with the positive"
+            )
         return rows
 
     def _read_scored(self, path: Source) -> LabelledTexts:
         """Reads pairs with their scores."""
         options = self.options
         texts = (options.text_column, options.text_pair_column)
-        table = labelled_texts.read_table(options, path, [*texts, options.score_column], logging.warning,
-                                          options.score_column)
+        table = labelled_texts.read_table(
+            options, path, [*texts, options.score_column], logging.warning, options.score_column
+        )
         table = labelled_texts.without_empty(table, texts, options.empty_text, logging.warning)
         first, second = (labelled_texts.texts(table, name) for name in texts)
-        return LabelledTexts(str(path), first, second,
-                             labelled_texts.scores(table, options.score_column, *options.score_range),
-                             unaccepted=table.unaccepted)
+        return LabelledTexts(
+            str(path),
+            first,
+            second,
+            labelled_texts.scores(table, options.score_column, *options.score_range),
+            unaccepted=table.unaccepted,
+        )
 
     def answers_of(self, held_out: LabelledTexts | Collection, path: Source) -> LabelledTexts:
         return held_out.pairs() if isinstance(held_out, Collection) else held_out
@@ -182,10 +211,14 @@ class Task(RankingTask):
         """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
         both = number_texts(list(zip(train.text, train.text_pair or ())))
         ones = np.ones(len(both), np.int8)
-        common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2),
-                                      directed=False)[1]
-        strata = ([0] * len(both) if train.targets is None or self.options.train_on != "scores"
-                  else splits.bins(train.targets))
+        common = connected_components(
+            coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2), directed=False
+        )[1]
+        strata = (
+            [0] * len(both)
+            if train.targets is None or self.options.train_on != "scores"
+            else splits.bins(train.targets)
+        )
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, train.path)
 
     def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> LabelledTexts:
@@ -215,13 +248,18 @@ class Task(RankingTask):
         if options.matryoshka and max(options.matryoshka) > width:
             named = "model.hidden_size" if width == model.hidden_size else "the numbers of a vector"
             raise ValueError(
-                f"config.options.matryoshka: expected at most {named} = {width}, got {max(options.matryoshka)}")
-        if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob
-                                                                or model.attention_probs_dropout_prob):
+                f"config.options.matryoshka: expected at most {named} = {width}, got {max(options.matryoshka)}"
+            )
+        if (
+            options.train_on == "texts"
+            and steps.train
+            and not (model.hidden_dropout_prob or model.attention_probs_dropout_prob)
+        ):
             raise ValueError(
                 "config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which "
                 "makes two "
-                "vectors of one text differ, got none")
+                "vectors of one text differ, got none"
+            )
         if steps.train and options.in_groups:
             self._check_groups("batch_size", settings.accumulation_steps)
 
@@ -232,14 +270,19 @@ class Task(RankingTask):
             raise ValueError(
                 f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each "
                 f"micro-batch of "
-                f"each replica, got {rows} rows there ({batch} in the batch)")
+                f"each replica, got {rows} rows there ({batch} in the batch)"
+            )
 
-    def make_train(self, train: LabelledTexts, files: DataFiles,
-                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
+    def make_train(
+        self, train: LabelledTexts, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
         rows = _rows(train)
         if train.targets is not None:
-            extra = ({"scores": self._cosines(train.targets)} if self.options.train_on == "scores"
-                     else {"teacher": train.targets})
+            extra = (
+                {"scores": self._cosines(train.targets)}
+                if self.options.train_on == "scores"
+                else {"teacher": train.targets}
+            )
         else:
             extra = {"text_numbers": number_texts(rows, ranking_losses.MISSING)}
         return self._make_source(rows, extra, files, training=True), ()
@@ -258,37 +301,56 @@ class Task(RankingTask):
         return Pairs(held_out, self._make_source(_rows(held_out), extra, files))
 
     def _collection(self, collection: Collection, files: DataFiles) -> HeldOutCollection:
-        queries, passages = ([prompt + text for text in texts] for prompt, texts in (
-            (self.options.query_prompt, collection.queries), (self.options.passage_prompt, collection.passages)))
+        queries, passages = (
+            [prompt + text for text in texts]
+            for prompt, texts in (
+                (self.options.query_prompt, collection.queries),
+                (self.options.passage_prompt, collection.passages),
+            )
+        )
         prompts = np.repeat(self._prompt_tokens, (len(queries), len(passages)))[:, None]
         return HeldOutCollection(
-            collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files, prompts=prompts))
+            collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files, prompts=prompts)
+        )
 
     @property
     def _prompt_tokens(self) -> tuple[int, int]:
         """How many tokens the prompts of a query and of a passage have, [CLS] included; 0 without a prompt."""
-        query, passage = (TextFeatures(make_features([prompt], None, self.tokenizer,
-                                                     self.options.max_seq_length))[0]["input_ids"]
-                          for prompt in (self.options.query_prompt, self.options.passage_prompt))
-        return (len(query) - 1 if self.options.query_prompt else 0), (len(passage)
-                                                                      - 1 if self.options.passage_prompt else 0)
+        query, passage = (
+            TextFeatures(make_features([prompt], None, self.tokenizer, self.options.max_seq_length))[0]["input_ids"]
+            for prompt in (self.options.query_prompt, self.options.passage_prompt)
+        )
+        return (len(query) - 1 if self.options.query_prompt else 0), (
+            len(passage) - 1 if self.options.passage_prompt else 0
+        )
 
-    def _make_source(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
-                     training: bool = False) -> ExampleSource:
+    def _make_source(
+        self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles, training: bool = False
+    ) -> ExampleSource:
         """Makes batches of rows of texts, the first of which are queries."""
         query, passage = self.options.query_prompt, self.options.passage_prompt
-        with_prompts = [(query + first, *(passage + text for text in others))
-                        for first, *others in rows] if query or passage else rows
+        with_prompts = (
+            [(query + first, *(passage + text for text in others)) for first, *others in rows]
+            if query or passage
+            else rows
+        )
         query_tokens, passage_tokens = self._prompt_tokens
         prompts = np.full((len(rows), max(map(len, rows))), passage_tokens, np.int32)
         prompts[:, 0] = query_tokens
         return self._source_of(with_prompts, extra, files, training, prompts)
 
-    def _source_of(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
-                   training: bool = False, prompts: np.ndarray | None = None) -> ExampleSource:
+    def _source_of(
+        self,
+        rows: Sequence[Sequence[str]],
+        extra: dict[str, np.ndarray],
+        files: DataFiles,
+        training: bool = False,
+        prompts: np.ndarray | None = None,
+    ) -> ExampleSource:
         """`prompts` [N,T] are the numbers of tokens of prompts."""
-        arrays = make_features([text for row in rows for text in row], None, self.tokenizer,
-                               self.options.max_seq_length, files.cache_dir)
+        arrays = make_features(
+            [text for row in rows for text in row], None, self.tokenizer, self.options.max_seq_length, files.cache_dir
+        )
         if prompts is not None and not self.options.include_prompt:
             extra = extra | {PROMPT_TOKENS: prompts[..., None]}
         return self.make_batches(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra), training)
@@ -312,5 +374,7 @@ def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:
 def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:
     """The texts of each row: anchor, positive, negatives."""
     assert data.text_pair is not None
-    return [(first, second, *negatives)
-            for first, second, negatives in zip(data.text, data.text_pair, data.choices or [()] * len(data))]
+    return [
+        (first, second, *negatives)
+        for first, second, negatives in zip(data.text, data.text_pair, data.choices or [()] * len(data))
+    ]

@@ -1,5 +1,4 @@
-"""From answers in characters to pieces of the passage: the labels of training (2018 `_improve_answer_span`, or exact).
-"""
+"""From answers in characters to pieces of the passage: the labels of training (2018 `_improve_answer_span`, or exact)."""
 
 import dataclasses
 
@@ -60,16 +59,20 @@ class LabelCounts:
         """One line about the labels, "" if each is its answer as it stands."""
         exact = alignment == "characters"
         which = "nearest" if exact else "first"
-        counts = [(self.widened, "wider than the answer" + ("" if exact else ", up to all between two spaces")),
-                 (self.moved, f"not at answer_start but at the {which} occurrence of the answer"),
-                 (self.outside, "not complete in any window, trained as no answer"),
-                 (self.unlike_2018, "unlike those of options.answer_alignment=2018")]
+        counts = [
+            (self.widened, "wider than the answer" + ("" if exact else ", up to all between two spaces")),
+            (self.moved, f"not at answer_start but at the {which} occurrence of the answer"),
+            (self.outside, "not complete in any window, trained as no answer"),
+            (self.unlike_2018, "unlike those of options.answer_alignment=2018"),
+        ]
         if not any(count for count, _ in counts):
             return ""
         hint = "; options.answer_alignment=characters labels the answer's own characters"
         remedy = "" if exact or not self.widened + self.moved else hint
-        return (f"labels of {self.answers} answers: "
-                f"{'; '.join(f'{count} {text}' for count, text in counts if count)}{remedy}")
+        return (
+            f"labels of {self.answers} answers: "
+            f"{'; '.join(f'{count} {text}' for count, text in counts if count)}{remedy}"
+        )
 
 
 def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, alignment: Alignment) -> Label:
@@ -93,7 +96,7 @@ def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -
     """
     first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
     # Tokens hold no spaces, so equal text between spaces is equal tokens; searching text takes linear time.
-    within = f" {' '.join(pieces.tokens[first:last + 1])} "
+    within = f" {' '.join(pieces.tokens[first : last + 1])} "
     answer_tokens = tokenizer.tokenize(example.answer)
     place = within.find(f" {' '.join(answer_tokens)} ") if answer_tokens else -1
     if place < 0:

@@ -1,5 +1,4 @@
-"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`).
-"""
+"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`)."""
 
 import dataclasses
 import math
@@ -98,8 +97,13 @@ def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: Decoding
     starts = starts[feature.max_context[starts - first]] if len(starts) else starts
     lengths = ends[None, :] - starts[:, None] + 1
     return [
-        Span(number, int(starts[row]), int(ends[column]), float(logits.start[starts[row]]),
-             float(logits.end[ends[column]]))
+        Span(
+            number,
+            int(starts[row]),
+            int(ends[column]),
+            float(logits.start[starts[row]]),
+            float(logits.end[ends[column]]),
+        )
         for row, column in zip(*np.nonzero((lengths >= 1) & (lengths <= rules.max_answer_length)))
     ]
 
@@ -107,7 +111,8 @@ def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: Decoding
 def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules) -> list[Span]:
     """Returns the possible spans of an example's features, best first; with version 2, the null span is one of them."""
     spans = [
-        span for number, (feature, part) in enumerate(zip(features, logits))
+        span
+        for number, (feature, part) in enumerate(zip(features, logits))
         for span in spans_of(feature, number, part, rules)
     ]
     if rules.version_2_with_negative:
@@ -122,14 +127,21 @@ def null_span(logits: Sequence[Logits]) -> Span:
     return Span(lowest, 0, 0, float(logits[lowest].start[0]), float(logits[lowest].end[0]))
 
 
-def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules,
-           do_lower_case: bool = True) -> Decoded:
+def decode(
+    example: SquadExample,
+    features: Sequence[SquadFeature],
+    logits: Sequence[Logits],
+    rules: DecodingRules,
+    do_lower_case: bool = True,
+) -> Decoded:
     """Decodes the answer to one question from the logits of its features; pure."""
+
     def answer_text(feature: SquadFeature, span: Span) -> str:
         if not span.start:
             return ""
         exact = rules.answer_alignment == "characters"
         return span_slice(example, feature, span) if exact else span_text(example, feature, span, do_lower_case)
+
     span_of: dict[str, Span] = {}
     for span in best_spans(features, logits, rules):
         if len(span_of) >= rules.n_best_size:
@@ -139,10 +151,12 @@ def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequ
     if rules.version_2_with_negative:
         span_of.setdefault("", null_span(logits))
     entries = [(text, span.start_logit, span.end_logit) for text, span in span_of.items()] or [
-        (NOTHING if rules.answer_alignment == 2018 else "", 0.0, 0.0)]
+        (NOTHING if rules.answer_alignment == 2018 else "", 0.0, 0.0)
+    ]
     probabilities = softmax([start + end for _, start, end in entries])
     nbest = tuple(
-        Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))
+        Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities)
+    )
     if not rules.version_2_with_negative:
         return Decoded(nbest[0].text, nbest, 0.0, nbest[0].text)
     best = next((answer for answer in nbest if answer.text), None)
@@ -162,14 +176,14 @@ def softmax(scores: Sequence[float]) -> list[float]:
 def span_slice(example: SquadExample, feature: SquadFeature, span: Span) -> str:
     """Returns the context from the first to the last character of a span's pieces."""
     starts, ends = feature.pieces.starts, feature.pieces.ends
-    return example.passage.context[starts[feature.piece_at(span.start)]:ends[feature.piece_at(span.end)]]
+    return example.passage.context[starts[feature.piece_at(span.start)] : ends[feature.piece_at(span.end)]]
 
 
 def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower_case: bool) -> str:
     """Returns the text of a span; its first and last word are cut to the span if possible."""
-    tokens = feature.tokens[span.start:span.end + 1]
+    tokens = feature.tokens[span.start : span.end + 1]
     text = " ".join(" ".join(tokens).replace(" ##", "").replace("##", "").split())
-    words = example.passage.words[feature.word_at(span.start):feature.word_at(span.end) + 1]
+    words = example.passage.words[feature.word_at(span.start) : feature.word_at(span.end) + 1]
     return align(text, " ".join(words), do_lower_case)
 
 
@@ -183,15 +197,16 @@ def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
     start = normalised.find(predicted)
     if start < 0:
         return original
-    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "]
-                                      for text in (normalised, original))
+    kept_normalised, kept_original = (
+        [index for index, char in enumerate(text) if char != " "] for text in (normalised, original)
+    )
     if len(kept_normalised) != len(kept_original):
         return original
     place = {index: order for order, index in enumerate(kept_normalised)}
     first, last = place.get(start), place.get(start + len(predicted) - 1)
     if first is None or last is None:
         return original
-    return original[kept_original[first]:kept_original[last] + 1]
+    return original[kept_original[first] : kept_original[last] + 1]
 
 
 def by_example(features: Sequence[SquadFeature]) -> Iterator[tuple[int, slice]]:
@@ -203,9 +218,16 @@ def by_example(features: Sequence[SquadFeature]) -> Iterator[tuple[int, slice]]:
             start = end
 
 
-def decode_all(examples: Sequence[SquadExample], features: Sequence[SquadFeature], logits: Sequence[Logits],
-               rules: DecodingRules, do_lower_case: bool = True) -> dict[str, Decoded]:
+def decode_all(
+    examples: Sequence[SquadExample],
+    features: Sequence[SquadFeature],
+    logits: Sequence[Logits],
+    rules: DecodingRules,
+    do_lower_case: bool = True,
+) -> dict[str, Decoded]:
     """Decodes the answers to all questions, by id."""
     assert len(features) == len(logits)
-    return {examples[index].qas_id: decode(examples[index], features[part], logits[part], rules, do_lower_case)
-            for index, part in by_example(features)}
+    return {
+        examples[index].qas_id: decode(examples[index], features[part], logits[part], rules, do_lower_case)
+        for index, part in by_example(features)
+    }

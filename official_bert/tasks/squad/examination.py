@@ -14,8 +14,14 @@ from official_bert.tasks.squad.decoding import Decoded
 from official_bert.tasks.squad.reading import questions_in
 from official_bert.text.tokenization import BasicTokenizer
 
-LENGTHS = ((0, 0, "no answer"), (1, 1, "1 word"), (2, 2, "2 words"), (3, 5, "3 to 5 words"), (6, 10, "6 to 10 words"),
-           (11, None, "more than 10 words"))
+LENGTHS = (
+    (0, 0, "no answer"),
+    (1, 1, "1 word"),
+    (2, 2, "2 words"),
+    (3, 5, "3 to 5 words"),
+    (6, 10, "6 to 10 words"),
+    (11, None, "more than 10 words"),
+)
 THRESHOLDS = 41  # of the curve
 
 
@@ -27,25 +33,36 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
     yield _by_length(questions, exact, f1)
     if version_2:
         yield _by_threshold(articles, decoded)
-    yield mistakes_section([
-        Mistake([row["question"], contexts[key]], _gold(row), decoded[key].prediction or "(no answer)",
-                float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0)
-        for key, row in questions.items() if f1[key] == 0.0
-    ], "probability", title="The most confident answers that share no word with the right one")
+    yield mistakes_section(
+        [
+            Mistake(
+                [row["question"], contexts[key]],
+                _gold(row),
+                decoded[key].prediction or "(no answer)",
+                float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0,
+            )
+            for key, row in questions.items()
+            if f1[key] == 0.0
+        ],
+        "probability",
+        title="The most confident answers that share no word with the right one",
+    )
 
 
 def comparable(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> ComparableAnswers:
-    """Returns the answers to all questions of `articles` for a comparison with another model's; scores are from 0 to 1.
-    """
-    by_question = metrics.question_scores(articles, {key: value.prediction
-                                                     for key, value in decoded.items()}, version_2)
+    """Returns the answers to all questions of `articles` for a comparison with another model's; scores are from 0 to 1."""
+    by_question = metrics.question_scores(
+        articles, {key: value.prediction for key, value in decoded.items()}, version_2
+    )
     rows = [row for row in metrics.questions_of(articles) if row["id"] in decoded]
     exact, f1 = (np.array([scores[row["id"]] for row in rows]) for scores in by_question)
     return ComparableAnswers(
-        questions=[f"{row['id']}: {row['question']}" for row in rows], gold=[_gold(row) for row in rows],
+        questions=[f"{row['id']}: {row['question']}" for row in rows],
+        gold=[_gold(row) for row in rows],
         answers=[decoded[row["id"]].prediction or "(no answer)" for row in rows],
         measure=lambda numbers: {"exact_match": float(exact[numbers].mean()), "f1": float(f1[numbers].mean())},
-        right=exact == 1.0)
+        right=exact == 1.0,
+    )
 
 
 def _gold(question: Mapping) -> str:
@@ -59,22 +76,28 @@ def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1:
     """
     split = BasicTokenizer(do_lower_case=False).tokenize
     lengths = {
-        key: min((len(split(text)) for text in metrics.gold_answers(row)), default=0)
-        for key, row in questions.items()
+        key: min((len(split(text)) for text in metrics.gold_answers(row)), default=0) for key, row in questions.items()
     }
     values = {}
     for least, most, name in LENGTHS:
         if keys := [key for key, length in lengths.items() if length >= least and (most is None or length <= most)]:
-            values[name] = {"questions": len(keys), "exact_match": float(np.mean([exact[key] for key in keys])),
-                            "f1": float(np.mean([f1[key] for key in keys]))}
+            values[name] = {
+                "questions": len(keys),
+                "exact_match": float(np.mean([exact[key] for key in keys])),
+                "f1": float(np.mean([f1[key] for key in keys])),
+            }
     bars = {name: {"exact match": 100.0 * row["exact_match"], "F1": 100.0 * row["f1"]} for name, row in values.items()}
     return Section(
-        name="answer_length", title="By the length of the right answer", values=values, on_screen=True, note=
-        "Words are those of the basic split: what stands between spaces, each punctuation mark, each Chinese "
+        name="answer_length",
+        title="By the length of the right answer",
+        values=values,
+        on_screen=True,
+        note="Words are those of the basic split: what stands between spaces, each punctuation mark, each Chinese "
         "ideograph.",
-        header=("right answer", "questions", "exact match", "F1"), rows=[[name, *row.values()]
-                                                                         for name, row in values.items()],
-        pictures=[pictures.bars_picture(bars, "percent", "Exact match and F1 by the length of the right answer")])
+        header=("right answer", "questions", "exact match", "F1"),
+        rows=[[name, *row.values()] for name, row in values.items()],
+        pictures=[pictures.bars_picture(bars, "percent", "Exact match and F1 by the length of the right answer")],
+    )
 
 
 def _by_threshold(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> Section:
@@ -87,14 +110,17 @@ def _by_threshold(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -
         answers = {key: "" if value.null_odds > threshold else value.best_text for key, value in decoded.items()}
         for name, scores in zip(curves, metrics.question_scores(articles, answers, True)):
             curves[name][float(threshold)] = float(np.mean(list(scores.values())))
-    values = [{"threshold": threshold, "exact_match": exact, "f1": curves["F1"][threshold]}
-              for threshold, exact in curves["exact match"].items()]
+    values = [
+        {"threshold": threshold, "exact_match": exact, "f1": curves["F1"][threshold]}
+        for threshold, exact in curves["exact match"].items()
+    ]
     in_percent = {
-        name: {threshold: 100.0 * score
-               for threshold, score in points.items()}
-        for name, points in curves.items()
+        name: {threshold: 100.0 * score for threshold, score in points.items()} for name, points in curves.items()
     }
     return Section(
-        name="null_threshold", title="By the threshold for no answer", values=values,
+        name="null_threshold",
+        title="By the threshold for no answer",
+        values=values,
         note="No answer is given if its score lies above that of the best answer by more than the threshold.",
-        pictures=[pictures.lines_picture(in_percent, "null_score_diff_threshold", "percent", "Scores by threshold")])
+        pictures=[pictures.lines_picture(in_percent, "null_score_diff_threshold", "percent", "Scores by threshold")],
+    )

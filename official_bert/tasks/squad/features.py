@@ -43,7 +43,7 @@ class SquadFeature:
     @property
     def tokens(self) -> list[str]:
         """The row's tokens."""
-        window = self.pieces.tokens[self.window_start:self.window_start + self.window_length]
+        window = self.pieces.tokens[self.window_start : self.window_start + self.window_length]
         return ["[CLS]", *self.question, *["[SEP]"] * self.separators, *window, "[SEP]"]
 
     def piece_at(self, position: int) -> int:
@@ -58,10 +58,16 @@ class SquadFeature:
 def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
     lengths = [len(feature.input_ids) for feature in features]
-    arrays = {"ids": np.concatenate([feature.input_ids for feature in features]), "starts": np.cumsum([0, *lengths]),
-              "longer": np.array(0)}
-    for name, field in (("first_lengths", "second_segment"), ("start_positions", "start_position"),
-                        ("end_positions", "end_position")):
+    arrays = {
+        "ids": np.concatenate([feature.input_ids for feature in features]),
+        "starts": np.cumsum([0, *lengths]),
+        "longer": np.array(0),
+    }
+    for name, field in (
+        ("first_lengths", "second_segment"),
+        ("start_positions", "start_position"),
+        ("end_positions", "end_position"),
+    ):
         arrays[name] = np.array([getattr(feature, field) for feature in features], np.int32)
     return arrays
 
@@ -72,17 +78,26 @@ class FeatureMaker:
     Raises ValueError if a question of the greatest length leaves no room for its passage.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 384, doc_stride: int = 128,
-                 max_query_length: int = 64, answer_alignment: Alignment = 2018):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_seq_length: int = 384,
+        doc_stride: int = 128,
+        max_query_length: int = 64,
+        answer_alignment: Alignment = 2018,
+    ):
         if max_query_length < 1 or doc_stride < 1:
             raise ValueError(f"max_query_length, doc_stride: expected at least 1, got {max_query_length}, {doc_stride}")
         if max_seq_length <= (least := max_query_length + tokenizer.template.extra(True)):
             raise ValueError(
                 f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
-                f"got {max_seq_length}")
+                f"got {max_seq_length}"
+            )
         if tokenizer.kind != "wordpiece" and answer_alignment != "characters":
-            raise ValueError(f"options.answer_alignment: expected characters for the tokenizer {tokenizer.vocab_file}, "
-                             f"got {answer_alignment}, which is for WordPieces")
+            raise ValueError(
+                f"options.answer_alignment: expected characters for the tokenizer {tokenizer.vocab_file}, "
+                f"got {answer_alignment}, which is for WordPieces"
+            )
         self.tokenizer, self.max_query_length = tokenizer, max_query_length
         self.max_seq_length, self.doc_stride, self.answer_alignment = max_seq_length, doc_stride, answer_alignment
         self.template = tokenizer.template
@@ -119,10 +134,17 @@ class FeatureMaker:
         counts = np.array([len(word) for word in of_words], np.int32)
         owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         begins = np.array(passage.word_starts, np.int32)[owners]
-        starts, ends = (np.array([piece[side] for word in of_words for piece in word], np.int32) + begins
-                        for side in (1, 2))
-        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners,
-                      np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), starts, ends)
+        starts, ends = (
+            np.array([piece[side] for word in of_words for piece in word], np.int32) + begins for side in (1, 2)
+        )
+        return Pieces(
+            tokens,
+            np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32),
+            owners,
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+            starts,
+            ends,
+        )
 
     def _split_whole(self, passage: Passage) -> Pieces:
         """Splits a passage by a tokenizer to which spaces matter; a piece of a space alone belongs to the word behind
@@ -133,8 +155,9 @@ class FeatureMaker:
         owners = np.maximum(np.searchsorted(passage.word_starts, starts, side="right") - 1, 0).astype(np.int32)
         tokens = tuple(token for token, _, _ in spans)
         first = np.searchsorted(owners, np.arange(len(passage.words) + 1)).astype(np.int32)
-        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners, first, starts,
-                      ends)
+        return Pieces(
+            tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners, first, starts, ends
+        )
 
     def _of_example(self, index: int, example: SquadExample, training: bool) -> list[SquadFeature]:
         pieces, question = self.pieces(example.passage), self.tokenizer.tokenize(example.question)
@@ -145,26 +168,38 @@ class FeatureMaker:
         self.labels.add(label, outside=not any(feature.start_position for feature in features))
         return features
 
-    def windows(self, index: int, question: list[str], pieces: Pieces, answer: tuple[int, int] = (0, -1),
-                training: bool = False) -> list[SquadFeature]:
+    def windows(
+        self, index: int, question: list[str], pieces: Pieces, answer: tuple[int, int] = (0, -1), training: bool = False
+    ) -> list[SquadFeature]:
         """Makes the features of question `index`, a list of tokens, with every window of a passage; `answer` counts
         pieces.
         """
         self.cut_questions += len(question) > self.max_query_length
-        question = question[:self.max_query_length]
+        question = question[: self.max_query_length]
         question_ids = self.tokenizer.convert_tokens_to_ids(question)
         room = self.max_seq_length - len(question) - self.template.extra(True)
         windows = sliding_windows(len(pieces.tokens), room, self.doc_stride) or [(0, 0)]
         features = []
         for number, (start, length) in enumerate(windows):
-            input_ids, _ = self.template.pack(question_ids, pieces.ids[start:start + length].tolist())
+            input_ids, _ = self.template.pack(question_ids, pieces.ids[start : start + length].tolist())
             shift = len(question) + 1 + self.template.separators - start
             inside = start <= answer[0] <= answer[1] < start + length
             positions = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)
-            features.append(SquadFeature(
-                index, number, pieces, tuple(question), np.array(input_ids, np.int32), start, length,
-                np.array([], bool) if training else max_context(windows, number), *positions,
-                self.template.separators, 1 + self.template.second_segment))
+            features.append(
+                SquadFeature(
+                    index,
+                    number,
+                    pieces,
+                    tuple(question),
+                    np.array(input_ids, np.int32),
+                    start,
+                    length,
+                    np.array([], bool) if training else max_context(windows, number),
+                    *positions,
+                    self.template.separators,
+                    1 + self.template.second_segment,
+                )
+            )
         return features
 
 

@@ -80,16 +80,18 @@ def predictions_file(path: str) -> str:
     return f"predictions_{os.path.basename(path).partition('.json')[0]}.json"
 
 
-def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str,
-             warn: Callable[[str], None]) -> list[Scores]:
+def evaluate(
+    task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]
+) -> list[Scores]:
     """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`.
 
     Warns of text that is lost, and of a language that MLQA's script does not know.
     """
     scores = []
     for path in paths:
-        questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True),
-                                 model).tests
+        questions = task.resolve(
+            DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model
+        ).tests
         assert isinstance(questions, Questions)
         for line in losses(questions):
             warn(f"{path}: {line}")
@@ -102,14 +104,22 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
         if language not in ARTICLES:
             warn(f"{path}: its language, {language}, has no rules in MLQA's script, which knows {', '.join(ARTICLES)}")
         of_mlqa = mlqa_metrics(questions.file.articles, answers, language)
-        scores.append(Scores(language, os.path.basename(path), len(answers), measured["exact_match"], measured["f1"],
-                            of_mlqa.get("exact_match"), of_mlqa.get("f1")))
+        scores.append(
+            Scores(
+                language,
+                os.path.basename(path),
+                len(answers),
+                measured["exact_match"],
+                measured["f1"],
+                of_mlqa.get("exact_match"),
+                of_mlqa.get("f1"),
+            )
+        )
     return scores
 
 
 def losses(questions: Questions) -> list[str]:
-    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown.
-    """
+    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown."""
     lines, tokenizer = [], questions.task.tokenizer
     contexts = {example.passage.context for example in questions.file.examples}
     characters = unicodedata.normalize("NFD", "".join(contexts))
@@ -148,15 +158,16 @@ def _mean(values: Sequence[float | None]) -> str:
     numbers = [value for value in values if value is not None]
     if not numbers:
         return "-"
-    return shown("f1", statistics.mean(numbers)) + (f" ({len(numbers)} of {len(values)} files)"
-                                                    if len(numbers) < len(values) else "")
+    return shown("f1", statistics.mean(numbers)) + (
+        f" ({len(numbers)} of {len(values)} files)" if len(numbers) < len(values) else ""
+    )
 
 
 def write(rows: Sequence[Scores], output_dir: str) -> list[str]:
     """Writes `languages.json` and `languages.md`; returns their paths."""
     texts = {
         "languages.json": json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n",
-        "languages.md": table(rows)
+        "languages.md": table(rows),
     }
     for name, text in texts.items():
         with written_whole(os.path.join(output_dir, name)) as file:

@@ -56,16 +56,21 @@ def token_f1(prediction: str, gold: str) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def mean_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
-                normalizes: Callable[[str], str] = normalize) -> dict[str, float]:
+def mean_scores(
+    articles: Sequence[Mapping], predictions: Mapping[str, str], normalizes: Callable[[str], str] = normalize
+) -> dict[str, float]:
     """Returns `exact_match` and `f1` as version 1 counts them: every question counts, even without a prediction."""
     total = float(sum(1 for _ in questions_of(articles)))
     exact, f1 = question_scores(articles, predictions, version_2=False, normalizes=normalizes)
     return {"exact_match": sum(exact.values()) / total, "f1": sum(f1.values()) / total}
 
 
-def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str], version_2: bool,
-                    normalizes: Callable[[str], str] = normalize) -> tuple[dict[str, float], dict[str, float]]:
+def question_scores(
+    articles: Sequence[Mapping],
+    predictions: Mapping[str, str],
+    version_2: bool,
+    normalizes: Callable[[str], str] = normalize,
+) -> tuple[dict[str, float], dict[str, float]]:
     """Returns exact match and F1, from 0 to 1, of each question with a prediction.
 
     Version 1: an answer that normalises to nothing earns no F1. Version 2: without a gold answer, "" is the right one.
@@ -105,10 +110,14 @@ def check_answers(articles: Sequence[Mapping], version_2: bool, where: str = "ar
     """
     for row in questions_of(articles):
         if not (row.get("answers") or (version_2 and ("answers" in row or row.get("is_impossible")))):
-            hint = ("a question that has none says so: is_impossible: true" if version_2 else
-                    "a file with questions that have none is read with version_2_with_negative")
+            hint = (
+                "a question that has none says so: is_impossible: true"
+                if version_2
+                else "a file with questions that have none is read with version_2_with_negative"
+            )
             raise ValueError(
-                f"{where}: question {row['id']!r}: expected gold answers to evaluate against, got none; {hint}")
+                f"{where}: question {row['id']!r}: expected gold answers to evaluate against, got none; {hint}"
+            )
 
 
 def has_gold_answers(articles: Sequence[Mapping], version_2: bool) -> bool:
@@ -131,8 +140,9 @@ def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded])
     return {"exact_match": best_threshold(exact, odds, answerable), "f1": best_threshold(f1, odds, answerable)}
 
 
-def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
-                   answerable: Mapping[str, bool]) -> tuple[float, float]:
+def best_threshold(
+    scores: Mapping[str, float], odds: Mapping[str, float], answerable: Mapping[str, bool]
+) -> tuple[float, float]:
     """Returns (best mean score, the largest of the best thresholds); an answer is given if odds <= threshold.
 
     `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold

@@ -14,10 +14,14 @@ from collections.abc import Mapping, Sequence
 from official_bert.tasks.squad.metrics import mean_scores, questions_of
 
 ARTICLES = {
-    "en": r"\b(?:a|an|the)\b", "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b", "vi": r"\b(?:của|là|cái|chiếc|những)\b",
+    "en": r"\b(?:a|an|the)\b",
+    "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b",
+    "vi": r"\b(?:của|là|cái|chiếc|những)\b",
     "de": r"\b(?:ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
     "ar": "ال",  # wherever it stands, also within a word: the script's other alternative never matches
-    "hi": "", "zh": ""}
+    "hi": "",
+    "zh": "",
+}
 SEPARATED = ("zh",)  # languages whose ideographs are words
 IDEOGRAPH = re.compile(r"[\u4e00-\u9fa5]")
 
@@ -30,8 +34,7 @@ def punctuation() -> dict[int, None]:
 
 
 def normalize(text: str, language: str) -> str:
-    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces.
-    """
+    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces."""
     text = text.lower().translate(punctuation())
     if pattern := ARTICLES[language]:
         text = re.sub(pattern, " ", text)

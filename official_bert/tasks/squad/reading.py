@@ -27,8 +27,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class SquadExample:
-    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters.
-    """
+    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters."""
 
     qas_id: str
     question: str
@@ -55,16 +54,25 @@ class SquadFile:
     def rows(self, keep: np.ndarray) -> "SquadFile":
         """Returns only some of the questions, by their numbers in the articles."""
         ids = self._ids(keep)
-        return dataclasses.replace(self, articles=only(self.articles, ids),
-                                   examples=tuple(example for example in self.examples if example.qas_id in ids))
+        return dataclasses.replace(
+            self,
+            articles=only(self.articles, ids),
+            examples=tuple(example for example in self.examples if example.qas_id in ids),
+        )
 
     def rows_to_evaluate(self, keep: np.ndarray) -> "SquadFile":
         """Returns some of the questions, by their numbers, as a file to evaluate on has them: the articles alone hold
         the answers.
         """
         articles = only(self.articles, self._ids(keep))
-        return dataclasses.replace(self, articles=articles, examples=tuple(
-            SquadExample(row["id"], row["question"], passage) for _, passage, row in _questions(self.source, articles)))
+        return dataclasses.replace(
+            self,
+            articles=articles,
+            examples=tuple(
+                SquadExample(row["id"], row["question"], passage)
+                for _, passage, row in _questions(self.source, articles)
+            ),
+        )
 
     def _ids(self, numbers: np.ndarray) -> Set[str]:
         ids = [row["id"] for _, _, row in questions_in(self.articles)]
@@ -73,8 +81,10 @@ class SquadFile:
     def described(self) -> str:
         """A line about the rows to train on."""
         without = sum(example.is_impossible for example in self.examples)
-        return (f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, "
-                f"without {without}")
+        return (
+            f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, "
+            f"without {without}"
+        )
 
     def warning(self) -> str:
         """One line about skipped examples, with the first three; "" if there are none."""
@@ -82,8 +92,10 @@ class SquadFile:
             return ""
         account = f"{self.skipped} questions skipped, whose answer is not in the context: "
         if self.skipped != len(self.unfound):  # of several answers
-            account = (f"{len(self.unfound)} answers skipped, which are not in the context, and with them "
-                       f"{self.skipped} questions: ")
+            account = (
+                f"{len(self.unfound)} answers skipped, which are not in the context, and with them "
+                f"{self.skipped} questions: "
+            )
         return f"{self.source}: {account}" + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else "")
 
 
@@ -93,8 +105,14 @@ def split_words(context: str) -> Passage:
     return Passage(context, tuple(word.group() for word in words), tuple(word.start() for word in words))
 
 
-def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse",
-               alignment: Alignment = 2018, encoding: str = "") -> SquadFile:
+def read_squad(
+    path: Source,
+    training: bool = False,
+    version_2: bool = False,
+    several: SeveralAnswers = "refuse",
+    alignment: Alignment = 2018,
+    encoding: str = "",
+) -> SquadFile:
     """Reads the examples of a file in SQuAD's JSON, in UTF-8 unless `encoding` says otherwise, or of rows of a question
     each.
 
@@ -122,14 +140,16 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         qas_id = _get(row, "id", str, where)
         if qas_id in places:
             raise ValueError(
-                f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
+                f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question"
+            )
         places[qas_id] = where
         if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
         answered = _with_answers(example, row, where, version_2, several, alignment) if training else [example]
         wrong = [
-            answer for answer in answered
+            answer
+            for answer in answered
             if training and not answer.is_impossible and not _is_labelled(answer, alignment)
         ]
         unfound += [f"{qas_id} ({answer.answer!r})" for answer in wrong]
@@ -150,8 +170,16 @@ def questions_in(articles: Sequence[Mapping]) -> Iterator[tuple[Mapping, Mapping
 
 def only(articles: Sequence[Mapping], ids: Container[str]) -> list[dict]:
     """Returns articles with the questions of these ids alone."""
-    return [{**article, "paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in ids]}
-                                       for paragraph in article["paragraphs"]]} for article in articles]
+    return [
+        {
+            **article,
+            "paragraphs": [
+                {**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in ids]}
+                for paragraph in article["paragraphs"]
+            ],
+        }
+        for article in articles
+    ]
 
 
 def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
@@ -166,16 +194,19 @@ def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
 
 
 def _load(source: Source, encoding: str) -> tuple[Source, list[dict]]:
-    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question.
-    """
+    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
     rows = rows_of(source, encoding, always=True)  # whatever the file's name
     assert isinstance(rows, Rows)
     if isinstance(source, str) and any("paragraphs" in row for row in rows.values):
         return source, [dict(row) for row in rows.values]
     places = [place(rows, number) for number in range(len(rows.values))]
-    return rows, [{"title": row.get("title"), "paragraphs": [{"context": _get(row, "context", str, where),
-                                                              "qas": [_question(row, number, where)]}]}
-                  for number, (row, where) in enumerate(zip(rows.values, places))]
+    return rows, [
+        {
+            "title": row.get("title"),
+            "paragraphs": [{"context": _get(row, "context", str, where), "qas": [_question(row, number, where)]}],
+        }
+        for number, (row, where) in enumerate(zip(rows.values, places))
+    ]
 
 
 def _question(row: Mapping, number: int, where: str) -> dict:
@@ -187,7 +218,8 @@ def _question(row: Mapping, number: int, where: str) -> dict:
             raise ValueError(
                 f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole "
                 f"numbers, "
-                f"got {str(answers)[:100]}")
+                f"got {str(answers)[:100]}"
+            )
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
     impossible = {} if answers is None else {"is_impossible": answers == []}
     return {"id": str(number), **impossible, **row, "answers": answers}
@@ -228,7 +260,8 @@ def _get(values: Any, key: str, kind: type, where: str) -> Any:
         raise ValueError(f"{where}: {key!r} is missing; it has {sorted(values)}")
     if type(values[key]) is not kind:
         raise ValueError(
-            f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r} ({type(values[key]).__name__})")
+            f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r} ({type(values[key]).__name__})"
+        )
     return values[key]
 
 
@@ -236,35 +269,46 @@ def _questions(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, P
     """Yields (place in the source, passage, question) of every question."""
     for number, article in enumerate(articles):
         for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{source}: data[{number}]")):
-            where = place(source, number) if isinstance(source,
-                                                        Rows) else f"{source}: data[{number}].paragraphs[{index}]"
+            where = (
+                place(source, number) if isinstance(source, Rows) else f"{source}: data[{number}].paragraphs[{index}]"
+            )
             passage = split_words(_get(paragraph, "context", str, where))
             for position, question in enumerate(_get(paragraph, "qas", list, where)):
                 yield where if isinstance(source, Rows) else f"{where}.qas[{position}]", passage, question
 
 
-def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers,
-                  alignment: Alignment) -> list[SquadExample]:
+def _with_answers(
+    example: SquadExample, row: Mapping, where: str, version_2: bool, several: SeveralAnswers, alignment: Alignment
+) -> list[SquadExample]:
     """Returns the example with its answer, or once for each one that gets another label."""
     if version_2 and "answers" in row and _get(row, "is_impossible", bool, where):
         return [dataclasses.replace(example, is_impossible=True)]
     answers = _get(row, "answers", list, where)
     if not answers or (len(answers) > 1 and several == "refuse"):
         hint = (
-            "; a file with questions that have none is read with version_2_with_negative" if not answers else
-            "; is this a development set? Its answers are several people's; options.several_answers: first or all "
+            "; a file with questions that have none is read with version_2_with_negative"
+            if not answers
+            else "; is this a development set? Its answers are several people's; options.several_answers: first or all "
             "trains on them"
         )
         raise ValueError(
-            f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
-    places = [(_get(answer, "text", str,
-                    f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
-              for number, answer in enumerate(answers[:1] if several == "first" else answers)]
+            f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}"
+        )
+    places = [
+        (
+            _get(answer, "text", str, f"{where}.answers[{number}]"),
+            _get(answer, "answer_start", int, f"{where}.answers[{number}]"),
+        )
+        for number, answer in enumerate(answers[:1] if several == "first" else answers)
+    ]
     different: dict[tuple, SquadExample] = {}
     for text, start in places:
         answered = _with_answer(example, text, start)
-        label = (answered.start_word, answered.end_word) if alignment == 2018 else (answered.answer_start,
-                                                                                    answered.answer_end)
+        label = (
+            (answered.start_word, answered.end_word)
+            if alignment == 2018
+            else (answered.answer_start, answered.answer_end)
+        )
         different.setdefault((text, *label), answered)
     return list(different.values())
 
@@ -274,8 +318,15 @@ def _with_answer(example: SquadExample, text: str, start: int) -> SquadExample:
     first, last = answer_words(example.passage, text, start)
     place = answer_place(example.passage, text, start) or (0, 0)
     stated = start + len(text) - len(text.lstrip())
-    return dataclasses.replace(example, answer=text, start_word=first, end_word=last, answer_start=place[0],
-                               answer_end=place[1], moved=place[0] != stated)
+    return dataclasses.replace(
+        example,
+        answer=text,
+        start_word=first,
+        end_word=last,
+        answer_start=place[0],
+        answer_end=place[1],
+        moved=place[0] != stated,
+    )
 
 
 def _is_labelled(example: SquadExample, alignment: Alignment) -> bool:
@@ -292,7 +343,7 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
     if (words := _stretch(passage, text, start)) is None:
         return -1, -1
     first, last = words
-    return words if " ".join(text.split()) in " ".join(passage.words[first:last + 1]) else (-1, -1)
+    return words if " ".join(text.split()) in " ".join(passage.words[first : last + 1]) else (-1, -1)
 
 
 def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | None:

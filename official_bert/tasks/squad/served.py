@@ -36,14 +36,25 @@ class ServedSpans(ServedWindows):
     padded_ids = dict.fromkeys(LOGITS, "input_ids")
     reads = (*ServedWindows.reads, "no_answer", "null_score_diff_threshold")
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *,
-                 max_query_length: int = 64, max_answer_length: int = 30, n_best_size: int = 20,
-                 no_answer: bool = False, null_score_diff_threshold: float = 0.0, **windows: int):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        *,
+        max_query_length: int = 64,
+        max_answer_length: int = 30,
+        n_best_size: int = 20,
+        no_answer: bool = False,
+        null_score_diff_threshold: float = 0.0,
+        **windows: int,
+    ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         if max_seq_length <= (least := max_query_length + self.template.extra(True)):
             raise ValueError(
                 f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
-                f"got {max_seq_length}")
+                f"got {max_seq_length}"
+            )
         self.max_query_length, self.max_answer_length, self.n_best_size = (
             max_query_length,
             max_answer_length,
@@ -69,27 +80,38 @@ class ServedSpans(ServedWindows):
         question, truncated = graph_packing.truncate(question, self.max_query_length)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(context)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        windows = self.make_windows("context", lengths,
-                                    self.max_seq_length - self.template.extra(True) - question.length)
+        windows = self.make_windows(
+            "context", lengths, self.max_seq_length - self.template.extra(True) - question.length
+        )
         first, second = self._windows(question, ids, windows)
         layout = graph_packing.lay_out(first, second, self.template)
         logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
-        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
-                                  self.max_answer_length)
+        spans = best_span_of_rows(
+            logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size, self.max_answer_length
+        )
         best = best_of_questions(spans, windows.text, tf.size(lengths))
         null_score = tf.math.unsorted_segment_min(
             tf.cast(logits["start_logits"][:, 0], tf.float64) + tf.cast(logits["end_logits"][:, 0], tf.float64),
-            windows.text, tf.size(lengths))
+            windows.text,
+            tf.size(lengths),
+        )
         answered = best.score > tf.float64.min
         if self.no_answer:
             answered &= null_score - best.score <= self.null_score_diff_threshold
-        start, end = (_offset(offsets, layout.token, best.row, position, answered)
-                      for offsets, position in ((starts, best.start), (ends, best.end)))
+        start, end = (
+            _offset(offsets, layout.token, best.row, position, answered)
+            for offsets, position in ((starts, best.start), (ends, best.end))
+        )
         score = tf.where(best.score > tf.float64.min, best.score, 0.0)
-        return {"answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"), "start": start, "end": end,
-                "score": tf.cast(score, tf.float32), "null_score": tf.cast(null_score, tf.float32),
-                "truncated": truncated}
+        return {
+            "answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"),
+            "start": start,
+            "end": end,
+            "score": tf.cast(score, tf.float32),
+            "null_score": tf.cast(null_score, tf.float32),
+            "truncated": truncated,
+        }
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
@@ -99,17 +121,22 @@ class ServedSpans(ServedWindows):
         ]
 
     @staticmethod
-    def _windows(question: graph_packing.Slices, ids: tf.RaggedTensor,
-                 windows: graph_packing.Windows) -> tuple[graph_packing.Slices, graph_packing.Slices]:
+    def _windows(
+        question: graph_packing.Slices, ids: tf.RaggedTensor, windows: graph_packing.Windows
+    ) -> tuple[graph_packing.Slices, graph_packing.Slices]:
         """Returns the two texts of each window's row: its question, and its part of the context."""
         row_start = tf.gather(tf.cast(ids.row_starts(), tf.int32), windows.text)
-        return (graph_packing.Slices(question.values, tf.gather(question.start, windows.text),
-                                     tf.gather(question.length, windows.text)),
-                graph_packing.Slices(ids.values, row_start + windows.start, windows.length))
+        return (
+            graph_packing.Slices(
+                question.values, tf.gather(question.start, windows.text), tf.gather(question.length, windows.text)
+            ),
+            graph_packing.Slices(ids.values, row_start + windows.start, windows.length),
+        )
 
 
-def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor,
-            answered: tf.Tensor) -> tf.Tensor:
+def _offset(
+    offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor, answered: tf.Tensor
+) -> tf.Tensor:
     """Returns the offset of the token at a row's position, 0 if the question is not answered; [B]."""
     chosen = tf.where(answered, tf.gather_nd(token, tf.stack([row, position], 1)), tf.size(offsets.values))
     return tf.gather(tf.concat([offsets.values, [0]], 0), chosen)
@@ -122,8 +149,9 @@ def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_pa
     return tf.gather(tf.pad(shown, [[0, 0], [0, 1]]), place, batch_dims=1)
 
 
-def best_span_of_rows(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int,
-               max_answer_length: int) -> Spans:
+def best_span_of_rows(
+    logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int, max_answer_length: int
+) -> Spans:
     """Returns the best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
 
     As in 2018 the `n_best_size` best positions are chosen first, and those where no span may begin or end are dropped
@@ -133,17 +161,21 @@ def best_span_of_rows(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, ma
     tops = []
     for name, allowed in (("start_logits", may_start), ("end_logits", may_end)):
         values = tf.where(real, logits[name], tf.float32.min)
-        value, position = tf.math.top_k(values, count)                                # [R,K]
+        value, position = tf.math.top_k(values, count)  # [R,K]
         tops.append((tf.cast(value, tf.float64), position, tf.gather(allowed, position, batch_dims=1)))
     (start_value, start, start_allowed), (end_value, end, end_allowed) = tops
-    length = end[:, None, :] - start[:, :, None] + 1                                  # [R,K,K]
+    length = end[:, None, :] - start[:, :, None] + 1  # [R,K,K]
     valid = start_allowed[:, :, None] & end_allowed[:, None, :] & (length >= 1) & (length <= max_answer_length)
     scores = tf.where(valid, start_value[:, :, None] + end_value[:, None, :], tf.float64.min)
     flat = tf.reshape(scores, [tf.shape(real)[0], count * count])
     best = tf.argmax(flat, axis=1, output_type=tf.int32)  # the first of equal ones, as a stable sort gives it
     row = tf.range(tf.shape(real)[0])
-    return Spans(row, tf.gather(start, best // count, batch_dims=1), tf.gather(end, best % count, batch_dims=1),
-                 tf.gather(flat, best, batch_dims=1))
+    return Spans(
+        row,
+        tf.gather(start, best // count, batch_dims=1),
+        tf.gather(end, best % count, batch_dims=1),
+        tf.gather(flat, best, batch_dims=1),
+    )
 
 
 def best_of_questions(spans: Spans, question: tf.Tensor, count: tf.Tensor) -> Spans:

@@ -102,16 +102,19 @@ class Task(FileTask):
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows of full length with their answers."""
         return self._row_spec(batch_size) | {
-            name: tf.TensorSpec((batch_size,), tf.int32)
-            for name in ("start_positions", "end_positions")
+            name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")
         }
 
     def check(self, steps: Steps) -> None:
         """Also refuses to train with a threshold for no answer where every question is answered."""
         super().check(steps)
         if steps.train:
-            check_used(self.options, ["null_score_diff_threshold"], "options.version_2_with_negative: true",
-                       self.options.version_2_with_negative)
+            check_used(
+                self.options,
+                ["null_score_diff_threshold"],
+                "options.version_2_with_negative: true",
+                self.options.version_2_with_negative,
+            )
 
     @property
     def file_names(self) -> dict[str, list[str]]:  # type: ignore[override]
@@ -122,8 +125,14 @@ class Task(FileTask):
     def read_file(self, path: Source, use: Use) -> SquadFile:
         """Reads questions, to train on those whose answers are in their contexts."""
         options = self.options
-        return read_squad(path, use == "train", options.version_2_with_negative, options.several_answers,
-                          options.answer_alignment, options.encoding)
+        return read_squad(
+            path,
+            use == "train",
+            options.version_2_with_negative,
+            options.several_answers,
+            options.answer_alignment,
+            options.encoding,
+        )
 
     def read_tests(self, files: DataFiles) -> SquadFile | None:
         """Reads the questions of `predict_file`, else those of evaluation."""
@@ -152,8 +161,9 @@ class Task(FileTask):
         if held_out and not metrics.has_gold_answers(held_out.articles, version_2):
             if not steps.train:
                 raise ValueError(f"task squad: no evaluation data given: {held_out.source} has no answers")
-            return dataclasses.replace(rows, held_out=None,
-                                       notes=(f"{held_out.source} has no answers: nothing is evaluated",))
+            return dataclasses.replace(
+                rows, held_out=None, notes=(f"{held_out.source} has no answers: nothing is evaluated",)
+            )
         if held_out:
             metrics.check_answers(held_out.articles, version_2, str(held_out.source))
         return rows
@@ -163,8 +173,9 @@ class Task(FileTask):
         units, unit = reading.units_of(train.articles, max(splits.FEW, self.options.folds))
         questions = collections.Counter(units)
         sizes = dict(zip(questions, splits.bins(np.array(list(questions.values())))))
-        return splits.divide(self.options, units, [sizes[key] for key in units], hold_out, str(train.source),
-                             "questions", unit)
+        return splits.divide(
+            self.options, units, [sizes[key] for key in units], hold_out, str(train.source), "questions", unit
+        )
 
     def hold_out_rows(self, train: SquadFile, numbers: np.ndarray, files: DataFiles) -> SquadFile:
         return train.rows_to_evaluate(numbers)
@@ -177,13 +188,21 @@ class Task(FileTask):
         if train.unfound:
             logging.warning("%s", train.warning())
         depends_on = {
-            "layout": LAYOUT, "data": digest(train.source), "vocab": loading.digest(self.config.tokenizer.vocab_file),
-            "questions": text_digest(
-                example.qas_id for example in train.examples), "do_lower_case": self.config.tokenizer.do_lower_case
+            "layout": LAYOUT,
+            "data": digest(train.source),
+            "vocab": loading.digest(self.config.tokenizer.vocab_file),
+            "questions": text_digest(example.qas_id for example in train.examples),
+            "do_lower_case": self.config.tokenizer.do_lower_case,
         } | {
             key: getattr(self.options, key)
-            for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
-                        "several_answers", "answer_alignment")
+            for key in (
+                "max_seq_length",
+                "doc_stride",
+                "max_query_length",
+                "version_2_with_negative",
+                "several_answers",
+                "answer_alignment",
+            )
         }
         arrays = cached(files.cache_dir, depends_on, lambda: self._train_arrays(train))
         self._warn_of_cut(train, int(arrays["cut_questions"]))
@@ -196,7 +215,8 @@ class Task(FileTask):
         maker = self._feature_maker()
         arrays = as_arrays(maker.make(file.examples, training=True))
         return arrays | {
-            "labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)
+            "labels": np.array(dataclasses.astuple(maker.labels)),
+            "cut_questions": np.array(maker.cut_questions),
         }
 
     def make_held_out(self, held_out: SquadFile, files: DataFiles, model: keras.Model) -> HeldOut:
@@ -230,11 +250,17 @@ class Task(FileTask):
             raise ValueError(
                 "--null_score_diff_threshold: expected --no_answer with it, because this model always gives an answer"
             )
-        return ServedSpans.make(self, model, options, doc_stride=defaults.doc_stride,
-                                max_query_length=defaults.max_query_length,
-                                max_answer_length=defaults.max_answer_length, n_best_size=defaults.n_best_size,
-                                no_answer=defaults.version_2_with_negative,
-                                null_score_diff_threshold=defaults.null_score_diff_threshold)
+        return ServedSpans.make(
+            self,
+            model,
+            options,
+            doc_stride=defaults.doc_stride,
+            max_query_length=defaults.max_query_length,
+            max_answer_length=defaults.max_answer_length,
+            n_best_size=defaults.n_best_size,
+            no_answer=defaults.version_2_with_negative,
+            null_score_diff_threshold=defaults.null_score_diff_threshold,
+        )
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError if another run's model cannot answer this task's rows."""
@@ -246,16 +272,26 @@ class Task(FileTask):
             raise ValueError(
                 f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} "
                 f"with "
-                f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}")
+                f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}"
+            )
 
     def _feature_maker(self) -> FeatureMaker:
-        return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride,
-                            self.options.max_query_length, self.options.answer_alignment)
+        return FeatureMaker(
+            self.tokenizer,
+            self.options.max_seq_length,
+            self.options.doc_stride,
+            self.options.max_query_length,
+            self.options.answer_alignment,
+        )
 
     def _warn_of_cut(self, file: SquadFile, questions: int) -> None:
         if questions:
-            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source,
-                            questions, self.options.max_query_length)
+            logging.warning(
+                "%s: %d questions are longer than max_query_length = %d tokens and were cut",
+                file.source,
+                questions,
+                self.options.max_query_length,
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,23 +309,29 @@ class Questions:
         return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early.
-        """
+        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
-        whole = [(feature, row) for feature, row in zip(self.features, rows)
-                 if row is not None and feature.example_index not in missing]
+        whole = [
+            (feature, row)
+            for feature, row in zip(self.features, rows)
+            if row is not None and feature.example_index not in missing
+        ]
         logits = [_logits(row, len(feature.input_ids)) for feature, row in whole]
-        return decode_all(self.file.examples, [feature for feature, _ in whole], logits, self.task.options,
-                          self.task.config.tokenizer.do_lower_case)
+        return decode_all(
+            self.file.examples,
+            [feature for feature, _ in whole],
+            logits,
+            self.task.options,
+            self.task.config.tokenizer.do_lower_case,
+        )
 
     def check_answers(self) -> None:
         """Raises ValueError for a question without gold answers."""
         metrics.check_answers(self.file.articles, self.task.options.version_2_with_negative, str(self.file.source))
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer.
-        """
+        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
         decoded = self.decode(predictions)
         return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 
@@ -321,8 +363,10 @@ def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[s
     trained, answered_questions = _ids_by_question(train), _ids_by_question(second_file)
     if not (shared := [number for question, number in trained.items() if question in answered_questions]):
         return
-    message = (f"{train.source}: {len(shared)} of its {len(trained)} questions are in {second_file.source} too "
-               f"({shared[0]} ...)")
+    message = (
+        f"{train.source}: {len(shared)} of its {len(trained)} questions are in {second_file.source} too "
+        f"({shared[0]} ...)"
+    )
     if refuse and len(shared) >= SAME_SHARE * len(answered_questions):
         refuse(message)
     else:
@@ -331,8 +375,9 @@ def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[s
 
 def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:
     """The ids of a file's questions by context and question."""
-    return {(paragraph["context"], row["question"]): row["id"]
-            for _, paragraph, row in reading.questions_in(file.articles)}
+    return {
+        (paragraph["context"], row["question"]): row["id"] for _, paragraph, row in reading.questions_in(file.articles)
+    }
 
 
 def _logits(row: Mapping[str, Any], length: int) -> Logits:
@@ -342,16 +387,20 @@ def _logits(row: Mapping[str, Any], length: int) -> Logits:
 
 def average_logits(predictions: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
     """Averages the predictions of several models for the same rows in the same order."""
-    return [{name: np.mean([row[name] for row in rows], axis=0)
-             for name in rows[0]} for rows in zip(*predictions, strict=True)]
+    return [
+        {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
+        for rows in zip(*predictions, strict=True)
+    ]
 
 
 def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool) -> list[str]:
     """Writes 2018's prediction files; returns their paths."""
     files: dict[str, dict] = {
         "predictions.json": {key: value.prediction for key, value in decoded.items()},
-        "nbest_predictions.json": {key: [dataclasses.asdict(answer) for answer in value.nbest]
-                                   for key, value in decoded.items()}}
+        "nbest_predictions.json": {
+            key: [dataclasses.asdict(answer) for answer in value.nbest] for key, value in decoded.items()
+        },
+    }
     if version_2:
         files["null_odds.json"] = {key: value.null_odds for key, value in decoded.items()}
     for name, values in files.items():

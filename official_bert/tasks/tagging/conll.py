@@ -66,8 +66,9 @@ class SentenceFile:
         return dataclasses.replace(self, sentences=[self.sentences[number] for number in keep])
 
 
-def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True,
-                   notes: list[str] | None = None) -> list[Sentence]:
+def read_sentences(
+    path: Source, columns: Columns | None = None, with_tags: bool = True, notes: list[str] | None = None
+) -> list[Sentence]:
     """Reads the sentences of a file: lines of words in columns (`data/tagged/column_files.py`), or texts with entities
     as character spans (`data/tagged/span_forms.py`).
 
@@ -87,17 +88,30 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     elif isinstance(path, Rows):
         rejected = unconfirmed([row.get(ANSWER) for row in path.values]) if with_tags else set()
         notes += Reading(rejected=len(rejected)).notes(path)
-        sentences = list(filter(None, (_sentence(path, number, with_tags, columns, first, empty)
-                                       for number in range(len(path.values)) if number not in rejected)))
+        sentences = list(
+            filter(
+                None,
+                (
+                    _sentence(path, number, with_tags, columns, first, empty)
+                    for number in range(len(path.values))
+                    if number not in rejected
+                ),
+            )
+        )
     else:
         file = read_columns(path, columns)
         notes += file.notes
-        sentences = list(filter(None, (_of_lines(path, file, block, with_tags, columns.empty, first, empty)
-                                       for block in file.blocks)))
+        sentences = list(
+            filter(
+                None, (_of_lines(path, file, block, with_tags, columns.empty, first, empty) for block in file.blocks)
+            )
+        )
     if not columns.plain and (prefixed := with_prefixes(first)):
         first = {prefixed[tag]: where for tag, where in first.items()}
-        sentences = [dataclasses.replace(sentence, tags=tuple(map(prefixed.__getitem__, sentence.tags)))
-                     for sentence in sentences]
+        sentences = [
+            dataclasses.replace(sentence, tags=tuple(map(prefixed.__getitem__, sentence.tags)))
+            for sentence in sentences
+        ]
     if not columns.plain:
         check_tags(first)
         if any(map(has_prefix, first)) and any(len(tag) == 1 and tag != OUTSIDE for tag in first):
@@ -114,7 +128,8 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
     reading, sentences = Reading(columns.overlaps), []
     if columns.places == "utf16" and any(map(brat.is_row, rows.values)):
         raise ValueError(
-            f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters")
+            f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters"
+        )
     for number, record in records(rows):
         if record is None:
             reading.rejected += 1
@@ -138,8 +153,15 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
     return sentences
 
 
-def _of_lines(path: str, file: ColumnFile, block: Block, with_tags: bool, empty_text: EmptyText, first: dict[str, str],
-              empty: list[str]) -> Sentence | None:
+def _of_lines(
+    path: str,
+    file: ColumnFile,
+    block: Block,
+    with_tags: bool,
+    empty_text: EmptyText,
+    first: dict[str, str],
+    empty: list[str],
+) -> Sentence | None:
     """Converts the lines of a sentence; None for one that is left out."""
     words, tags = [], []
     for number, _, cells in block.lines:
@@ -149,8 +171,9 @@ def _of_lines(path: str, file: ColumnFile, block: Block, with_tags: bool, empty_
             tags.append(_tag_of(cells, file, where))
             first.setdefault(tags[-1], where)
         if len(cells) > file.width or (with_tags and len(cells) < file.width):
-            raise ValueError(f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: "
-                             f"{' '.join(cells)[:80]!r}")
+            raise ValueError(
+                f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: {' '.join(cells)[:80]!r}"
+            )
     numbers = [line.number for line in block.lines]
     if any(not word.strip(SPACES) for word in words):
         empty.append(f"{path}:{numbers[0]}: expected words, got a blank one")
@@ -164,11 +187,14 @@ def _tag_of(cells: Sequence[str], file: ColumnFile, where: str) -> str:
     """Returns the tag of a line. Raises ValueError, naming the line, if it has none."""
     tag = _cell(cells, file.tag, "tag", where)
     if (file.word - file.tag) % len(cells) == 0:
-        raise ValueError(f"{where}: expected words and tags in two columns, got {file.word} and {file.tag}, "
-                         f"which are one of the line's {len(cells)}: {tag[:80]!r}")
+        raise ValueError(
+            f"{where}: expected words and tags in two columns, got {file.word} and {file.tag}, "
+            f"which are one of the line's {len(cells)}: {tag[:80]!r}"
+        )
     if tag == NO_TAG and file.universal:
         raise ValueError(
-            f"{where}: expected a tag in column {file.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
+            f"{where}: expected a tag in column {file.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open"
+        )
     return tag
 
 
@@ -182,7 +208,8 @@ def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
         raise ValueError(
             f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that "
             f"continues an "
-            f"entity, got {sentence.tags[number]!r}")
+            f"entity, got {sentence.tags[number]!r}"
+        )
     return dataclasses.replace(sentence, tags=tuple(map(str, tags)))
 
 
@@ -193,18 +220,26 @@ def tag_place(path: Source, sentence: Sentence, number: int) -> str:
     return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
 
 
-def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str],
-              empty: list[str]) -> Sentence | None:
+def _sentence(
+    rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]
+) -> Sentence | None:
     """Converts a row to a sentence; None for one that is left out."""
     where, row = place(rows, number), rows.values[number]
     words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
-    if not isinstance(words, Sequence) or isinstance(
-            words, str) or not all(isinstance(word, str)
-                                   for word in words) or (columns.empty == "refuse" and not (words and all(words))):
-        hint = "; options.empty_text=skip or keep reads rows without words" if isinstance(
-            words, list) and columns.empty == "refuse" else ""
+    if (
+        not isinstance(words, Sequence)
+        or isinstance(words, str)
+        or not all(isinstance(word, str) for word in words)
+        or (columns.empty == "refuse" and not (words and all(words)))
+    ):
+        hint = (
+            "; options.empty_text=skip or keep reads rows without words"
+            if isinstance(words, list) and columns.empty == "refuse"
+            else ""
+        )
         raise ValueError(
-            f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}")
+            f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}"
+        )
     if columns.empty != "refuse" and not (words and all(map(str.strip, words))):
         empty.append(f"{where}: expected words, got {str(words)[:60]}")
         if columns.empty == "skip":
@@ -234,7 +269,8 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
         )
     if not 0 <= tag < len(names):
         raise ValueError(
-            f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}")
+            f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}"
+        )
     return names[int(tag)]
 
 
@@ -273,7 +309,8 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank
     """Returns one column of a line, as it is if it is blank and may be so; a line of a single column has no tag."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
         raise ValueError(
-            f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
+            f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}"
+        )
     if not (cell := cells[column].strip(SPACES)) and may_be_blank:
         return cells[column]
     if not cell:
@@ -281,8 +318,9 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank
     return cell
 
 
-def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]],
-                  separator: str = "") -> None:
+def write_columns(
+    path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = ""
+) -> None:
     """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-.
 
     A word or a tag of a row may hold line ends, tabs or the separator (by default also spaces): each is written as `_`,
@@ -300,12 +338,14 @@ def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[
             gold = [tag or str(NO_NUMBER) for tag in sentence.tags]
             cells = [sentence.words, gold, tags] if gold else [sentence.words, tags]
             file.writelines(
-                separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True))
+                separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True)
+            )
             file.write("\n")
 
 
-def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None],
-                notes: list[str] | None = None) -> list[Sentence]:
+def read_to_tag(
+    path: Source, columns: Columns, warn: Callable[[str], None], notes: list[str] | None = None
+) -> list[Sentence]:
     """Reads sentences to tag: with their gold tags, if the tag column has such for each word, else the words alone."""
     if not has_tags(path, columns):
         return read_sentences(path, columns, with_tags=False, notes=notes)
@@ -317,8 +357,9 @@ def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None],
         return sentences
 
 
-def check_held_out(train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None],
-                   warn: Callable[[str], None]) -> None:
+def check_held_out(
+    train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None], warn: Callable[[str], None]
+) -> None:
     """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half
     are.
     """

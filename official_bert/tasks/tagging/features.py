@@ -38,8 +38,11 @@ class TaggingFeature:
             mask[self.positions] = tags[self.words] >= 0
             row_tags[self.positions] = np.maximum(tags[self.words], 0)
         row = {
-            "input_ids": self.input_ids, "input_mask": np.ones(length, np.int32),
-            "segment_ids": np.zeros(length, np.int32), "tag_mask": mask, "tags": row_tags
+            "input_ids": self.input_ids,
+            "input_mask": np.ones(length, np.int32),
+            "segment_ids": np.zeros(length, np.int32),
+            "tag_mask": mask,
+            "tags": row_tags,
         }
         if starts is not None:
             row["sentence_starts"] = np.zeros(length, np.int32)
@@ -53,7 +56,8 @@ class TaggingFeatureMaker:
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 128, doc_stride: int = 64):
         if max_seq_length < 3 or doc_stride < 1:
             raise ValueError(
-                f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}")
+                f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}"
+            )
         self.tokenizer, self.max_seq_length, self.doc_stride = tokenizer, max_seq_length, doc_stride
         self.template = tokenizer.template
         self._ids: dict[str, list[int]] = {}
@@ -61,7 +65,8 @@ class TaggingFeatureMaker:
     def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
         """Makes the rows of every text, a list of words, in order. A word that normalises to nothing is one [UNK]."""
         return [
-            feature for number, words in enumerate(texts)
+            feature
+            for number, words in enumerate(texts)
             for feature in self.windows(number, [self._word_ids(word) for word in words])
         ]
 
@@ -72,25 +77,34 @@ class TaggingFeatureMaker:
         windows = sliding_windows(len(ids), self.max_seq_length - 2, self.doc_stride)
         features = []
         for index, (start, length) in enumerate(windows):
-            input_ids, _ = self.template.pack(ids[start:start + length])
+            input_ids, _ = self.template.pack(ids[start : start + length])
             inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
             first_pieces = np.zeros(len(input_ids), np.int32)
             first_pieces[firsts[inside] - start + 1] = 1
             if len(windows) > 1:
                 inside = inside[[is_max_context(windows, index, int(firsts[word])) for word in inside]]
-            features.append(TaggingFeature(number, np.array(input_ids, np.int32), inside.astype(np.int32),
-                                           (firsts[inside] - start + 1).astype(np.int32), first_pieces))
+            features.append(
+                TaggingFeature(
+                    number,
+                    np.array(input_ids, np.int32),
+                    inside.astype(np.int32),
+                    (firsts[inside] - start + 1).astype(np.int32),
+                    first_pieces,
+                )
+            )
         return features
 
     def _word_ids(self, word: str) -> list[int]:
         if word not in self._ids:
             self._ids[word] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize_word(word)) or [
-                self.tokenizer.special_id("[UNK]")]
+                self.tokenizer.special_id("[UNK]")
+            ]
         return self._ids[word]
 
 
-def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray],
-                 lengths: Sequence[int]) -> list[np.ndarray]:
+def gather_words(
+    features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]
+) -> list[np.ndarray]:
     """Gathers rows' values [S,...] to each text's values [words,...]; `lengths` are the texts' numbers of words."""
     shape, dtype = values[0].shape[1:], values[0].dtype
     words = [np.zeros((length, *shape), dtype) for length in lengths]

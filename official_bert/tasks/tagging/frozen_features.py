@@ -1,5 +1,4 @@
-"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file.
-"""
+"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file."""
 
 import collections
 import hashlib
@@ -27,8 +26,9 @@ class WordFeatures:
     They are in a file of `cache_dir`, named by a hash of everything that they depend on, or in a temporary file.
     """
 
-    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model,
-                 cache_dir: str = ""):
+    def __init__(
+        self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""
+    ):
         self.features, self.lengths, self.model, self.cache_dir = features, lengths, model, cache_dir
         self.ends = np.cumsum(lengths)
         self._stored: np.ndarray | None = None
@@ -38,7 +38,7 @@ class WordFeatures:
         if self._stored is None:
             self._stored = self._load()
         end = self.ends[text]
-        return self._stored[end - self.lengths[text]:end].transpose(1, 2, 0)
+        return self._stored[end - self.lengths[text] : end].transpose(1, 2, 0)
 
     def _load(self) -> np.ndarray:
         if self.cache_dir:
@@ -49,8 +49,10 @@ class WordFeatures:
         folder = self.cache_dir or self._temporary.name  # type: ignore[union-attr]
         path = os.path.join(folder, f"words-{self._digest()}.npy")
         if not exists(path):
-            with full_disk_names(self.cache_dir or tempfile.gettempdir(),
-                                 os.path.dirname(path)), written_beside(path) as temporary:
+            with (
+                full_disk_names(self.cache_dir or tempfile.gettempdir(), os.path.dirname(path)),
+                written_beside(path) as temporary,
+            ):
                 compute_features(self.model, self.features, self.ends, temporary)
         return np.load(local_copy(path), mmap_mode="r")
 
@@ -70,7 +72,8 @@ class WordRow(collections.UserDict):
 
     def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray, starts: np.ndarray | None = None):
         super().__init__(
-            {"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)})
+            {"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)}
+        )
         self.stored, self.number = stored, number
         if starts is not None:
             self["sentence_starts"] = starts
@@ -108,5 +111,5 @@ def padded(features: Sequence[TaggingFeature]) -> Mapping[str, tf.Tensor]:
     shape = (len(features), max(len(feature.input_ids) for feature in features))
     ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for row, real, feature in zip(ids, mask, features):
-        row[:len(feature.input_ids)], real[:len(feature.input_ids)] = feature.input_ids, 1
+        row[: len(feature.input_ids)], real[: len(feature.input_ids)] = feature.input_ids, 1
     return {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask), "segment_ids": tf.zeros(shape, tf.int32)}

@@ -12,8 +12,10 @@ from official_bert.data.tagged.spans import Unit
 from official_bert.fields import Constraint, Count, Rate, ShareBelow1, only_with
 from official_bert.tasks.tagging.conll import Columns
 
-LstmSize = Annotated[int, Constraint(
-    "an even number from 2 to 8192, half of it for each direction", lambda size: size in range(2, 8193, 2))]
+LstmSize = Annotated[
+    int,
+    Constraint("an even number from 2 to 8192, half of it for each direction", lambda size: size in range(2, 8193, 2)),
+]
 LstmLayers = Annotated[int, Constraint("0 to 16", lambda layers: layers in range(17))]
 
 
@@ -83,5 +85,14 @@ class Options(SplitOptions):
     @property
     def columns(self) -> Columns:
         """How files are read."""
-        return Columns(self.word_column, self.tag_column, self.separator, self.scheme == "plain", self.labels,
-                       self.empty_text, self.overlaps, self.encoding, self.places)
+        return Columns(
+            self.word_column,
+            self.tag_column,
+            self.separator,
+            self.scheme == "plain",
+            self.labels,
+            self.empty_text,
+            self.overlaps,
+            self.encoding,
+            self.places,
+        )

@@ -51,22 +51,33 @@ class ServedTagger(ServedWindows):
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", *ServedWindows.reads)
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, labels: Sequence[str],
-                 decode: Decode | None = None, pretokenized: bool = False, plain: bool = False, lines: bool = False,
-                 **windows: int):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        *,
+        labels: Sequence[str],
+        decode: Decode | None = None,
+        pretokenized: bool = False,
+        plain: bool = False,
+        lines: bool = False,
+        **windows: int,
+    ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
         if decode:
-            self.why_not_dense = ("its tags are the best path through a text (options.crf, options.constrain), found "
-                                  "word by word")
+            self.why_not_dense = (
+                "its tags are the best path through a text (options.crf, options.constrain), found word by word"
+            )
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
         # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean
         # nothing.
         self._nothing = {*chunk_tags.meaningless(labels)}
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
         self.types = sorted(
-            {kind
-             for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED})
+            {kind for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED}
+        )
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         continues = tokenizer.host.continues_word
         rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
@@ -75,13 +86,14 @@ class ServedTagger(ServedWindows):
         self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere.
-        """
+        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
-        logits = self.run({**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
-                          {"logits": tf.TensorSpec([None, None, len(self.labels)])},
-                          lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]))["logits"]
+        logits = self.run(
+            {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
+            {"logits": tf.TensorSpec([None, None, len(self.labels)])},
+            lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]),
+        )["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         tags = self._tags(tf.boolean_mask(logits, begins), lengths)
         names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), tags), tf.shape(ids, tf.int64))
@@ -100,13 +112,13 @@ class ServedTagger(ServedWindows):
             ids, starts, ends, begins = self._spaced_words(text, ids, starts, ends)
         else:
             begins = self._begins_word(text, ids, starts, ends.values)
-        first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)                      # [W]
+        first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)  # [W]
         word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
         lengths = word_splits[1:] - word_splits[:-1]
-        logits = self._word_logits(ids, first_tokens, lengths)                        # [W,C]
+        logits = self._word_logits(ids, first_tokens, lengths)  # [W,C]
         word_starts = tf.gather(starts.values, first_tokens)
         sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
-        tags = self._tags(logits, sentences)                                          # [W]
+        tags = self._tags(logits, sentences)  # [W]
         probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
         entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
@@ -115,23 +127,32 @@ class ServedTagger(ServedWindows):
         row_splits = tf.searchsorted(entities.first, word_splits)
         score = _mean_of_runs(probability, entities.first, entities.last)
         source = tf.gather(text, tf.searchsorted(row_splits, tf.range(tf.size(start)), side="right") - 1)
-        columns = {"entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
-                   "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
-                   "starts": start, "ends": end, "scores": score}
+        columns = {
+            "entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
+            "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
+            "starts": start,
+            "ends": end,
+            "scores": score,
+        }
         rows = {
             name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
             for name, value in columns.items()
         }
         return {
-            **rows, "num_entities": row_splits[1:] - row_splits[:-1], "truncated": tf.zeros(tf.shape(text), tf.bool)
+            **rows,
+            "num_entities": row_splits[1:] - row_splits[:-1],
+            "truncated": tf.zeros(tf.shape(text), tf.bool),
         }
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the entities with their types, places and probabilities."""
         entities = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
-        return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in entities
-                if kind] or ["  (no entity)"]
+        return [
+            f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})"
+            for kind, entity, start, end, score in entities
+            if kind
+        ] or ["  (no entity)"]
 
     def _tokenize(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Returns the tokens of texts with their starts and ends, each [B,(T)].
@@ -148,8 +169,9 @@ class ServedTagger(ServedWindows):
         kept = ids.with_values(tf.not_equal(tf.gather(padded.values, place), ord(" ")))
         return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts, ends))
 
-    def _spaced_words(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
-                      ends: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
+    def _spaced_words(
+        self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
         """Returns tokens [B,(T)] with starts and ends, and which of them are the first of a word [T].
 
         As in training, words stand between spaces, tabs and line ends alone, and one that normalises to nothing is an
@@ -159,7 +181,7 @@ class ServedTagger(ServedWindows):
         text_start, owner = tf.cast(decoded.row_starts(), tf.int32), tf.cast(decoded.value_rowids(), tf.int32)
         separates = tf.reduce_any(tf.equal(decoded.values[:, None], [ord(char) for char in SPACES]), axis=1)
         begins = ~separates & _with_first(separates[:-1] | tf.not_equal(owner[1:], owner[:-1]), separates)
-        word_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1                            # of each character
+        word_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # of each character
         letters = tf.boolean_mask(tf.range(tf.size(word_of)), ~separates)
         word = tf.gather(word_of, tf.gather(text_start, ids.value_rowids()) + starts.values)
         count = tf.math.count_nonzero(begins, dtype=tf.int32)
@@ -170,16 +192,25 @@ class ServedTagger(ServedWindows):
         word = tf.concat([word, tf.cast(empty, tf.int32)], 0)
         order = tf.argsort(word, stable=True)
         lengths = tf.cast(ids.row_lengths(), tf.int32) + tf.math.unsorted_segment_sum(
-            tf.ones_like(row), row, tf.size(text))
-        columns = ((ids, tf.fill(tf.shape(row), self.special["UNK"])), (starts, first - tf.gather(text_start, row)),
-                   (ends, last + 1 - tf.gather(text_start, row)))
-        tokens = (tf.RaggedTensor.from_row_lengths(tf.gather(tf.concat([column.values, added], 0), order), lengths,
-                                                   validate=False) for column, added in columns)
+            tf.ones_like(row), row, tf.size(text)
+        )
+        columns = (
+            (ids, tf.fill(tf.shape(row), self.special["UNK"])),
+            (starts, first - tf.gather(text_start, row)),
+            (ends, last + 1 - tf.gather(text_start, row)),
+        )
+        tokens = (
+            tf.RaggedTensor.from_row_lengths(
+                tf.gather(tf.concat([column.values, added], 0), order), lengths, validate=False
+            )
+            for column, added in columns
+        )
         word = tf.gather(word, order)
         return *tokens, _with_first(tf.not_equal(word[1:], word[:-1]), word)
 
-    def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
-                     ends: tf.Tensor) -> tf.Tensor:
+    def _begins_word(
+        self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor
+    ) -> tf.Tensor:
         """Returns whether each token [T] is the first of a word.
 
         Tokens without a space between them are one word, from the first to the last that is no punctuation; an
@@ -191,8 +222,8 @@ class ServedTagger(ServedWindows):
         if self._pieces_of_text:
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
             blank = tf.equal(starts.values, ends)
-            with_next = tf.concat([joined, [False]], 0)[:tf.size(blank)]
-            is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[:tf.size(blank)]
+            with_next = tf.concat([joined, [False]], 0)[: tf.size(blank)]
+            is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[: tf.size(blank)]
             ideograph &= is_first
             begins = is_first & _with_first(~joined | ~overlap & (punctuation[1:] | punctuation[:-1]), blank)
         else:
@@ -207,8 +238,7 @@ class ServedTagger(ServedWindows):
         return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
 
     def _characters_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T].
-        """
+        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
         codes = tf.gather(tf.concat([decoded.values, [0]], 0), text_start + starts.values)
@@ -226,8 +256,13 @@ class ServedTagger(ServedWindows):
         del lengths  # each word is tagged by itself
         return self._of_words(ids, first_tokens, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
 
-    def _of_words(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, compute: Callable[[Tensors], tf.Tensor],
-                  shape: Sequence[int]) -> tf.Tensor:
+    def _of_words(
+        self,
+        ids: tf.RaggedTensor,
+        first_tokens: tf.Tensor,
+        compute: Callable[[Tensors], tf.Tensor],
+        shape: Sequence[int],
+    ) -> tf.Tensor:
         """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the
         most context.
 
@@ -235,18 +270,24 @@ class ServedTagger(ServedWindows):
         """
         tokens = graph_packing.whole(ids)
         windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
-        rows = graph_packing.Slices(tokens.values,
-                                    tf.gather(tokens.start, windows.text) + windows.start, windows.length)
+        rows = graph_packing.Slices(
+            tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length
+        )
         layout = graph_packing.lay_out(rows, None, self.template)
-        shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a        # [R,S]
+        shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a  # [R,S]
         count = tf.size(first_tokens)
         # 0: no word begins there
         word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])
         word = tf.where(shown, tf.gather(word, layout.token), 0)
         results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
-        rows_of_words, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
-            "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
-            "word": tf.boolean_mask(rows["word"], rows["word"] > 0)})
+        rows_of_words, _ = self.run_groups(
+            {**layout.features(), "word": word},
+            results,
+            lambda rows, _: {
+                "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
+                "word": tf.boolean_mask(rows["word"], rows["word"] > 0),
+            },
+        )
         return tf.scatter_nd(rows_of_words["word"][:, None] - 1, rows_of_words["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -279,8 +320,12 @@ class ServedTagger(ServedWindows):
         outside = tf.equal(prefix, OUTSIDE)
         # An entity begins at B and S, behind O, E and S, and where the type changes.
         closed = tf.equal(prefix, OUTSIDE) | tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
-        begins = ~outside & (new_text | _with_first(closed[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
-                             | tf.equal(prefix, BEGIN) | tf.equal(prefix, SINGLE))
+        begins = ~outside & (
+            new_text
+            | _with_first(closed[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
+            | tf.equal(prefix, BEGIN)
+            | tf.equal(prefix, SINGLE)
+        )
         first = tf.cast(tf.where(begins)[:, 0], tf.int32)
         stops = tf.cast(tf.where(begins | outside | new_text)[:, 0], tf.int32)  # places at which something else begins
         behind = tf.searchsorted(stops, first, side="right")
@@ -294,7 +339,7 @@ class ServedTagger(ServedWindows):
         none = len(self.types)
         alone = tf.greater(kind, none)
         closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
-        after_end = tf.concat([[False], closes[:-1]], 0)[:tf.size(kind)]
+        after_end = tf.concat([[False], closes[:-1]], 0)[: tf.size(kind)]
         is_first = ~alone | new_text | after_end
         types_of_runs = tf.boolean_mask(tf.where(alone, none, kind), is_first)
         kind = tf.gather(types_of_runs, tf.cumsum(tf.cast(is_first, tf.int32)) - 1)
@@ -304,8 +349,10 @@ class ServedTagger(ServedWindows):
         """Returns each label's prefix, as a number, and the index of its type."""
         tags = [self._split(label) for label in self.labels]
         numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
-        return (np.array([prefix for prefix, _ in tags],
-                         np.int32), np.array([numbers[kind] for _, kind in tags], np.int32))
+        return (
+            np.array([prefix for prefix, _ in tags], np.int32),
+            np.array([numbers[kind] for _, kind in tags], np.int32),
+        )
 
     def _split(self, label: str) -> tuple[int, str]:
         """Returns a label's prefix, as a number, and its type."""
@@ -329,15 +376,17 @@ class ServedFeatureTagger(ServedTagger):
 
     def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         shape = [len(self.model.layers_used), self.model.encoder.settings["hidden_size"]]
-        features = self._of_words(ids, first_tokens, self.model.features, shape)      # [W,N,D], N layers of D numbers
+        features = self._of_words(ids, first_tokens, self.model.features, shape)  # [W,N,D], N layers of D numbers
         features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
         words = features.with_values(tf.range(tf.size(features.flat_values[:, 0, 0])))
 
         def tag(texts: tf.Tensor) -> dict[str, tf.Tensor]:
             padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
             return {
-                "logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values
+                "logits": tf.boolean_mask(self.model.tag(padded, real), real),
+                "word": tf.gather(words, texts).values,
             }
+
         results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}
         tagged, _ = in_groups(tag, lengths, self.tokens_at_once, results)
         return tf.gather(tagged["logits"], tf.math.invert_permutation(tagged["word"]))
@@ -353,6 +402,7 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
     def decode(logits: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
         return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))
+
     return decode
 
 
@@ -361,8 +411,9 @@ def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     at least 1.
     """
     rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
-    padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] *
-                    (len(values.shape) - 1))
+    padded = tf.pad(
+        rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1)
+    )
     return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
 
 
@@ -378,4 +429,4 @@ def _mean_of_runs(values: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tf.Te
 
 def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """Returns true for the first of `like` [N] and `values` [N-1] for the others; [N]."""
-    return tf.concat([[True], values], 0)[:tf.size(like)]
+    return tf.concat([[True], values], 0)[: tf.size(like)]

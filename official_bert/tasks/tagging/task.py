@@ -38,9 +38,11 @@ from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
-FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
-         "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
-         "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated")}  # of a --data_dir
+FILES = {
+    "train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
+    "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
+    "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated"),
+}  # of a --data_dir
 SENTENCES_AT_ONCE = 256  # in decoding
 
 
@@ -69,9 +71,18 @@ class Task(FileTask):
         crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
         settings = {"num_tags": len(options.labels), "dropout": options.dropout}
         if options.features:
-            return FeatureTagger.make(model, settings | crf_settings | {
-                "features": options.features, "feature_layers": options.feature_layers, "lstm_size": options.lstm_size,
-                "lstm_layers": options.lstm_layers, "crf": options.crf})
+            return FeatureTagger.make(
+                model,
+                settings
+                | crf_settings
+                | {
+                    "features": options.features,
+                    "feature_layers": options.feature_layers,
+                    "lstm_size": options.lstm_size,
+                    "lstm_layers": options.lstm_layers,
+                    "crf": options.crf,
+                },
+            )
         recompute = self.config.training.recompute
         if options.crf:
             return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
@@ -83,15 +94,16 @@ class Task(FileTask):
         return "encoder" if self.options.features else self.config.training.freeze
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences.
-        """
+        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
         if not self.options.crf:
             return {
-                "loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch),
-                                             self.options.label_smoothing)
+                "loss": losses.cross_entropy(
+                    outputs["logits"], batch["tags"], _weights(batch), self.options.label_smoothing
+                )
             }
-        likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs),
-                                        batch.get("sentence_starts"))
+        likelihood = crf.log_likelihood(
+            outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs), batch.get("sentence_starts")
+        )
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
 
     def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
@@ -112,13 +124,23 @@ class Task(FileTask):
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
-        names = ("input_ids", "input_mask", "segment_ids", "tag_mask", "tags",
-                 *(("sentence_starts",) if self._several_chains else ()))
+        names = (
+            "input_ids",
+            "input_mask",
+            "segment_ids",
+            "tag_mask",
+            "tags",
+            *(("sentence_starts",) if self._several_chains else ()),
+        )
         length = self.options.max_seq_length
-        weighted = {"loss_weights": tf.TensorSpec(
-            (batch_size, length), tf.float32)} if self.options.class_weights else {}
-        return weighted | {name: tf.TensorSpec((batch_size, length), tf.int32) for name in names} | {
-            "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        weighted = (
+            {"loss_weights": tf.TensorSpec((batch_size, length), tf.float32)} if self.options.class_weights else {}
+        )
+        return (
+            weighted
+            | {name: tf.TensorSpec((batch_size, length), tf.int32) for name in names}
+            | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        )
 
     @property
     def _several_chains(self) -> bool:
@@ -145,12 +167,14 @@ class Task(FileTask):
                     f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
                     "options.document_context, got none; without this option each sentence is a row; a file that is "
                     "one "
-                    "document begins with such a line")
+                    "document begins with such a line"
+                )
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
         notes = [note for file in read_files for note in file.notes]
         return dataclasses.replace(
-            rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file)))
+            rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file))
+        )
 
     def divide(self, train: SentenceFile, hold_out: bool) -> splits.Parts:
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the
@@ -159,14 +183,17 @@ class Task(FileTask):
         documents = len({sentence.document for sentence in train.sentences}) >= max(splits.FEW, self.options.folds)
         units = [sentence.document if documents else sentence.words for sentence in train.sentences]
         types = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in train.sentences]
-        return splits.divide(self.options, units, types, hold_out, str(train.source), "sentences",
-                             "documents" if documents else "")
+        return splits.divide(
+            self.options, units, types, hold_out, str(train.source), "sentences", "documents" if documents else ""
+        )
 
-    def make_train(self, train: SentenceFile, files: DataFiles,
-                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
+    def make_train(
+        self, train: SentenceFile, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
         file = self._tagged_file(train, files, model, training=True)
         return file.source, [] if file.weights is None else [
-            f"weights of the tags: {describe(file.weights, self.options.labels)}"]
+            f"weights of the tags: {describe(file.weights, self.options.labels)}"
+        ]
 
     def make_held_out(self, held_out: SentenceFile, files: DataFiles, model: keras.Model) -> HeldOut:
         return self._tagged_file(held_out, files, model)
@@ -196,9 +223,13 @@ class Task(FileTask):
         if tags <= {OUTSIDE}:
             raise ValueError(
                 f"{train.source}: expected at least two different tags, got {sorted(tags)} in {len(train.sentences)} "
-                "sentences")
-        types = tags if self.options.scheme == "plain" else {
-            chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
+                "sentences"
+            )
+        types = (
+            tags
+            if self.options.scheme == "plain"
+            else {chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
+        )
         return self.with_options(labels=tuple(chunk_tags.label_list(types, self.options.scheme)))
 
     def best_metric(self) -> str:
@@ -209,9 +240,16 @@ class Task(FileTask):
             for remark in chunk_tags.remarks(self.options.labels):
                 logging.warning("%s", remark)
         kind = ServedFeatureTagger if self.options.features else ServedTagger
-        return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
-                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain",
-                         lines=self.options.document_context)
+        return kind.make(
+            self,
+            model,
+            options,
+            labels=self.options.labels,
+            decode=decoder(self, model),
+            doc_stride=self.options.doc_stride,
+            plain=self.options.scheme == "plain",
+            lines=self.options.document_context,
+        )
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
         """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
@@ -225,36 +263,50 @@ class Task(FileTask):
         return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure.
-        """
+        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]
         best_paths: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
         order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
         for start in range(0, len(order), SENTENCES_AT_ONCE):
-            part = order[start:start + SENTENCES_AT_ONCE]
+            part = order[start : start + SENTENCES_AT_ONCE]
             longest = max(1, max(len(logits[number]) for number in part))
             emissions = np.stack(
-                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part])
+                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part]
+            )
             mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
             paths = np.asarray(crf.best_path(emissions, mask, scores))
             for number, path in zip(part, paths):
-                best_paths[number] = path[:len(logits[number])]
+                best_paths[number] = path[: len(logits[number])]
         return best_paths
 
-    def _tagged_file(self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False,
-                     gold: bool = True) -> "TaggedFile":
+    def _tagged_file(
+        self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False, gold: bool = True
+    ) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
         sentences = file.sentences
-        groups = conll.documents_of(sentences) if self.options.document_context else [[sentence]
-                                                                                      for sentence in sentences]
+        groups = (
+            conll.documents_of(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
+        )
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
-        tags = [np.array([number for sentence in group for number in (
-            self._tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))], np.int32)
-                for group in groups]
-        starts = [np.array([place == 0 for sentence in group for place in range(len(sentence.words))], np.int32)
-                  if self._several_chains else None for group in groups]
+        tags = [
+            np.array(
+                [
+                    number
+                    for sentence in group
+                    for number in (self._tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))
+                ],
+                np.int32,
+            )
+            for group in groups
+        ]
+        starts = [
+            np.array([place == 0 for sentence in group for place in range(len(sentence.words))], np.int32)
+            if self._several_chains
+            else None
+            for group in groups
+        ]
         features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
         rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
         made_of: list = []
@@ -264,10 +316,12 @@ class Task(FileTask):
             made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
         weights = None
         if training and self.options.class_weights:
-            counts = np.bincount([number for number in np.concatenate(tags) if number >= 0],
-                                 minlength=len(self.options.labels))
-            weights = class_weights(self.options.class_weights, self.options.labels, counts,
-                                    "config.options.class_weights")
+            counts = np.bincount(
+                [number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels)
+            )
+            weights = class_weights(
+                self.options.class_weights, self.options.labels, counts, "config.options.class_weights"
+            )
             for row in rows:
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
@@ -286,7 +340,8 @@ class Task(FileTask):
             if tag not in (*self.options.labels, NOT_LABELLED):
                 raise ValueError(
                     f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
-                    f"got {tag!r}")
+                    f"got {tag!r}"
+                )
             yield self.options.labels.index(tag) if tag else -1
 
 
@@ -319,8 +374,9 @@ class TaggedFile:
             if answered is not None:
                 gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
                 labelled = [number for number, tag in enumerate(gold) if tag != NOT_LABELLED]
-                words, gold, answered = ([column[number] for number in labelled]
-                                         for column in (sentence.words, gold, answered))
+                words, gold, answered = (
+                    [column[number] for number in labelled] for column in (sentence.words, gold, answered)
+                )
                 yield words, gold, answered
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
@@ -328,8 +384,10 @@ class TaggedFile:
         scheme.
         """
         options = self.task.options
-        sentences = [dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
-                     for sentence in self.sentences]
+        sentences = [
+            dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
+            for sentence in self.sentences
+        ]
         path = os.path.join(output_dir, "predictions.conll")
         predicted = [
             tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))
@@ -350,14 +408,15 @@ class TaggedFile:
             kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
             logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
         by_sentence = [
-            part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole,
-                                                                                  np.cumsum(sizes)[:-1])
+            part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
         ]
         tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
         owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
         nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
-        tag_names = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)]
-                     for numbers in tags]
+        tag_names = [
+            [OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)]
+            for numbers in tags
+        ]
         if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
             tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]

@@ -26,8 +26,15 @@ class CRFTagger(Tagger):
 
     heads = ("tagger", "crf")
 
-    def __init__(self, encoder: BertEncoder, num_tags: int = 9, dropout: float = 0.1, boundary_scores: bool = True,
-                 crf_rate: float = 100.0, **kwargs: Any):
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        num_tags: int = 9,
+        dropout: float = 0.1,
+        boundary_scores: bool = True,
+        crf_rate: float = 100.0,
+        **kwargs: Any,
+    ):
         super().__init__(encoder, num_tags, dropout, **kwargs)
         self.settings |= {"boundary_scores": boundary_scores, "crf_rate": crf_rate}
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf")
@@ -48,25 +55,44 @@ class FeatureTagger(EncoderWithHeads):
 
     encoder_options = {"return_layers": True}
 
-    def __init__(self, encoder: BertEncoder, num_tags: int = 9, features: Features = "concat", feature_layers: int = 4,
-                 lstm_size: int = 768, lstm_layers: int = 2, dropout: float = 0.1, crf: bool = False,
-                 boundary_scores: bool = True, crf_rate: float = 100.0, **kwargs: Any):
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        num_tags: int = 9,
+        features: Features = "concat",
+        feature_layers: int = 4,
+        lstm_size: int = 768,
+        lstm_layers: int = 2,
+        dropout: float = 0.1,
+        crf: bool = False,
+        boundary_scores: bool = True,
+        crf_rate: float = 100.0,
+        **kwargs: Any,
+    ):
         super().__init__(encoder, **kwargs)
         self.settings = {
-            "num_tags": num_tags, "features": features, "feature_layers": feature_layers, "lstm_size": lstm_size,
-            "lstm_layers": lstm_layers, "dropout": dropout, "crf": crf, "boundary_scores": boundary_scores,
-            "crf_rate": crf_rate
+            "num_tags": num_tags,
+            "features": features,
+            "feature_layers": feature_layers,
+            "lstm_size": lstm_size,
+            "lstm_layers": lstm_layers,
+            "dropout": dropout,
+            "crf": crf,
+            "boundary_scores": boundary_scores,
+            "crf_rate": crf_rate,
         }
         if lstm_size % 2 or lstm_size < 2:
             raise ValueError(
-                f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}")
+                f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}"
+            )
         encoder.trainable = False
         self.layers_used = chosen_layers(features, feature_layers, encoder.settings["num_hidden_layers"])
         self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
         self.dropouts = [keras.layers.Dropout(dropout, dtype=self.dtype_policy) for _ in range(lstm_layers + 1)]
         self.lstms = [make_bilstm(lstm_size, f"lstm_{index}", self.dtype_policy) for index in range(lstm_layers)]
-        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger",
-                                  dtype=self.dtype_policy)
+        self.tagger = OutputLayer(
+            num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy
+        )
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
     def build(self, *_: Any) -> None:
@@ -83,8 +109,9 @@ class FeatureTagger(EncoderWithHeads):
 
     def features(self, inputs: Mapping[str, Shaped[Any, "B S"]]) -> Float[Any, "B S N D"]:
         """The encoder's inputs -> its chosen layers for every piece [B,S,N,D], without dropout."""
-        encoded = self.encoder({name: inputs[name]
-                                for name in ("input_ids", "input_mask", "segment_ids")}, training=False)
+        encoded = self.encoder(
+            {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, training=False
+        )
         outputs = [encoded["embedding_output"], *encoded["layer_outputs"]]
         return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
 
@@ -95,17 +122,18 @@ class FeatureTagger(EncoderWithHeads):
             logits = self._tag_pieces(inputs, training)
         return {"logits": logits} | (dict(zip(CHAIN, self.crf.scores())) if self.crf else {})
 
-    def tag(self, x: Float[Any, "B W N D"], mask: Shaped[Any, "B W"],
-            training: bool | None = None) -> Float[Any, "B W T"]:
+    def tag(
+        self, x: Float[Any, "B W N D"], mask: Shaped[Any, "B W"], training: bool | None = None
+    ) -> Float[Any, "B W T"]:
         """Features of words x [B,W,N,D], the real ones (mask [B,W]) first -> logits [B,W,T]."""
         x, mask = self.mixing(ops.cast(x, self.compute_dtype)), ops.cast(mask, "bool")
         for lstm, dropout in zip(self.lstms, self.dropouts):
-            x = run_bilstm(lstm, dropout(x, training=training), mask, training)       # [B,W,lstm_size]
+            x = run_bilstm(lstm, dropout(x, training=training), mask, training)  # [B,W,lstm_size]
         return self.tagger(self.dropouts[-1](x, training=training))
 
     def _tag_pieces(self, inputs: Mapping[str, Shaped[Any, "B S"]], training: bool | None) -> Float[Any, "B S T"]:
         """Tags the words by their first pieces; puts the logits back at these pieces."""
-        words = ops.cast(inputs.get("first_pieces", inputs["input_mask"]), "int32")   # [B,S]
+        words = ops.cast(inputs.get("first_pieces", inputs["input_mask"]), "int32")  # [B,S]
         order = chain_first(words > 0)
         x = ops.take_along_axis(self.features(inputs), order[:, :, None, None], axis=1)
         logits = self.tag(x, ops.take_along_axis(words, order, axis=1), training)

@@ -97,8 +97,11 @@ class TextClassification(FileTask):
         """Builds encoder, pooler and a linear layer."""
         if not self.num_outputs:
             raise ValueError("config.options.labels: expected the labels; there is no training data to find them in")
-        return Classifier.make(self.config.model, {"num_classes": self.num_outputs, "dropout": self.options.dropout},
-                               recompute=self.config.training.recompute)
+        return Classifier.make(
+            self.config.model,
+            {"num_classes": self.num_outputs, "dropout": self.options.dropout},
+            recompute=self.config.training.recompute,
+        )
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Cross-entropy (binary for several labels), or squared error; training batches may have `loss_weights`."""
@@ -130,12 +133,16 @@ class TextClassification(FileTask):
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
         target = {
-            "classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec(
-                (batch_size,), tf.float32), "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)
+            "classifier": tf.TensorSpec((batch_size,), tf.int32),
+            "regression": tf.TensorSpec((batch_size,), tf.float32),
+            "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32),
         }[self.head]
         rows = self._row_spec(batch_size)
-        weighted = {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]
-                    } if self._weights_given else {}
+        weighted = (
+            {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]}
+            if self._weights_given
+            else {}
+        )
         return rows | weighted | {self._target_key: target}
 
     @property
@@ -160,8 +167,9 @@ class TextClassification(FileTask):
     def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
         """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
         assert train.targets is not None  # training rows are labelled
-        strata = splits.bins(
-            train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
+        strata = (
+            splits.bins(train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
+        )
         return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
 
     def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[TextSet]:
@@ -170,8 +178,9 @@ class TextClassification(FileTask):
     def described(self, train: LabelledTexts) -> str:
         return labelled_texts.described_rows(train, () if self.head == "choice" else self.labels)
 
-    def make_train(self, train: LabelledTexts, files: DataFiles,
-                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
+    def make_train(
+        self, train: LabelledTexts, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
         """Rows, or labels, may have weights in the loss."""
         features = self._features_of(train, files)
         if not self._weights_given:
@@ -180,15 +189,17 @@ class TextClassification(FileTask):
         features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
         weighted = "positive rows" if self.head == "multi_label" else "labels"
         return self.make_batches(features, training=True), [
-            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"]
+            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"
+        ]
 
     def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
         """The batches of sets, one after another."""
         return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
 
     def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
-        return self.make_features(data, {} if data.targets is None else {self._target_key: data.targets},
-                                  files.cache_dir)
+        return self.make_features(
+            data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir
+        )
 
     @property
     def _weights_given(self) -> bool:
@@ -201,8 +212,9 @@ class TextClassification(FileTask):
         """
         labels = self.options.labels
         if self.head == "multi_label":
-            return label_weights.positive_weights(self.options.positive_weights, labels, targets,
-                                                  "config.options.positive_weights")
+            return label_weights.positive_weights(
+                self.options.positive_weights, labels, targets, "config.options.positive_weights"
+            )
         counts = np.bincount(targets, minlength=len(labels))
         return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
 
@@ -212,13 +224,23 @@ class TextClassification(FileTask):
             return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
         return weights[targets]
 
-    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
-                      cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
+    def make_features(
+        self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
+    ) -> TextFeatures | ChoiceFeatures:
         """Makes unpadded features of each row, with its target."""
         options = self.options
         return TextFeatures(
-            make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir,
-                          options.truncate, options.doc_stride), targets)
+            make_features(
+                data.text,
+                data.text_pair,
+                self.tokenizer,
+                options.max_seq_length,
+                cache_dir,
+                options.truncate,
+                options.doc_stride,
+            ),
+            targets,
+        )
 
     def best_metric(self) -> str:
         """The first metric; for errors, less is better."""
@@ -226,11 +248,19 @@ class TextClassification(FileTask):
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
-        threshold = {"threshold": self.thresholds.tolist()
-                     } if self.head == "multi_label" and options.threshold is None else {}
-        return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs,
-                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride,
-                                                                        self.options.max_seq_length), **threshold)
+        threshold = (
+            {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
+        )
+        return kind.make(
+            self,
+            model,
+            options,
+            labels=self.options.labels,
+            pairs=self.options.pairs,
+            truncate=self.options.truncate,
+            doc_stride=min(self.options.doc_stride, self.options.max_seq_length),
+            **threshold,
+        )
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -281,14 +311,21 @@ class TextSets:
         evaluation tunes.
         """
         task = self._tuned(predictions)
-        return [section for text_set, rows, logits in self._by_set(predictions) if len(rows)
-                for section in examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)]
+        return [
+            section
+            for text_set, rows, logits in self._by_set(predictions)
+            if len(rows)
+            for section in examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)
+        ]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to each set of rows, with the thresholds that the evaluation tunes."""
         task = self._tuned(predictions)
-        return {text_set.name: comparable(task, text_set, rows, logits)
-                for text_set, rows, logits in self._by_set(predictions) if len(rows)}
+        return {
+            text_set.name: comparable(task, text_set, rows, logits)
+            for text_set, rows, logits in self._by_set(predictions)
+            if len(rows)
+        }
 
     def _tuned(self, predictions: Predictions) -> TextClassification:
         """The task with what an evaluation of these predictions tunes."""
@@ -316,18 +353,22 @@ class TextSets:
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
         """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
         examples = self.source.examples
-        rows = _by_text(self.source.in_order(predictions),
-                        examples.texts if isinstance(examples, TextFeatures) else None)
+        rows = _by_text(
+            self.source.in_order(predictions), examples.texts if isinstance(examples, TextFeatures) else None
+        )
         numbers = np.array([number for number, row in enumerate(rows) if row is not None])
         logits = np.stack([row["logits"] for row in rows if row is not None])
         ends = np.cumsum([0, *(len(text_set.data) for text_set in self.sets)])
         bounds = np.searchsorted(numbers, ends)
-        return [(text_set, numbers[low:high] - start, logits[low:high])
-                for text_set, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]
+        return [
+            (text_set, numbers[low:high] - start, logits[low:high])
+            for text_set, low, high, start in zip(self.sets, bounds, bounds[1:], ends)
+        ]
 
 
-def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None],
-             texts: np.ndarray | None) -> list[Mapping[str, np.ndarray] | None]:
+def _by_text(
+    rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray | None
+) -> list[Mapping[str, np.ndarray] | None]:
     """Averages the logits of each text's rows, whose texts have the numbers `texts` (None: a row is a text).
 
     None for texts of which a row was not evaluated.

@@ -26,12 +26,17 @@ from official_bert.training.file_task import TaskRows, Use
 from official_bert.training.task import DataFiles, Head, Steps
 
 DEFAULT_METRICS = {
-    "classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
-    "regression": ("spearman", "pearson", "mean_squared_error")
+    "classifier": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
+    "regression": ("spearman", "pearson", "mean_squared_error"),
 }
-Threshold = Annotated[float | Literal["tuned", "tuned_per_label"] | tuple[float, ...], Constraint(
-    "probabilities from 0 to 1",
-    lambda threshold: isinstance(threshold, str) or all(0.0 <= value <= 1.0 for value in np.atleast_1d(threshold)))]
+Threshold = Annotated[
+    float | Literal["tuned", "tuned_per_label"] | tuple[float, ...],
+    Constraint(
+        "probabilities from 0 to 1",
+        lambda threshold: isinstance(threshold, str) or all(0.0 <= value <= 1.0 for value in np.atleast_1d(threshold)),
+    ),
+]
 SEVERAL = ("kind", "multi_label")
 OF_COLUMNS = ("header", "text_column", "label_column")  # what the training file shows of the others too
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
@@ -78,17 +83,27 @@ class Options(LabelOptions, TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_used(self, ["class_weights"], f"options.kind: classifier (not {self.kind}; several labels have "
-                   "positive_weights)", self.kind == "classifier")
-        check_used(self, ["label_smoothing"], f"options.kind: classifier or multi_label (not {self.kind})",
-                   self.kind != "regression")
+        check_used(
+            self,
+            ["class_weights"],
+            f"options.kind: classifier (not {self.kind}; several labels have positive_weights)",
+            self.kind == "classifier",
+        )
+        check_used(
+            self,
+            ["label_smoothing"],
+            f"options.kind: classifier or multi_label (not {self.kind})",
+            self.kind != "regression",
+        )
         if isinstance(self.threshold, tuple) and self.labels and len(self.threshold) != len(self.labels):
             raise ValueError(
                 f"config.options.threshold: expected a number for each of the {len(self.labels)} labels, got "
-                f"{len(self.threshold)}")
+                f"{len(self.threshold)}"
+            )
         if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
             raise ValueError(
-                "config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
+                "config.options.text_column, label_column and label_separator: expected a name or a text, got nothing"
+            )
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
             raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
         if wrong := sorted(set(self.metrics) - set(metrics.FITTING[self.kind])):
@@ -106,8 +121,10 @@ class Options(LabelOptions, TableOptions):
                 raise ValueError(f"config.options.{key}: expected every name once, got {list(names)}")
             labelled_texts.check_forms(names, f"config.options.{key}")
         if self.labels and self.label_columns and classes.places(self.label_columns, self.labels) is None:
-            raise ValueError(f"config.options.label_columns: expected the names of the labels, {list(self.labels)}, "
-                             f"got {list(self.label_columns)}")
+            raise ValueError(
+                f"config.options.label_columns: expected the names of the labels, {list(self.labels)}, "
+                f"got {list(self.label_columns)}"
+            )
 
     @property
     def pairs(self) -> bool:
@@ -145,8 +162,9 @@ class Task(TextClassification):
         reading = self._as_meant(path)
         table = reading._table(path, "train")
         reading, found = reading._with_labels_of(table), changed_fields(self.options, reading.options)
-        rows = dataclasses.replace(reading._labelled(table, labelled=True),
-                                   note=f"{path}: read with {as_flags(found)}" if found else "")
+        rows = dataclasses.replace(
+            reading._labelled(table, labelled=True), note=f"{path}: read with {as_flags(found)}" if found else ""
+        )
         # Other files may have another delimiter and encoding.
         of_this_file = {name: getattr(self.options, name) for name in found if name not in OF_COLUMNS}
         return reading.with_options(**of_this_file), rows
@@ -161,7 +179,8 @@ class Task(TextClassification):
         task, rows = super().read_rows(files, steps)
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
             raise ValueError(
-                f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
+                f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on"
+            )
         if rows.train and rows.train.note:
             rows = dataclasses.replace(rows, notes=(rows.train.note, *rows.notes))
         return task, rows
@@ -176,14 +195,21 @@ class Task(TextClassification):
                 f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and "
                 f"label"
             )
-        table = labelled_texts.read_table(options, path, [*texts, *labels], logging.warning,
-                                          options.label_column if labelled else None)
+        table = labelled_texts.read_table(
+            options, path, [*texts, *labels], logging.warning, options.label_column if labelled else None
+        )
         if labelled and options.label_column == labelled_texts.GOLD:
             table = labelled_texts.without_agreement(table, options.labels, logging.warning)
         if labelled and (several or options.kind == "classifier"):
             labelled_texts.check_cells(table, options.label_column, several)
-        table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
-                                               spelled(options.label_separator) if several else "")
+        table = labelled_texts.without_missing(
+            table,
+            labels,
+            options.missing_label,
+            logging.warning,
+            options.labels,
+            spelled(options.label_separator) if several else "",
+        )
         return labelled_texts.without_empty(table, texts, options.empty_text if labelled else "keep", logging.warning)
 
     def _with_labels_of(self, table: Table) -> Self:
@@ -194,8 +220,10 @@ class Task(TextClassification):
         if options.label_columns:
             labels = options.label_columns
         elif options.kind == "multi_label":
-            rows = (labelled_texts.split_labels(value, spelled(options.label_separator))
-                    for value in table.columns[options.label_column])
+            rows = (
+                labelled_texts.split_labels(value, spelled(options.label_separator))
+                for value in table.columns[options.label_column]
+            )
             labels = labelled_texts.find_labels([label for row in rows for label in row])
         else:
             labels = labelled_texts.find_labels(table.columns[options.label_column])
@@ -207,14 +235,20 @@ class Task(TextClassification):
         if len(labels) > len(table) / 2 and len(labels) > 20:
             raise ValueError(
                 f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
-                "options.kind: regression")
+                "options.kind: regression"
+            )
         return self.with_options(labels=tuple(labels))
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
         second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
-        return LabelledTexts(str(table.path), labelled_texts.texts(table, options.text_column), second,
-                             self._targets(table) if labelled else None, unaccepted=table.unaccepted)
+        return LabelledTexts(
+            str(table.path),
+            labelled_texts.texts(table, options.text_column),
+            second,
+            self._targets(table) if labelled else None,
+            unaccepted=table.unaccepted,
+        )
 
     def _targets(self, table: Table) -> np.ndarray:
         options = self.options
@@ -226,8 +260,9 @@ class Task(TextClassification):
             assert order is not None  # the options were refused
             return labelled_texts.label_columns(table, [options.label_columns[place] for place in order])
         if options.kind == "multi_label":
-            return labelled_texts.label_matrix(table, options.label_column, options.labels,
-                                               spelled(options.label_separator))
+            return labelled_texts.label_matrix(
+                table, options.label_column, options.labels, spelled(options.label_separator)
+            )
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
     def check(self, steps: Steps) -> None:
@@ -248,7 +283,8 @@ class Task(TextClassification):
         return ValueError(
             f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one "
             f"(--do_eval), or "
-            "a number")
+            "a number"
+        )
 
     def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
@@ -289,7 +325,12 @@ class Task(TextClassification):
         rows = []
         for index, answer in enumerate(map(self.answer, logits)):
             labels = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
-            rows.append([index, f"{answer['score']:.6g}" if "score" in answer else labels,
-                         *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
+            rows.append(
+                [
+                    index,
+                    f"{answer['score']:.6g}" if "score" in answer else labels,
+                    *(f"{probability:.6f}" for probability in answer.get("probabilities", ())),
+                ]
+            )
         columns = [f"probability:{label}" for label in self.options.labels]
         return write_answers(os.path.join(output_dir, f"{name}.tsv"), rows, columns)

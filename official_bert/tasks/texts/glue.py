@@ -38,12 +38,15 @@ class Options(LabelOptions):
             raise ValueError("config.options.majority_class: expected no folds with it")
         if self.dataset != "xnli" and (self.language, self.train_language) != ("en", ""):
             raise ValueError(
-                f"config.options.language, train_language: expected xnli with them, {self.dataset} has one language")
-        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing
-                                                             or self.majority_class):
+                f"config.options.language, train_language: expected xnli with them, {self.dataset} has one language"
+            )
+        if not glue_files.DATASETS[self.dataset].labels and (
+            self.class_weights or self.label_smoothing or self.majority_class
+        ):
             raise ValueError(
                 "config.options.class_weights, label_smoothing, majority_class: expected a data set with labels, "
-                f"{self.dataset} has scores")
+                f"{self.dataset} has scores"
+            )
 
     @property
     def pairs(self) -> bool:
@@ -55,14 +58,17 @@ class Task(TextClassification):
     """A task of GLUE, or XNLI."""
 
     Options = Options
-    refused = dict.fromkeys(("encoding", "header", "delimiter", "file_format"),
-                            "it reads the published files, TSV in UTF-8; --task=classification reads others")
+    refused = dict.fromkeys(
+        ("encoding", "header", "delimiter", "file_format"),
+        "it reads the published files, TSV in UTF-8; --task=classification reads others",
+    )
 
     def __init__(self, config: Config, student: Any = None) -> None:
         options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
-        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))),
-                         student)
+        super().__init__(
+            dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))), student
+        )
 
     @property
     def dataset(self) -> glue_files.Dataset:
@@ -78,8 +84,9 @@ class Task(TextClassification):
         return self.dataset.metrics
 
     def _reader(self, files: DataFiles) -> glue_files.Reader:
-        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language,
-                                 self.options.train_language, logging.warning)
+        return glue_files.Reader(
+            self.options.dataset, files.data_dir, self.options.language, self.options.train_language, logging.warning
+        )
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
         return self._reader(files).data(files.train_file, files.eval_file)
@@ -103,8 +110,9 @@ class Task(TextClassification):
         """Writes `<name>.tsv` in GLUE's format."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
-        return write_answers(path,
-                             enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits)))
+        return write_answers(
+            path, enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits))
+        )
 
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
         """With `majority_class`: the most frequent label of the training data for each row.
@@ -131,4 +139,5 @@ class Task(TextClassification):
                 self.write_set(text_set.name, np.tile(most_frequent, (len(text_set.data), 1)), folder)
                 for text_set in rows.tests
             ]
+
         return ConstantAnswers(measured, write if rows.tests else None)

@@ -48,26 +48,65 @@ class Dataset:
     broken_rows: bool = False  # the published file has broken rows: left out
 
 
-DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
-    "cola": Dataset("CoLA", ("sentence",), "label", ("matthews", "accuracy"), BINARY, tests={"CoLA": "test.tsv"},
-                    columns=("source", "label", "star", "sentence")),
-    "sst2": Dataset("SST-2", ("sentence",), "label", ("accuracy",), BINARY, tests={"SST-2": "test.tsv"}),
-    "mrpc": Dataset("MRPC", ("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), BINARY,
-                    tests={"MRPC": "test.tsv"}),
-    "stsb": Dataset("STS-B", PAIR, "score", ("spearman", "pearson"), low=0.0, high=5.0, tests={"STS-B": "test.tsv"}),
-    "qqp": Dataset("QQP", ("question1", "question2"), "is_duplicate", ("f1", "accuracy"), BINARY,
-                   tests={"QQP": "test.tsv"}, broken_rows=True),
-    "mnli": Dataset("MNLI", PAIR, "gold_label", ("accuracy",), NLI,
-                    held_out={"": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
-                    tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"}, unlabelled="-"),
-    "qnli": Dataset("QNLI", ("question", "sentence"), "label", ("accuracy",), ENTAILMENT, tests={"QNLI": "test.tsv"}),
-    "rte": Dataset("RTE", PAIR, "label", ("accuracy",), ENTAILMENT, tests={"RTE": "test.tsv"}),
-    "wnli": Dataset("WNLI", PAIR, "label", ("accuracy",), BINARY, tests={"WNLI": "test.tsv"}),
-    "xnli": Dataset("XNLI", PAIR, "gold_label", ("accuracy",), NLI, train="multinli/multinli.train.{language}.tsv",
-                    held_out={"": "xnli.dev.tsv"}, tests={"XNLI": "xnli.test.tsv"}, train_texts=("premise", "hypo"),
-                    train_label="label", renamed={"contradictory": "contradiction"}, language="language",
-                    unlabelled="-"),
-})
+DATASETS: Mapping[str, Dataset] = types.MappingProxyType(
+    {
+        "cola": Dataset(
+            "CoLA",
+            ("sentence",),
+            "label",
+            ("matthews", "accuracy"),
+            BINARY,
+            tests={"CoLA": "test.tsv"},
+            columns=("source", "label", "star", "sentence"),
+        ),
+        "sst2": Dataset("SST-2", ("sentence",), "label", ("accuracy",), BINARY, tests={"SST-2": "test.tsv"}),
+        "mrpc": Dataset(
+            "MRPC", ("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), BINARY, tests={"MRPC": "test.tsv"}
+        ),
+        "stsb": Dataset(
+            "STS-B", PAIR, "score", ("spearman", "pearson"), low=0.0, high=5.0, tests={"STS-B": "test.tsv"}
+        ),
+        "qqp": Dataset(
+            "QQP",
+            ("question1", "question2"),
+            "is_duplicate",
+            ("f1", "accuracy"),
+            BINARY,
+            tests={"QQP": "test.tsv"},
+            broken_rows=True,
+        ),
+        "mnli": Dataset(
+            "MNLI",
+            PAIR,
+            "gold_label",
+            ("accuracy",),
+            NLI,
+            held_out={"": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
+            tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"},
+            unlabelled="-",
+        ),
+        "qnli": Dataset(
+            "QNLI", ("question", "sentence"), "label", ("accuracy",), ENTAILMENT, tests={"QNLI": "test.tsv"}
+        ),
+        "rte": Dataset("RTE", PAIR, "label", ("accuracy",), ENTAILMENT, tests={"RTE": "test.tsv"}),
+        "wnli": Dataset("WNLI", PAIR, "label", ("accuracy",), BINARY, tests={"WNLI": "test.tsv"}),
+        "xnli": Dataset(
+            "XNLI",
+            PAIR,
+            "gold_label",
+            ("accuracy",),
+            NLI,
+            train="multinli/multinli.train.{language}.tsv",
+            held_out={"": "xnli.dev.tsv"},
+            tests={"XNLI": "xnli.test.tsv"},
+            train_texts=("premise", "hypo"),
+            train_label="label",
+            renamed={"contradictory": "contradiction"},
+            language="language",
+            unlabelled="-",
+        ),
+    }
+)
 # A model of MNLI answers the diagnostic set AX; its place differs between GLUE's archives of different years.
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
 XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
@@ -86,16 +125,28 @@ class Reader:
     Raises ValueError, naming file, line and the expected content, for a file that is missing or not as published.
     """
 
-    def __init__(self, name: str, data_dir: str, language: str = "", train_language: str = "",
-                 warn: Callable[[str], None] = lambda _: None):
+    def __init__(
+        self,
+        name: str,
+        data_dir: str,
+        language: str = "",
+        train_language: str = "",
+        warn: Callable[[str], None] = lambda _: None,
+    ):
         self.dataset, self.data_dir, self.warn = DATASETS[name], data_dir, warn
         self.language, self.train_language = language, train_language or language
 
     def train(self, path: Source = "") -> LabelledTexts:
         """Reads the training data: the published file, or another with its columns."""
         path = path or self._find(self.dataset.train.format(language=self.train_language))
-        return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label
-                          or self.dataset.label, language="", labelled=True, names=self.dataset.columns)
+        return self._read(
+            path,
+            self.dataset.train_texts or self.dataset.texts,
+            self.dataset.train_label or self.dataset.label,
+            language="",
+            labelled=True,
+            names=self.dataset.columns,
+        )
 
     def data(self, train: Source, held_out: Source) -> dict[str, list[Source]]:
         """The files that `train` and `held_out` read, as far as they exist."""
@@ -108,10 +159,23 @@ class Reader:
 
     def held_out(self, path: Source = "") -> list[TextSet]:
         """Reads the labelled sets to evaluate on."""
-        files: dict[str, Source] = {next(iter(self.dataset.held_out)): path} if path else self._find_all(
-                                        self.dataset.held_out)
-        return [TextSet(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
-                                     names=self.dataset.columns)) for end, file in files.items()]
+        files: dict[str, Source] = (
+            {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
+        )
+        return [
+            TextSet(
+                end,
+                self._read(
+                    file,
+                    self.dataset.texts,
+                    self.dataset.label,
+                    self.language,
+                    labelled=True,
+                    names=self.dataset.columns,
+                ),
+            )
+            for end, file in files.items()
+        ]
 
     def tests(self, path: Source = "") -> list[TextSet]:
         """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it.
@@ -121,8 +185,10 @@ class Reader:
         files: dict[str, Source] = {self._submission(path): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
-        return [TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
-                for name, file in files.items()]
+        return [
+            TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
+            for name, file in files.items()
+        ]
 
     def _submission(self, path: Source) -> str:
         """The name of the submission of a file to answer."""
@@ -158,22 +224,26 @@ class Reader:
             return path
         raise ValueError(f"{self.dataset.folder}: no file {file}; looked in {', '.join(self._folders())}")
 
-    def _read(self, path: Source, texts: Sequence[str], label: str, language: str, labelled: bool,
-              names: Sequence[str] = ()) -> LabelledTexts:
+    def _read(
+        self, path: Source, texts: Sequence[str], label: str, language: str, labelled: bool, names: Sequence[str] = ()
+    ) -> LabelledTexts:
         language = language if self.dataset.language else ""
         filtered = [self.dataset.language] if language else []
-        table = TableOptions(file_format="tsv").read_table(path, [*texts, *([label] if labelled else []), *filtered],
-                                                           names, self.dataset.broken_rows)
+        table = TableOptions(file_format="tsv").read_table(
+            path, [*texts, *([label] if labelled else []), *filtered], names, self.dataset.broken_rows
+        )
         if table.broken and not labelled:
             raise ValueError(
                 f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
                 f"shift "
-                f"({len(table.broken)} broken rows)")
+                f"({len(table.broken)} broken rows)"
+            )
         if table.broken:
             self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")
         if language:
-            table = _only(table, self.dataset.language, lambda value: value == language,
-                          f"in the language {language!r}")
+            table = _only(
+                table, self.dataset.language, lambda value: value == language, f"in the language {language!r}"
+            )
         if labelled and self.dataset.unlabelled is not None:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)

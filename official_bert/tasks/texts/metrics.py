@@ -54,17 +54,28 @@ def _exact_match(labels: np.ndarray, logits: np.ndarray) -> float:
     return float(np.mean(np.all((logits >= 0.0) == (labels > 0.5), axis=-1)))
 
 
-METRICS: Mapping[str, Metric] = types.MappingProxyType({
-    "accuracy": _accuracy, "f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews, "exact_match": _exact_match,
-    "pearson": partial(_correlation, scipy.stats.pearsonr), "spearman": partial(_correlation, scipy.stats.spearmanr),
-    "mean_squared_error": _mean_squared_error, "micro_f1_of_labels": partial(_f1_of_labels, "micro"),
-    "macro_f1_of_labels": partial(_f1_of_labels, "macro")})
+METRICS: Mapping[str, Metric] = types.MappingProxyType(
+    {
+        "accuracy": _accuracy,
+        "f1": _f1,
+        "macro_f1": _macro_f1,
+        "matthews": _matthews,
+        "exact_match": _exact_match,
+        "pearson": partial(_correlation, scipy.stats.pearsonr),
+        "spearman": partial(_correlation, scipy.stats.spearmanr),
+        "mean_squared_error": _mean_squared_error,
+        "micro_f1_of_labels": partial(_f1_of_labels, "micro"),
+        "macro_f1_of_labels": partial(_f1_of_labels, "macro"),
+    }
+)
 
-FITTING: Mapping[str, tuple[str, ...]] = types.MappingProxyType({  # by the kind of answer
-    "classifier": ("accuracy", "f1", "macro_f1", "matthews"),
-    "regression": ("pearson", "spearman", "mean_squared_error"),
-    "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match")
-})
+FITTING: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {  # by the kind of answer
+        "classifier": ("accuracy", "f1", "macro_f1", "matthews"),
+        "regression": ("pearson", "spearman", "mean_squared_error"),
+        "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
+    }
+)
 
 
 def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:

@@ -27,8 +27,17 @@ class ServedClassifier(ServedWindows):
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("pairs",)
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *,
-                 labels: Sequence[str] = (), pairs: bool = False, truncate: Truncate = "head", **windows: int):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: AnyGraphTokenizer,
+        max_seq_length: int,
+        *,
+        labels: Sequence[str] = (),
+        pairs: bool = False,
+        truncate: Truncate = "head",
+        **windows: int,
+    ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
         if pairs:
@@ -65,7 +74,7 @@ class ServedClassifier(ServedWindows):
         windows = self.make_windows("text", texts.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(texts.values, tf.gather(texts.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, self.template)
-        means = tf.math.segment_mean(self._run_rows(layout.features()), windows.text)                   # [B,C]
+        means = tf.math.segment_mean(self._run_rows(layout.features()), windows.text)  # [B,C]
         return {**self.finish_rows({"logits": means}), "truncated": tf.zeros_like(texts.length, tf.bool)}
 
     def _run_rows(self, rows: Tensors) -> tf.Tensor:
@@ -93,7 +102,8 @@ class ServedMultiLabel(ServedClassifier):
         super().__init__(*arguments, **settings)
         if "" in self.labels:
             raise ValueError(
-                "config.options.labels: expected a name for each label, got '', which stands for no label in answers")
+                "config.options.labels: expected a name for each label, got '', which stands for no label in answers"
+            )
         self.threshold = threshold
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
@@ -155,8 +165,11 @@ class ServedChoice(ServedModel):
         """Returns `choice` [B], `probabilities` [B,C] of rows [B,C,S]."""
         batch, count, length = tf.unstack(tf.shape(inputs["input_ids"]))
         rows = {name: tf.reshape(inputs[name], [-1, length]) for name in ID_INPUTS}
-        logits = self.run(rows, {"logits": tf.TensorSpec([None, 1])}, lambda group, _: self.run_model(
-            {name: value[:, None] for name, value in group.items()}))["logits"]  # each is a text's only choice
+        logits = self.run(
+            rows,
+            {"logits": tf.TensorSpec([None, 1])},
+            lambda group, _: self.run_model({name: value[:, None] for name, value in group.items()}),
+        )["logits"]  # each is a text's only choice
         return self.finish_rows({"logits": tf.reshape(logits, [batch, count])})
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:

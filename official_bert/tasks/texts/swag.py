@@ -31,23 +31,29 @@ from official_bert.training.task import DataFiles
 
 # Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
 FORMS: Sequence[Mapping[str, Any]] = (
-    {"text_column": "question.stem", "begin_column": "", "choices_column": "question.choices.text",
-     "keys_column": "question.choices.label", "label_column": "answerKey"},
-    {"text_column": "goal", "begin_column": "", "choice_columns": ("sol1", "sol2")})
+    {
+        "text_column": "question.stem",
+        "begin_column": "",
+        "choices_column": "question.choices.text",
+        "keys_column": "question.choices.label",
+        "label_column": "answerKey",
+    },
+    {"text_column": "goal", "begin_column": "", "choice_columns": ("sol1", "sol2")},
+)
 ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions, TableOptions):
-    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings.
-    """
+    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
 
     text_column: str = "sent1"
     """Column of the first text."""
     begin_column: str = "sent2"
     """Column of the beginning of every choice, as a question; empty with choices_column: choices stand alone."""
-    choice_columns: Annotated[tuple[str, ...], Constraint(
-        "every column once", lambda columns: len({*columns}) == len(columns))] = ENDINGS
+    choice_columns: Annotated[
+        tuple[str, ...], Constraint("every column once", lambda columns: len({*columns}) == len(columns))
+    ] = ENDINGS
     """Columns of the choices."""
     choices_column: str = ""
     """Column of lists of choices, of any lengths, in JSON or Parquet, instead of choice_columns."""
@@ -66,12 +72,16 @@ class Options(TextOptions, TableOptions):
             raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
         if self.choices_column and self.choice_columns != ENDINGS:
             raise ValueError(
-                "config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
+                "config.options.choice_columns: expected none beside choices_column, whose lists hold the choices"
+            )
         if self.answer_as == "key" and not self.keys_column:
             raise ValueError(
-                "config.options.keys_column: expected the column of the choices' keys beside answer_as: key")
-        if not (self.choices_column or (len(self.choice_columns) > 1 and
-                                        (self.begin_column or self.choice_columns != ENDINGS))):
+                "config.options.keys_column: expected the column of the choices' keys beside answer_as: key"
+            )
+        if not (
+            self.choices_column
+            or (len(self.choice_columns) > 1 and (self.begin_column or self.choice_columns != ENDINGS))
+        ):
             raise ValueError(
                 "config.options.choices_column: expected a column of lists, or begin_column and two or more "
                 "choice_columns"
@@ -88,8 +98,7 @@ class Options(TextOptions, TableOptions):
 
 
 class Task(TextClassification):
-    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file.
-    """
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file."""
 
     Options = Options
     head = "choice"
@@ -104,8 +113,9 @@ class Task(TextClassification):
 
     def build_model(self) -> keras.Model:
         """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
-                                     recompute=self.config.training.recompute)
+        return ChoiceClassifier.make(
+            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
+        )
 
     def path(self, files: DataFiles, use: Use) -> Source:
         """A file that the data folder lacks is an error: no other one stands in for it."""
@@ -135,10 +145,12 @@ class Task(TextClassification):
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
             raise ValueError(
                 "config.options.label_column: expected another column than those of the texts and choices, got "
-                f"{options.label_column!r}")
+                f"{options.label_column!r}"
+            )
         labels = [name for name in (options.label_column, options.keys_column) if name] if labelled else []
-        table = labelled_texts.read_table(options, path, [*self.own_columns, *labels], logging.warning,
-                                          options.label_column if labelled else None)
+        table = labelled_texts.read_table(
+            options, path, [*self.own_columns, *labels], logging.warning, options.label_column if labelled else None
+        )
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
         table = labelled_texts.without_empty(table, columns, "keep", logging.warning)
         begins = labelled_texts.texts(table, options.begin_column) if options.begin_column else [""] * len(table)
@@ -146,10 +158,12 @@ class Task(TextClassification):
         choices = [tuple(f"{begin} {ending}".strip() for ending in of_row) for begin, of_row in zip(begins, endings)]
         targets = None
         if labelled:
-            targets = right_ones(table, options.label_column, endings, options.keys_column, options.answer_as,
-                                 options.first_choice)
-        return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices,
-                             table.unaccepted)
+            targets = right_ones(
+                table, options.label_column, endings, options.keys_column, options.answer_as, options.first_choice
+            )
+        return LabelledTexts(
+            str(path), labelled_texts.texts(table, options.text_column), None, targets, choices, table.unaccepted
+        )
 
     def _endings(self, table: Table) -> list[tuple[str, ...]]:
         """The texts of each row's choices, without their beginning. Raises ValueError, naming the line, for fewer than
@@ -162,11 +176,13 @@ class Task(TextClassification):
             if not isinstance(value, list) or len(value) < 2 or not all(isinstance(ending, str) for ending in value):
                 raise ValueError(
                     f"{table.place(row)}: column {options.choices_column!r}: expected a list of two or more texts, "
-                    f"got {str(value)[:60]!r}")
+                    f"got {str(value)[:60]!r}"
+                )
         return list(map(tuple, table.columns[options.choices_column]))
 
-    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
-                      cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
+    def make_features(
+        self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
+    ) -> TextFeatures | ChoiceFeatures:
         """A row for each choice of each text."""
         rows = list(zip(data.text, data.choices or ()))
         return make_choice_features(rows, self.tokenizer, self.options.max_seq_length, cache_dir, targets)
@@ -185,7 +201,10 @@ class Task(TextClassification):
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.csv`: the number of the choice, and the probability of each."""
         choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
-        rows = ([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
-                for index, answer in enumerate(map(self.answer, logits)))
-        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows,
-                             [f"probability:{choice}" for choice in choices], ",")
+        rows = (
+            [index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
+            for index, answer in enumerate(map(self.answer, logits))
+        )
+        return write_answers(
+            os.path.join(output_dir, f"{name}.csv"), rows, [f"probability:{choice}" for choice in choices], ","
+        )

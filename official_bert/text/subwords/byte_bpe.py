@@ -28,8 +28,19 @@ LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
 # Unicode assigns no others; the rest is OTHER
 CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))
 # \s of Unicode
-WHITE_SPACE_CODES = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F,
-                     0x205F, 0x3000)
+WHITE_SPACE_CODES = (
+    *range(0x09, 0x0E),
+    0x20,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+)
 HANGUL = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))  # vowels and finals, which are composed by arithmetic
 
 
@@ -71,12 +82,15 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
         if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
             raise ValueError(
                 f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
-                "merge or by none; such a list has no form in TensorFlow here")
+                "merge or by none; such a list has no form in TensorFlow here"
+            )
     values = _lowest_ranks(joins, last_merges)
-    return Merges(np.array([first << 32 | second for first, second in values], np.int64),
-                  np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
-                  np.array([product for _, _, product in joins], np.int32),
-                  np.array([vocab[letter] for letter in letters], np.int32))
+    return Merges(
+        np.array([first << 32 | second for first, second in values], np.int64),
+        np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
+        np.array([product for _, _, product in joins], np.int32),
+        np.array([vocab[letter] for letter in letters], np.int32),
+    )
 
 
 def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int]) -> dict[tuple[int, int], list[int]]:
@@ -121,8 +135,10 @@ def character_classes() -> np.ndarray:
 def _joining() -> frozenset[str]:
     """The characters that may be composed with one before them."""
     pairs = (unicodedata.decomposition(chr(code)).split() for code in range(0x30000))
-    return frozenset({chr(int(pair[1], 16))
-                      for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")} | set(map(chr, HANGUL)))
+    return frozenset(
+        {chr(int(pair[1], 16)) for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")}
+        | set(map(chr, HANGUL))
+    )
 
 
 def may_compose(char: str) -> bool:

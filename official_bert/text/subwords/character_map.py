@@ -43,9 +43,9 @@ def joined(charsmap: bytes, steps: Steps, where: str) -> bytes:
     before = _before(steps).normalize_str("\n".join(keys)).split("\n")
     model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap}).SerializeToString()
     try:
-        mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False,
-                                                       escape_whitespaces=False,
-                                                       remove_extra_whitespaces=False).normalize
+        mapped = sentencepiece.SentencePieceNormalizer(
+            model_proto=model, add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+        ).normalize
         rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
     except (RuntimeError, UnicodeDecodeError) as error:  # a damaged table, or texts in it that are no UTF-8
         raise model_proto.damage(error, where) from None
@@ -67,8 +67,10 @@ def _hangul() -> Iterator[tuple[str, ...]]:
 
 def _compiled(rules: dict[str, str]) -> bytes:
     """Compiles rules to a character map."""
+
     def hexadecimal(text: str) -> str:
         return " ".join(f"{ord(char):X}" for char in text)
+
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="ascii") as file:
         file.writelines(f"{hexadecimal(key)}\t{hexadecimal(value)}\n" for key, value in rules.items())
         file.flush()

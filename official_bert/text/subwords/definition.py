@@ -21,8 +21,14 @@ ALBERT = dict(zip(ROLES, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
 WHITE_SPACE = "".join(map(chr, WHITE_SPACE_CODES))
 WORD_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"}
 # Joiners, and letters in circles and squares, which Unicode counts as alphabetic.
-OTHER_LETTERS = {0x200C, 0x200D, *range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
-                 *range(0x1F170, 0x1F18A)}
+OTHER_LETTERS = {
+    0x200C,
+    0x200D,
+    *range(0x24B6, 0x24EA),
+    *range(0x1F130, 0x1F14A),
+    *range(0x1F150, 0x1F16A),
+    *range(0x1F170, 0x1F18A),
+}
 KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")))
 
 
@@ -50,12 +56,12 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2,
-                               0), "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
-    "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0,
-                                 "camembert"), "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
-    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2,
-                             0), "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1)
+    "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2, 0),
+    "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
+    "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0, "camembert"),
+    "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
+    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0),
+    "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1),
 }
 # Classes that only say that tokenizer.json has everything.
 GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
@@ -105,12 +111,15 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
         raise ValueError(
             f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; "
             f"{', '.join(sorted(FAMILIES))} are "
-            "computed, too")
+            "computed, too"
+        )
     library = mapping_in(files, names.JSON_FILE, where)
     try:
         family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
-        stated = {**mapping_in(files, names.SPECIAL_FILE, where),
-                  **{key: value for key, value in config.items() if key in KEYS.values()}}
+        stated = {
+            **mapping_in(files, names.SPECIAL_FILE, where),
+            **{key: value for key, value in config.items() if key in KEYS.values()},
+        }
         special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
         place = f"{where}: {names.JSON_FILE}: post_processor"
         if form := form_of_pairs(library.get("post_processor"), special, place):
@@ -160,7 +169,8 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
             return FAMILIES["RobertaTokenizer"]
         raise ValueError(
             f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: "
-            "it decides the ids")
+            "it decides the ids"
+        )
     model = library.get("model") or {}
     models: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
     if (kind := model.get("type", "BPE" if "merges" in model else "")) not in models:
@@ -170,21 +180,32 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
     tokens |= {_content(token) for token in library.get("added_tokens") or ()}
     special = ALBERT if {"[CLS]", "[SEP]"} <= tokens else ROBERTA
     form = (2, 0) if special is ROBERTA else (1, 1)  # unless the file says another
-    return Family(models[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
-                                **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {})}, *form)
+    return Family(
+        models[kind],
+        {
+            **special,
+            **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
+            **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {}),
+        },
+        *form,
+    )
 
 
 def _added(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> list[AddedToken]:
     """Returns the tokens that were added to a tokenizer, as far as its files give their ids."""
-    tokens = {str(content): AddedToken(str(content), _id(index, f"{where}: {names.ADDED_FILE}"))
-              for content, index in mapping_in(files, names.ADDED_FILE, where).items()}
+    tokens = {
+        str(content): AddedToken(str(content), _id(index, f"{where}: {names.ADDED_FILE}"))
+        for content, index in mapping_in(files, names.ADDED_FILE, where).items()
+    }
     decoder, place = config.get("added_tokens_decoder") or {}, f"{where}: {names.CONFIG_FILE}: added_tokens_decoder"
-    if not isinstance(decoder, dict) or not all(isinstance(token, dict) and isinstance(token.get("content"), str)
-                                                for token in decoder.values()):
+    if not isinstance(decoder, dict) or not all(
+        isinstance(token, dict) and isinstance(token.get("content"), str) for token in decoder.values()
+    ):
         raise ValueError(f"{place}: expected tokens, each with its content, by their ids, got {str(decoder)[:60]}")
     for index, token in decoder.items():
-        tokens[token["content"]] = AddedToken(token["content"], _id(index, place), *(
-            bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
+        tokens[token["content"]] = AddedToken(
+            token["content"], _id(index, place), *(bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip"))
+        )
     return list(tokens.values())
 
 
@@ -220,7 +241,7 @@ class AddedTokens:
         last = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
             start, end, token = match.start(), match.end(), self.tokens[match.group()]
-            if token.single_word and (is_letter(text[start - 1:start]) or is_letter(text[end:end + 1])):
+            if token.single_word and (is_letter(text[start - 1 : start]) or is_letter(text[end : end + 1])):
                 continue
             while token.lstrip and start > last and text[start - 1] in WHITE_SPACE:
                 start -= 1

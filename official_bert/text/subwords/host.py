@@ -27,8 +27,23 @@ from official_bert.text.tokenizer import Span, Tokenizer
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space
 # or nothing.
 SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()) + "".join(
-    map(chr, (*range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F, 0x61C, *range(0x200B, 0x2010), 0x2581,
-              0xFEFF, 0xFFFD)))
+    map(
+        chr,
+        (
+            *range(0x01, 0x09),
+            0x0B,
+            *range(0x0E, 0x20),
+            0x7F,
+            0x8F,
+            0x9F,
+            0x61C,
+            *range(0x200B, 0x2010),
+            0x2581,
+            0xFEFF,
+            0xFFFD,
+        ),
+    )
+)
 WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a unigram model and of byte-level BPE
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -43,8 +58,10 @@ class SubwordTokenizer(Tokenizer):
         self.definition, self.added = definition, added
         self.separators, self.second_segment = definition.family.separators, definition.family.second_segment
         if absent := [token for role, token in self.special.items() if token not in vocab and role != "[MASK]"]:
-            raise ValueError(f"{vocab_file}: expected special tokens {' '.join(self.special.values())}, "
-                             f"got {len(vocab)} tokens without {' '.join(absent)}")
+            raise ValueError(
+                f"{vocab_file}: expected special tokens {' '.join(self.special.values())}, "
+                f"got {len(vocab)} tokens without {' '.join(absent)}"
+            )
         self._whole = {token.content for token in added} - {self.special["[UNK]"]}
 
     def is_blank(self, token: str) -> bool:
@@ -82,15 +99,22 @@ class SplitTokenizer(SubwordTokenizer):
             if part.token:
                 tokens.append((part.token.content, *_trimmed(text, part.start, part.end)))
             else:
-                tokens += [(token, start + part.start, end + part.start)
-                           for token, start, end in self._tokenize_part(text[part.start:part.end])]
+                tokens += [
+                    (token, start + part.start, end + part.start)
+                    for token, start, end in self._tokenize_part(text[part.start : part.end])
+                ]
         return tokens
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text."""
-        return [[index for part in self._finder.split(text)
-                 for index in ([part.token.id] if part.token else self._encode_part(text[part.start:part.end]))]
-                for text in map(_readable, texts)]
+        return [
+            [
+                index
+                for part in self._finder.split(text)
+                for index in ([part.token.id] if part.token else self._encode_part(text[part.start : part.end]))
+            ]
+            for text in map(_readable, texts)
+        ]
 
     def _tokenize_part(self, text: str) -> list[Span]:
         """Returns the tokens of text without added ones."""
@@ -110,8 +134,9 @@ class SentencePieceTokenizer(SplitTokenizer):
     def __init__(self, vocab_file: str, definition: Definition):
         assert definition.model is not None
         model = model_proto.read(definition.model, vocab_file)
-        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap,
-                                                            definition.steps, vocab_file)
+        model.normalizer_spec.precompiled_charsmap = joined(
+            model.normalizer_spec.precompiled_charsmap, definition.steps, vocab_file
+        )
         model_proto.release_symbols(model, vocab_file)
         self.model = model.SerializeToString()
         self._library = model_proto.processor(self.model, vocab_file)
@@ -151,13 +176,16 @@ class LibraryTokenizer(SubwordTokenizer):
         self._library.no_padding()
         self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
         flags = ("single_word", "lstrip", "rstrip", *(["normalized"] if self.kind == "byte_bpe" else []))
-        added = [AddedToken(token["content"], token["id"], *(bool(token.get(flag)) for flag in flags))
-                 for token in self.settings["added_tokens"]]
+        added = [
+            AddedToken(token["content"], token["id"], *(bool(token.get(flag)) for flag in flags))
+            for token in self.settings["added_tokens"]
+        ]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
                 raise ValueError(
                     f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
-                    f"got {token.id}")
+                    f"got {token.id}"
+                )
         self._added_contents = {token.content for token in added}
         super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
 
@@ -242,12 +270,13 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
         ids, before = ids + 4, {"<s>NOTUSED": 0, "<pad>": 1, "</s>NOTUSED": 2, "<unk>": 3, "<unk>NOTUSED": 4}
     if scheme != "own":
         if pieces[:3] != ["<unk>", "<s>", "</s>"]:
-            raise ValueError(f"{definition.where}: expected a SentencePiece model that begins with <unk> <s> </s>, "
-                             f"got {' '.join(pieces[:3])}")
+            raise ValueError(
+                f"{definition.where}: expected a SentencePiece model that begins with <unk> <s> </s>, "
+                f"got {' '.join(pieces[:3])}"
+            )
         ids[unknown] = 3
     vocab = before | {
-        piece: int(ids[index])
-        for index, piece in enumerate(pieces) if index != unknown or scheme == "own"
+        piece: int(ids[index]) for index, piece in enumerate(pieces) if index != unknown or scheme == "own"
     }
     if scheme != "own":
         vocab.setdefault(definition.special["[MASK]"], len(pieces) + (1 if scheme == "xlm_roberta" else 4))
@@ -255,12 +284,12 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
 
 
 def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it.
-    """
+    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
     listed = {token.content: token for token in definition.added}
     special = [token for token in definition.special.values() if token in vocab and token not in listed]
-    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"])
-            for token in special] + list(listed.values())
+    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(
+        listed.values()
+    )
 
 
 def library_settings(definition: Definition) -> dict[str, Any]:
@@ -275,27 +304,53 @@ def library_settings(definition: Definition) -> dict[str, Any]:
             _check_settings(settings, definition)
         except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
             raise ValueError(
-                f"{where}: {tokenizer_files.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
+                f"{where}: {tokenizer_files.JSON_FILE}: expected the settings of a tokenizer: {error}"
+            ) from None
         return settings | {"added_tokens": settings.get("added_tokens") or []}
     if not {tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE} <= set(files):
-        raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
-                         f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}")
+        raise ValueError(
+            f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
+            f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}"
+        )
     vocab = mapping_in(files, tokenizer_files.VOCAB_JSON, where)
-    added = [{
-        "id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip,
-        "rstrip": token.rstrip, "normalized": False, "special": True
-    } for token in added_tokens(definition, vocab)]
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": sorted(added, key=lambda token: token["id"]), "normalizer": None, "post_processor": None,
-        "decoder": None, "pre_tokenizer": {
-            "type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
-            "trim_offsets": True, "use_regex": True
-        }, "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-            "vocab": vocab, "merges": read_merges(files)
+    added = [
+        {
+            "id": token.id,
+            "content": token.content,
+            "single_word": token.single_word,
+            "lstrip": token.lstrip,
+            "rstrip": token.rstrip,
+            "normalized": False,
+            "special": True,
         }
+        for token in added_tokens(definition, vocab)
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": sorted(added, key=lambda token: token["id"]),
+        "normalizer": None,
+        "post_processor": None,
+        "decoder": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": read_merges(files),
+        },
     }
 
 
@@ -312,8 +367,13 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
     steps_allowed: dict[str, Any]
     if definition.family.kind == "byte_bpe":
         steps_allowed = {"type": ("ByteLevel",), "use_regex": (True, None)}
-        usual = {"dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
-                 "byte_fallback": (False, None), "ignore_merges": (False, None)}
+        usual = {
+            "dropout": (None, 0, 0.0),
+            "continuing_subword_prefix": (None, ""),
+            "end_of_word_suffix": (None, ""),
+            "byte_fallback": (False, None),
+            "ignore_merges": (False, None),
+        }
         if (settings.get("normalizer") or {"type": "NFC"}).get("type") != "NFC":
             raise ValueError(
                 f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}: not computed "
@@ -327,8 +387,12 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
                 f"{where}: pre_tokenizer: expected WhitespaceSplit and Metaspace, got "
                 f"{[step.get('type') for step in steps]}"
             )
-        steps_allowed = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
-                         "add_prefix_space": (True, None)}
+        steps_allowed = {
+            "type": ("Metaspace",),
+            "replacement": (WORD_START,),
+            "prepend_scheme": ("always", None),
+            "add_prefix_space": (True, None),
+        }
         usual = {"byte_fallback": (False, None)}
         if type(unknown := model.get("unk_id")) is not int or not 0 <= unknown < len(model["vocab"]):
             raise ValueError(f"{where}: model.unk_id: expected the id of an unknown piece, got {str(unknown)[:40]}")

@@ -14,8 +14,11 @@ from official_bert.text.tokenizer import Span
 LONGEST_WORD = 100  # characters; a longer word is one [UNK]
 # Switches, with the values that are computed.
 SWITCHES: dict[str, tuple] = {
-    "word_tokenizer_type": ("mecab",), "subword_tokenizer_type": ("wordpiece", "character", None),
-    "do_word_tokenize": (True, None), "do_subword_tokenize": (True, None), "never_split": (None, [])
+    "word_tokenizer_type": ("mecab",),
+    "subword_tokenizer_type": ("wordpiece", "character", None),
+    "do_word_tokenize": (True, None),
+    "do_subword_tokenize": (True, None),
+    "never_split": (None, []),
 }
 DICTIONARIES = ("unidic_lite", "ipadic", "unidic")  # packages
 
@@ -29,7 +32,8 @@ class JapaneseTokenizer(WordPieceTokenizer):
     exportable = (
         "MeCab's words have no form in TensorFlow: its dictionary and search are a program of their own; "
         "load_tokenizer, "
-        "load_encoder, training and extract_features take this tokenizer, run_predict and run_export do not")
+        "load_encoder, training and extract_features take this tokenizer, run_predict and run_export do not"
+    )
 
     def __init__(self, vocab_file: str, definition: Definition):
         super().__init__(vocab_file, definition)
@@ -38,24 +42,32 @@ class JapaneseTokenizer(WordPieceTokenizer):
         if not isinstance(options, dict) or options.get("mecab_option"):  # which may name files for MeCab to load
             raise ValueError(f"{vocab_file}: mecab_kwargs: expected no mecab_option, got {str(options)[:80]}")
         self._characters = definition.config.get("subword_tokenizer_type") == "character"
-        self._normalizes, self._lower = bool(options.get(
-            "normalize_text", True)), self.do_lower_case or bool(options.get("do_lower_case"))
+        self._normalizes, self._lower = (
+            bool(options.get("normalize_text", True)),
+            self.do_lower_case or bool(options.get("do_lower_case")),
+        )
 
     @functools.cached_property
     def _tagger(self) -> Any:
         return _tagger(self.definition.config.get("mecab_kwargs") or {}, self.vocab_file)
 
     def _tokenize_part(self, text: str) -> list[Span]:
-        normal, places = _normalised(text) if self._normalizes else (text, [(index, index + 1)
-                                                                            for index in range(len(text))])
+        normal, places = (
+            _normalised(text) if self._normalizes else (text, [(index, index + 1) for index in range(len(text))])
+        )
         tokens: list[Span] = []
         last = 0
         for word in self._tagger(normal):
             last = normal.index(word.surface, last)
             surface = word.surface.lower() if self._lower else word.surface
-            pieces = [char if char in self.vocab else UNKNOWN for char in surface] if self._characters else \
-                [UNKNOWN] if len(surface) > LONGEST_WORD else self.plain.split_word(surface)
-            covered = places[last:last + len(word.surface)]
+            pieces = (
+                [char if char in self.vocab else UNKNOWN for char in surface]
+                if self._characters
+                else [UNKNOWN]
+                if len(surface) > LONGEST_WORD
+                else self.plain.split_word(surface)
+            )
+            covered = places[last : last + len(word.surface)]
             for piece, first, behind in _spread(pieces, len(covered), self._characters):
                 tokens.append((piece, covered[first][0], covered[behind - 1][1]))
             last += len(word.surface)
@@ -74,8 +86,9 @@ def _spread(pieces: list[str], length: int, single: bool) -> list[tuple[str, int
         end += 1 if single else len(piece.removeprefix("##"))
         ends.append(end)
     starts = [0, *ends[:-1]]
-    return [(piece, min(start, length - 1), max(min(end, length), 1))
-            for piece, start, end in zip(pieces, starts, ends)]
+    return [
+        (piece, min(start, length - 1), max(min(end, length), 1)) for piece, start, end in zip(pieces, starts, ends)
+    ]
 
 
 def _normalised(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -93,8 +106,7 @@ def _normalised(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _tagger(options: dict[str, Any], where: str) -> Any:
-    """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another dictionary.
-    """
+    """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another dictionary."""
     fugashi, name = importlib.import_module("fugashi"), options.get("mecab_dic", "unidic_lite")
     if name not in DICTIONARIES:
         raise ValueError(f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r}")

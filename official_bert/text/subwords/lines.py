@@ -23,8 +23,9 @@ class LineTokenizer:
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns (ids int32 [tokens], lengths int32 [lines])."""
         rows = self.tokenizer.encode_all(lines)
-        return np.array([index for row in rows for index in row], np.int32), np.array([len(row) for row in rows],
-                                                                                      np.int32)
+        return np.array([index for row in rows for index in row], np.int32), np.array(
+            [len(row) for row in rows], np.int32
+        )
 
     def encode_bytes(self, buffer: bytes) -> EncodedLines:
         """Encodes the lines of a UTF-8 buffer, each ended by a newline byte (the last one may lack it); a blank line

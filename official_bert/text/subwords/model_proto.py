@@ -15,21 +15,30 @@ UNIGRAM = 1  # kind of model
 _KINDS = descriptor_pb2.FieldDescriptorProto
 # (name, number, type, default) by message; sentencepiece_model.proto
 _FIELDS = {
-    "Piece": (("piece", 1, _KINDS.TYPE_STRING, ""), ("score", 2, _KINDS.TYPE_FLOAT, ""), ("type", 3, _KINDS.TYPE_INT32,
-                                                                                          "1")),
-    "Trainer": (("model_type", 3, _KINDS.TYPE_INT32, "1"), ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false"),
-                ("treat_whitespace_as_suffix", 24, _KINDS.TYPE_BOOL, "false")),
-    "Normalizer": (("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""),
-                   ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"), ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL,
-                                                                       "true"), ("escape_whitespaces", 5,
-                                                                                 _KINDS.TYPE_BOOL, "true")),
-    "Model": (("pieces", 1, "Piece", ""), ("trainer_spec", 2, "Trainer", ""), ("normalizer_spec", 3, "Normalizer", ""))
+    "Piece": (
+        ("piece", 1, _KINDS.TYPE_STRING, ""),
+        ("score", 2, _KINDS.TYPE_FLOAT, ""),
+        ("type", 3, _KINDS.TYPE_INT32, "1"),
+    ),
+    "Trainer": (
+        ("model_type", 3, _KINDS.TYPE_INT32, "1"),
+        ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false"),
+        ("treat_whitespace_as_suffix", 24, _KINDS.TYPE_BOOL, "false"),
+    ),
+    "Normalizer": (
+        ("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""),
+        ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"),
+        ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL, "true"),
+        ("escape_whitespaces", 5, _KINDS.TYPE_BOOL, "true"),
+    ),
+    "Model": (("pieces", 1, "Piece", ""), ("trainer_spec", 2, "Trainer", ""), ("normalizer_spec", 3, "Normalizer", "")),
 }
 
 
 def _message() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="official_bert/sentencepiece_model.proto",
-                                              package="official_bert.sentencepiece")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="official_bert/sentencepiece_model.proto", package="official_bert.sentencepiece"
+    )
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for field, number, kind, default in fields:
@@ -69,18 +78,25 @@ def read(content: bytes, where: str) -> Any:
     if not is_text or unknown != 1 or not all(math.isfinite(piece.score) for piece in model.pieces):
         raise ValueError(
             f"{where}: damaged SentencePiece model: expected pieces in UTF-8 with finite scores, one of them unknown, "
-            f"got {unknown} unknown, or others")
+            f"got {unknown} unknown, or others"
+        )
     if model.trainer_spec.model_type != UNIGRAM or model.trainer_spec.byte_fallback:
         raise ValueError(
-            f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
+            f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model"
+        )
     if model.trainer_spec.treat_whitespace_as_suffix:
         raise ValueError(
             f"{where}: expected a SentencePiece model whose pieces begin with the space before a word, got one whose "
-            "pieces end with the space behind it (treat_whitespace_as_suffix): no piece marks where a word begins")
-    if not (model.normalizer_spec.add_dummy_prefix and model.normalizer_spec.remove_extra_whitespaces
-            and model.normalizer_spec.escape_whitespaces):
+            "pieces end with the space behind it (treat_whitespace_as_suffix): no piece marks where a word begins"
+        )
+    if not (
+        model.normalizer_spec.add_dummy_prefix
+        and model.normalizer_spec.remove_extra_whitespaces
+        and model.normalizer_spec.escape_whitespaces
+    ):
         raise ValueError(
-            f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones")
+            f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones"
+        )
     return model
 
 

@@ -32,8 +32,12 @@ def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], character
     if characters:
         tokens |= {token for token in tokenizer.vocab if len(token.removeprefix("##").removeprefix(WORD_START)) <= 1}
     if tokenizer.kind == "byte_bpe":
-        subwords = {token[start:end] for token in tokens for start in range(len(token))
-                    for end in range(start + 1, len(token) + 1)}
+        subwords = {
+            token[start:end]
+            for token in tokens
+            for start in range(len(token))
+            for end in range(start + 1, len(token) + 1)
+        }
         tokens |= {*byte_letters(), *subwords} & set(tokenizer.vocab)
     return tokens
 
@@ -50,7 +54,8 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
         name = next(name for name in tokenizer_files.MODEL_FILES if name in files)
         model = model_proto.read(files[name], where)
         pieces = [
-            piece for piece, index in zip(model.pieces, tokenizer.ids.tolist())
+            piece
+            for piece, index in zip(model.pieces, tokenizer.ids.tolist())
             if piece.type not in (model_proto.NORMAL, model_proto.UNUSED) or tokenizer.inv_vocab.get(index) in tokens
         ]
         del model.pieces[:]
@@ -61,7 +66,8 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
         settings["model"] = _pruned_model(settings["model"], tokens)
         files = {
             name: content
-            for name, content in files.items() if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)
+            for name, content in files.items()
+            if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)
         }
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
     else:
@@ -75,9 +81,10 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
 def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, bytes]:
     """Returns the files with `words` as added tokens, which are found where no letter stands beside them."""
     files = dict(tokenizer.definition.files)
-    added = [{
-        "content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False
-    } for word in words]
+    added = [
+        {"content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        for word in words
+    ]
     if tokenizer_files.JSON_FILE in files and not isinstance(tokenizer, SentencePieceTokenizer):
         settings = json.loads(files[tokenizer_files.JSON_FILE])
         settings["added_tokens"] = [*(settings.get("added_tokens") or ()), *({"id": -1, **token} for token in added)]
@@ -86,8 +93,8 @@ def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, byt
         files.pop(tokenizer_files.JSON_FILE, None)
         config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
         config[DECODER] = {
-            **(config.get(DECODER) or {}), **{f"new {number}": token
-                                              for number, token in enumerate(added)}
+            **(config.get(DECODER) or {}),
+            **{f"new {number}": token for number, token in enumerate(added)},
         }
         files[tokenizer_files.CONFIG_FILE] = _as_json(config)
     return _renumbered(files, tokenizer.vocab_file)
@@ -110,15 +117,13 @@ def _pruned_model(model: Mapping[str, Any], tokens: Collection[str]) -> dict[str
 
 
 def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
-    """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them.
-    """
+    """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them."""
     config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
     decoder = dict(config.get(DECODER) or {})
     decoder |= {
         str(index): {"content": token}
         for token, index in json.loads(files.pop(tokenizer_files.ADDED_FILE, b"{}")).items()
-        if token not in {entry["content"]
-                         for entry in decoder.values()}
+        if token not in {entry["content"] for entry in decoder.values()}
     }
     files[tokenizer_files.CONFIG_FILE] = _as_json({**config, DECODER: {}})
     if tokenizer_files.JSON_FILE in files:

@@ -8,8 +8,9 @@ FORMS = {"RobertaProcessing": (2, 0), "BertProcessing": (1, 1)}
 PLACES_ALONE = "ByteLevel"  # cuts spaces off the places of tokens
 
 
-def form_of_pairs(processor: Mapping[str, Any] | None, special: Mapping[str, str],
-                  where: str) -> tuple[int, int] | None:
+def form_of_pairs(
+    processor: Mapping[str, Any] | None, special: Mapping[str, str], where: str
+) -> tuple[int, int] | None:
     """Returns the number of separators between two texts and the segment of the second; None if no step makes rows.
 
     `special` are the tokens in the roles of BERT's. Raises ValueError for other rows than `Template` makes.
@@ -17,8 +18,10 @@ def form_of_pairs(processor: Mapping[str, Any] | None, special: Mapping[str, str
     steps = list(_steps(processor or {}))
     kinds = [str(step.get("type")) for step in steps]
     if unknown := set(kinds) - {*FORMS, "TemplateProcessing", PLACES_ALONE}:
-        raise ValueError(f"{where}: expected TemplateProcessing, {', '.join(FORMS)} or {PLACES_ALONE}, alone or in a "
-                         f"Sequence, got {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"{where}: expected TemplateProcessing, {', '.join(FORMS)} or {PLACES_ALONE}, alone or in a "
+            f"Sequence, got {', '.join(sorted(unknown))}"
+        )
     making = [step for step in steps if step["type"] != PLACES_ALONE]
     if len(making) > 1:
         raise ValueError(f"{where}: expected one step that makes rows, got {' and '.join(kinds)}")
@@ -41,12 +44,17 @@ def _form(step: Mapping[str, Any], special: Mapping[str, str], where: str) -> tu
             raise ValueError(f"{where}: expected rows with {first} and {last}, got {' and '.join(tokens)}")
         return FORMS[step["type"]]
     single, pair = _template(step, "single"), _template(step, "pair")
-    forms = {(count, segment): [(first, 0), ("A", 0), *[(last, 0)] * count, ("B", segment), (last, segment)]
-             for count in (1, 2) for segment in (0, 1)}
+    forms = {
+        (count, segment): [(first, 0), ("A", 0), *[(last, 0)] * count, ("B", segment), (last, segment)]
+        for count in (1, 2)
+        for segment in (0, 1)
+    }
     if single != [(first, 0), ("A", 0), (last, 0)] or pair not in forms.values():
         shown = " or ".join(" ".join(name for name, _ in forms[count, 0]) for count in (1, 2))
-        raise ValueError(f"{where}: expected rows {first} A {last}, and {shown} in segment 0 but for B and its {last}, "
-                         f"got {_shown(single)}, and {_shown(pair)}")
+        raise ValueError(
+            f"{where}: expected rows {first} A {last}, and {shown} in segment 0 but for B and its {last}, "
+            f"got {_shown(single)}, and {_shown(pair)}"
+        )
     return next(form for form, row in forms.items() if row == pair)
 
 

@@ -27,8 +27,11 @@ CLASS_FILE = "tokenizer_class.txt"  # in a bundle: the class, if only the model'
 ENDINGS = (".json", ".model", ".spm", ".zip")
 # Classes of tokenizers by `model_type`, for folders in which no file names one.
 CLASSES_OF_MODELS = {
-    "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer",
-    "albert": "AlbertTokenizer", "mpnet": "MPNetTokenizer"
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+    "mpnet": "MPNetTokenizer",
 }
 EPOCH = (1980, 1, 1, 0, 0, 0)  # of the members of a bundle, so that equal files give equal bytes
 
@@ -62,10 +65,12 @@ def _read_folder(folder: str) -> dict[str, bytes]:
     if not set(files) & {JSON_FILE, *MODEL_FILES, VOCAB_JSON, WORDPIECE_FILE}:
         raise ValueError(
             f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
-            f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}")
+            f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}"
+        )
     values = read_json(os.path.join(folder, "config.json"), missing={})
-    named = isinstance(values, dict) and (values.get("tokenizer_class")
-                                          or CLASSES_OF_MODELS.get(str(values.get("model_type"))))
+    named = isinstance(values, dict) and (
+        values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type")))
+    )
     return files | ({CLASS_FILE: str(named).encode()} if named else {})
 
 

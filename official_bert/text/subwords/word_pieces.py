@@ -11,8 +11,12 @@ from official_bert.text.tokenizer import Span
 from official_bert.text.vocab import number_entries
 
 # Switches that change the tokens, with their values for BERT of 2018.
-STEPS: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
-                              "handle_chinese_chars": (True, None), "clean_text": (True, None)}
+STEPS: Mapping[str, tuple] = {
+    "tokenize_chinese_chars": (True, None),
+    "do_basic_tokenize": (True, None),
+    "handle_chinese_chars": (True, None),
+    "clean_text": (True, None),
+}
 
 
 class WordPieceTokenizer(SplitTokenizer):
@@ -28,7 +32,8 @@ class WordPieceTokenizer(SplitTokenizer):
                 raise ValueError(
                     f"{vocab_file}: added token {token.content!r}: expected id {pieces[token.content]}, its place in "
                     f"the "
-                    f"vocabulary, got {token.id}")
+                    f"vocabulary, got {token.id}"
+                )
         super().__init__(vocab_file, definition, {**pieces, **{token.content: token.id for token in added}}, added)
         self.do_lower_case = definition.lower_cases
         if self.special["[UNK]"] != UNKNOWN:
@@ -60,12 +65,15 @@ def read_pieces(definition: Definition) -> dict[str, int]:
         pieces = number_entries(lines, f"{where}/{tokenizer_files.WORDPIECE_FILE}", special)
     else:
         try:
-            ids = {**settings["model"]["vocab"],
-                   **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()}}
+            ids = {
+                **settings["model"]["vocab"],
+                **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()},
+            }
             entries = sorted(ids, key=ids.__getitem__)
         except (TypeError, LookupError) as error:  # a text for an id, and the like
-            raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids: "
-                             f"{error}") from None
+            raise ValueError(
+                f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids: {error}"
+            ) from None
         pieces = number_entries(entries, f"{where}/{tokenizer_files.JSON_FILE}", special)
         if pieces != ids:
             raise ValueError(
@@ -84,4 +92,5 @@ def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> Non
         raise ValueError(
             f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go "
             f"if, and "
-            "only if, text is lower-cased")
+            "only if, text is lower-cased"
+        )

@@ -1,5 +1,4 @@
-"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept.
-"""
+"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,12 +43,18 @@ class KeptAnswers(Sequence):
 
 def keep_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource, cache_dir: str) -> KeptAnswers:
     """Returns the teacher's answers to the rows of a source; `cache_dir` keeps them between runs."""
+
     def compute() -> Mapping[str, np.ndarray]:
         depends_on = {
-            "layout": LAYOUT, "teacher": teacher.digest, "rows": source.content, "outputs": list(soft.outputs),
-            "head": soft.task.head, "policy": teacher.model.dtype_policy.name
+            "layout": LAYOUT,
+            "teacher": teacher.digest,
+            "rows": source.content,
+            "outputs": list(soft.outputs),
+            "head": soft.task.head,
+            "policy": teacher.model.dtype_policy.name,
         }
         return cached(cache_dir, depends_on if cache_dir else {}, lambda: answer_all(teacher, soft, source))
+
     return KeptAnswers(compute, len(source.examples), source.lengths if soft.by_token else None)
 
 
@@ -67,8 +72,13 @@ def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> di
     if not soft.by_token:
         return {name: np.stack([row[name] for row in rows]) for name in answers[0]}  # type: ignore[index]
     return {
-        name: np.concatenate([row[name][..., :length]  # type: ignore[index]
-                              for row, length in zip(rows, source.lengths)], axis=-1)
+        name: np.concatenate(
+            [
+                row[name][..., :length]  # type: ignore[index]
+                for row, length in zip(rows, source.lengths)
+            ],
+            axis=-1,
+        )
         for name in answers[0]
     }
 
@@ -76,8 +86,9 @@ def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> di
 def size_of_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> int:
     """Returns the bytes that the answers to all rows take, from the shapes of those to the first."""
     first = source.examples[0]
-    outputs = teacher.model({name: tf.constant(np.asarray(value)[None])
-                             for name, value in first.items()}, training=False)
+    outputs = teacher.model(
+        {name: tf.constant(np.asarray(value)[None]) for name, value in first.items()}, training=False
+    )
     numbers = sum(int(tf.size(value)) for value in soft.columns(outputs).values())
     per_token = numbers / source.lengths[0]
     return 4 * int(per_token * source.lengths.sum() if soft.by_token else numbers * len(source.examples))
@@ -98,11 +109,10 @@ class AtWords(Sequence):
         return len(self.own_rows)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
-        words = self.words[self.starts[index]:self.starts[index + 1]]
+        words = self.words[self.starts[index] : self.starts[index + 1]]
         mask = self.own_rows[index]["tag_mask"]
         columns = {
-            name: np.zeros((*column.shape[:-1], len(mask)), np.float32)
-            for name, column in self.answers[0].items()
+            name: np.zeros((*column.shape[:-1], len(mask)), np.float32) for name, column in self.answers[0].items()
         }
         for own_place, (number, place) in zip(np.flatnonzero(mask), words):
             for name, column in self.answers[number].items():
@@ -120,5 +130,6 @@ def at_words(answers: NamedArrays, rows: ExampleSource, own_rows: ExampleSource)
         raise ValueError(
             f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, "
             f"and that "
-            f"of the student of {moved.starts[-1]}; expected the same words")
+            f"of the student of {moved.starts[-1]}; expected the same words"
+        )
     return moved

@@ -9,8 +9,9 @@ from official_bert.training.losses import ABSENT, weighted_sum
 from official_bert.training.task import Fraction
 
 
-def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float,
-               present: tf.Tensor | None = None) -> Fraction:
+def divergence(
+    logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float, present: tf.Tensor | None = None
+) -> Fraction:
     """Weighted sum of temperature² * KL(teacher || student) of the softmax of logits / temperature: logits [...,K],
     weights [...].
 
@@ -23,7 +24,7 @@ def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temper
     ours, theirs = tf.nn.log_softmax(ours), tf.nn.log_softmax(theirs)
     each = tf.exp(theirs) * (theirs - ours)
     each = each if present is None else tf.where(present, each, 0.0)
-    return weighted_sum(temperature ** 2 * tf.reduce_sum(each, axis=-1), weights)
+    return weighted_sum(temperature**2 * tf.reduce_sum(each, axis=-1), weights)
 
 
 def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float) -> Fraction:
@@ -33,7 +34,7 @@ def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor,
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     each = tf.math.sigmoid(theirs) * (tf.math.log_sigmoid(theirs) - tf.math.log_sigmoid(ours))
     each += tf.math.sigmoid(-theirs) * (tf.math.log_sigmoid(-theirs) - tf.math.log_sigmoid(-ours))
-    return weighted_sum(temperature ** 2 * tf.reduce_mean(each, axis=-1), weights)
+    return weighted_sum(temperature**2 * tf.reduce_mean(each, axis=-1), weights)
 
 
 def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -> Fraction:
@@ -42,8 +43,9 @@ def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -
     return weighted_sum(1.0 - tf.reduce_sum(ours * theirs, axis=-1), weights)
 
 
-def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor,
-                        heads: int) -> Fraction:
+def relation_divergence(
+    states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor, heads: int
+) -> Fraction:
     """Weighted sum over tokens of KL(teacher || student) of their relations to all others, the mean over heads (Wang et
     al. 2021, 3.1).
 
@@ -51,9 +53,11 @@ def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tenso
     the products of rows / sqrt(width of a head). A token is related to those that it may see: `visible` bool [B,1,1 or
     S,S]. weights [B,S].
     """
-    ours, theirs = (tf.nn.log_softmax(tf.where(visible, _relations(tf.cast(values, tf.float32), heads), ABSENT))
-                    for values in (states, teacher))
-    each = tf.reduce_sum(tf.exp(theirs) * (theirs - ours), axis=-1)                        # [B,heads,S]
+    ours, theirs = (
+        tf.nn.log_softmax(tf.where(visible, _relations(tf.cast(values, tf.float32), heads), ABSENT))
+        for values in (states, teacher)
+    )
+    each = tf.reduce_sum(tf.exp(theirs) * (theirs - ours), axis=-1)  # [B,heads,S]
     return weighted_sum(tf.reduce_mean(each, axis=1), weights)
 
 
@@ -61,4 +65,4 @@ def _relations(rows: tf.Tensor, heads: int) -> tf.Tensor:
     """[B,S,D] -> [B,heads,S,S]."""
     size = rows.shape[-1] // heads
     by_head = tf.transpose(tf.reshape(rows, (tf.shape(rows)[0], -1, heads, size)), (0, 2, 1, 3))
-    return tf.matmul(by_head, by_head, transpose_b=True) / size ** 0.5
+    return tf.matmul(by_head, by_head, transpose_b=True) / size**0.5

@@ -111,25 +111,40 @@ class Vectors(SoftAnswers):
         vectors = outputs["embedding"], batch["teacher_embedding"]
         options, weights = self.task.options, batch["example_weights"]
         if options.loss_name in ("contrastive", "contrastive_both"):
-            ours, theirs = (ranking_losses.group_logits(each, batch["text_numbers"], weights, options.group_size,
-                                                        options.temperature)[0] for each in vectors)
+            ours, theirs = (
+                ranking_losses.group_logits(
+                    each, batch["text_numbers"], weights, options.group_size, options.temperature
+                )[0]
+                for each in vectors
+            )
             return divergence(ours, theirs, weights, self.temperature, theirs > task_losses.ABSENT / 2)
         ours, theirs = (tf.einsum("btd,bd->bt", each[:, 1:], each[:, 0]) for each in vectors)
         if "scores" in batch:
             return task_losses.squared_error(ours[:, 0], theirs[:, 0], weights)
-        return divergence(ours / options.temperature, theirs / options.temperature, weights, self.temperature,
-                          _texts(batch["input_mask"][:, 1:]))
+        return divergence(
+            ours / options.temperature,
+            theirs / options.temperature,
+            weights,
+            self.temperature,
+            _texts(batch["input_mask"][:, 1:]),
+        )
 
 
 KINDS: Mapping[str, type[SoftAnswers]] = {
-    "classifier": OneLabel, "multi_label": SeveralLabels, "regression": Scores, "choice": Scores, "tagger": Tags,
-    "span": Spans, "embeddings": Vectors
+    "classifier": OneLabel,
+    "multi_label": SeveralLabels,
+    "regression": Scores,
+    "choice": Scores,
+    "tagger": Tags,
+    "span": Spans,
+    "embeddings": Vectors,
 }  # by `head` of the task
 # Options of tasks whose models give no such outputs, or have a teacher already, and why.
 REFUSED = {
     "crf": "a CRF answers with whole chains of tags, and its teacher's single tags say little about them",
-    "features": "frozen features have no teacher's words", "teacher_columns": "the file has a teacher's scores already",
-    "matryoshka": "a teacher's vectors are compared as a whole"
+    "features": "frozen features have no teacher's words",
+    "teacher_columns": "the file has a teacher's scores already",
+    "matryoshka": "a teacher's vectors are compared as a whole",
 }
 
 

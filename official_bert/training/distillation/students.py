@@ -29,7 +29,7 @@ from official_bert.training_config import DistillationConfig
 LABELS = "labels"  # the name of a task's own loss, if that has none but `loss`
 SETTINGS = "config.training.distillation"
 OF_SENTENCES = ("nsp", "sop")  # losses of one head
-GIGABYTE = 2 ** 30
+GIGABYTE = 2**30
 
 
 def as_student(task: TaskBase) -> TaskBase:
@@ -63,10 +63,14 @@ class Student(abc.ABC):
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The losses of the task and those on the teacher's answers in the batch, each times its factor."""
-        task_losses = {_name_beside_teacher(name): _times(self.settings.labels, loss)
-                       for name, loss in self.task.losses(outputs, batch).items()}
-        return task_losses | {name: _times(getattr(self.settings, name), loss)
-                              for name, loss in self.teacher_losses(outputs, batch).items()}
+        task_losses = {
+            _name_beside_teacher(name): _times(self.settings.labels, loss)
+            for name, loss in self.task.losses(outputs, batch).items()
+        }
+        return task_losses | {
+            name: _times(getattr(self.settings, name), loss)
+            for name, loss in self.teacher_losses(outputs, batch).items()
+        }
 
     def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Also the weights of the losses on the teacher's answers."""
@@ -137,7 +141,8 @@ class StudentOfAnswers(Student):
                 raise ValueError(
                     f"{SETTINGS}.{part}: expected 0 for task {self.task.config.task}: pre-training alone compares "
                     f"layers, got "
-                    f"{getattr(self.settings, part)}")
+                    f"{getattr(self.settings, part)}"
+                )
         soft_answers(self.task)
 
     def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
@@ -167,15 +172,17 @@ class StudentOfAnswers(Student):
             answers: Sequence = kept_answers.keep_answers(teacher, student.soft, rows, files.cache_dir)
             if rows is not source and student.soft.by_token:
                 answers = kept_answers.at_words(answers, rows, source)
-            source = source.with_columns(answers, [COLUMN + name
-                                                   for name in student.soft.outputs] if student.soft.by_token else ())
+            source = source.with_columns(
+                answers, [COLUMN + name for name in student.soft.outputs] if student.soft.by_token else ()
+            )
         return dataclasses.replace(resolved, task=student.task_of(), train=source, notes=(*resolved.notes, note))
 
     def load(self) -> Teacher:
         return load_teacher(self.reader(), self.task)
 
-    def _rows_of_teacher(self, teacher: Teacher, source: ExampleSource, files: DataFiles,
-                         steps: Steps) -> ExampleSource:
+    def _rows_of_teacher(
+        self, teacher: Teacher, source: ExampleSource, files: DataFiles, steps: Steps
+    ) -> ExampleSource:
         """Reads the training rows with the teacher's vocabulary. Raises ValueError if its answers do not belong to the
         student's rows.
         """
@@ -183,7 +190,8 @@ class StudentOfAnswers(Student):
             raise ValueError(
                 f"{self.where}: expected the vocabulary and casing of the student, because answers are places among "
                 f"its "
-                "tokens, got others")
+                "tokens, got others"
+            )
         rows = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
         assert isinstance(rows, ExampleSource)
         if len(rows.examples) != len(source.examples):
@@ -206,16 +214,19 @@ class StudentOfAnswers(Student):
             raise ValueError(
                 f"{SETTINGS}.kept_gigabytes: expected room for {size / GIGABYTE:.2f} GB of answers to {rows:,} rows, "
                 f"got "
-                f"{most:g}; keep: computed computes them at each step instead")
+                f"{most:g}; keep: computed computes them at each step instead"
+            )
         if choice == "kept" or (choice == "auto" and fits):
             return True, f"{account} are computed once and cached: {_shown(size)}"
         if not teacher.reads_rows:
             raise ValueError(
                 f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the "
                 f"teacher has "
-                f"another vocabulary than the student and reads rows of its own, got {choice}")
-        return False, f"{account} are computed at each step" + ("" if fits else
-                                                                f" ({_shown(size)}: more than kept_gigabytes {most:g})")
+                f"another vocabulary than the student and reads rows of its own, got {choice}"
+            )
+        return False, f"{account} are computed at each step" + (
+            "" if fits else f" ({_shown(size)}: more than kept_gigabytes {most:g})"
+        )
 
 
 class StudentOfWords(Student):
@@ -227,22 +238,26 @@ class StudentOfWords(Student):
         settings, task = self.settings, self.task
         if (objective := task.option("objective", "")) not in ("masked_lm", "next_token"):
             raise ValueError(
-                f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}")
+                f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}"
+            )
         if settings.keep == "kept":
             raise ValueError(
                 f"{SETTINGS}.keep: expected auto or computed for pre-training: masks change from epoch to epoch, and "
                 f"the "
-                "answers to a place are as many as there are words, got kept")
+                "answers to a place are as many as there are words, got kept"
+            )
         if settings.relations and task.config.model.attention != "bidirectional":
             raise ValueError(
                 f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to "
                 f"every other "
-                f"one, got {task.config.model.attention}")
+                f"one, got {task.config.model.attention}"
+            )
         if settings.layers and task.option("first_weights", "random") != "random":
             raise ValueError(
                 f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the "
                 f"weights, "
-                f"got {task.options.first_weights}")
+                f"got {task.options.first_weights}"
+            )
         if settings.observes and (others := set(task.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
             raise ValueError(
                 f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the "
@@ -258,11 +273,14 @@ class StudentOfWords(Student):
         if self.settings.relations and model.hidden_size % self._relation_heads:
             raise ValueError(
                 f"{SETTINGS}.relation_heads: expected a divisor of the {whose}'s hidden_size {model.hidden_size}, got "
-                f"{self._relation_heads}")
+                f"{self._relation_heads}"
+            )
 
     def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
-        note = (f"teacher {self.task.config.training.teacher}: its outputs are computed at each step "
-                f"({', '.join(self.settings.of_teacher)})")
+        note = (
+            f"teacher {self.task.config.training.teacher}: its outputs are computed at each step "
+            f"({', '.join(self.settings.of_teacher)})"
+        )
         return dataclasses.replace(resolved, task=self.with_teacher().task_of(), notes=(*resolved.notes, note))
 
     def load(self) -> Teacher:
@@ -273,12 +291,14 @@ class StudentOfWords(Student):
             raise ValueError(
                 f"{self.where}: expected the vocabulary of the student, of {own.vocab_size} entries, because both "
                 f"read the "
-                f"same records, got one of {theirs.vocab_size}")
+                f"same records, got one of {theirs.vocab_size}"
+            )
         if self.settings.states and theirs.hidden_size != own.hidden_size:
             raise ValueError(
                 f"{SETTINGS}.states: expected a teacher as wide as the student ({own.hidden_size}), got "
                 f"{theirs.hidden_size}; "
-                "relations compare models of any width")
+                "relations compare models of any width"
+            )
         self._check_heads("teacher", theirs)
         model = ObservedPretrainer.make(theirs, {"next_sentence": False})
         teacher = load_observed(reader, self.task, model, bool(self.settings.answers))
@@ -286,35 +306,42 @@ class StudentOfWords(Student):
             raise ValueError(
                 f"{self.where}: expected the vocabulary and casing of the student, because both read the same "
                 f"records, got "
-                f"others: {reader.config.tokenizer.vocab_file}")
+                f"others: {reader.config.tokenizer.vocab_file}"
+            )
         return teacher
 
     def with_answers(self, batch: Batch) -> Batch:
         if self.teacher is None:
             return batch
         model = self.teacher.model
-        outputs = model.observe(dict(batch), training=False) if self.settings.observes else model(
-            dict(batch), training=False)
+        outputs = (
+            model.observe(dict(batch), training=False) if self.settings.observes else model(dict(batch), training=False)
+        )
         outputs_of = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RELATIONS}
         names = [name for part in self.settings.of_teacher for name in outputs_of[part]]
         return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in names}
 
     def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Answers count by predictions, states and relations by tokens."""
-        return {name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
-                for name in self.settings.of_teacher}
+        return {
+            name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
+            for name in self.settings.of_teacher
+        }
 
     def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         losses = {}
         if self.settings.answers:
-            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"],
-                                           prediction_weights(batch), self.settings.temperature)
+            losses["answers"] = divergence(
+                outputs["mlm_logits"], batch["teacher_mlm_logits"], prediction_weights(batch), self.settings.temperature
+            )
         if self.settings.states:
             losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], token_weights(batch))
         if self.settings.relations:
             each = [
-                relation_divergence(outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch),
-                                    self._relation_heads) for name in OF_RELATIONS
+                relation_divergence(
+                    outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch), self._relation_heads
+                )
+                for name in OF_RELATIONS
             ]
             losses["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
         return losses
@@ -330,8 +357,7 @@ def _times(factor: float, loss: Fraction) -> Fraction:
 
 
 def _visible(batch: Batch) -> tf.Tensor:
-    """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S].
-    """
+    """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S]."""
     return make_attention_mask(batch["input_mask"], batch.get("instance_ids"))
 
 

@@ -55,8 +55,12 @@ def config_of_teacher(task: TaskBase) -> Config:
     own_options = {key: theirs[key] for key in names if key in theirs}
     # A teacher without a vocabulary of its own has been trained on records: it reads those of the student.
     tokenizer = dataclasses.replace(task.config.tokenizer, **values.get("tokenizer", {}))
-    return dataclasses.replace(task.config, model=build(ModelConfig, values["model"], TEACHER), tokenizer=tokenizer,
-                               options=merge(task.config.options, own_options))
+    return dataclasses.replace(
+        task.config,
+        model=build(ModelConfig, values["model"], TEACHER),
+        tokenizer=tokenizer,
+        options=merge(task.config.options, own_options),
+    )
 
 
 def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
@@ -83,7 +87,8 @@ def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs
         raise ValueError(
             f"{TEACHER}: {result.origin}: expected a head for words, got none ({missing[0]}); "
             f"training.distillation.answers 0 "
-            "learns from states or relations alone")
+            "learns from states or relations alone"
+        )
     model.trainable = False
     return Teacher(reader, model, reads_alike(reader, student))
 

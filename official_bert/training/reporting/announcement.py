@@ -39,10 +39,13 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
         sizes.append((memory_of(phase_values, parameters, rows, length, fixed), rows, length))
     memory, rows, length = max(sizes, key=lambda phase_values: sum(phase_values[0].values()))
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
-    return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}, each {rows} rows of "
-            f"{length} tokens at once; {precision(config)}; {parameters:,} trained parameters",
-            f"about {_size(sum(memory.values()))} of memory a replica: {each}",
-            *unreached_rate(config, trainer.total_steps), *missing_libraries()]
+    return [
+        f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}, each {rows} rows of "
+        f"{length} tokens at once; {precision(config)}; {parameters:,} trained parameters",
+        f"about {_size(sum(memory.values()))} of memory a replica: {each}",
+        *unreached_rate(config, trainer.total_steps),
+        *missing_libraries(),
+    ]
 
 
 def unreached_rate(config: Config, steps: int) -> list[str]:
@@ -72,8 +75,10 @@ def few_held_out(resolved: Resolved) -> list[str]:
     if not 0 < rows < FEW_ROWS:
         return []
     low, high = scipy.stats.binomtest(rows // 2, rows).proportion_ci(CONFIDENCE)
-    return [f"warning: {rows} row{'s' * (rows > 1)} to evaluate on, fewer than {FEW_ROWS}: a share of right answers "
-            f"is uncertain by up to {50 * (high - low):.0f} points ({CONFIDENCE:.0%} interval)"]
+    return [
+        f"warning: {rows} row{'s' * (rows > 1)} to evaluate on, fewer than {FEW_ROWS}: a share of right answers "
+        f"is uncertain by up to {50 * (high - low):.0f} points ({CONFIDENCE:.0%} interval)"
+    ]
 
 
 def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
@@ -89,15 +94,19 @@ def best_checkpoint(phases: Sequence[Phase]) -> str:
     first = phases[0].resolved
     training, metric = first.task.config.training, first.task.best_metric()
     if first.held_out is None:
-        return ("none, because there is no evaluation data: the last checkpoint is used, unless best/ has "
-                "one" if training.answer_with == "best" else "")
+        return (
+            "none, because there is no evaluation data: the last checkpoint is used, unless best/ has one"
+            if training.answer_with == "best"
+            else ""
+        )
     if training.answer_with == "last" and not training.patience:
         return ""
     count = 0 if training.hours else sum(len(evaluation_steps(phase)) for phase in phases)
     patience = f"; training stops after {training.patience} without a better value" if training.patience else ""
     return (
         f"by {metric.removeprefix('-')} ({'lower' if metric.startswith('-') else 'higher'} is better) of "
-        f"{count or 'all'} evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} checkpoint is used")
+        f"{count or 'all'} evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} checkpoint is used"
+    )
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
@@ -108,8 +117,11 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
     """
     if resolved.task.head == "span":  # each window is a row of its own
         return {}
-    sources = {"training": resolved.train, "evaluation": resolved.held_out and resolved.held_out.source,
-               "prediction": resolved.tests and resolved.tests.source}
+    sources = {
+        "training": resolved.train,
+        "evaluation": resolved.held_out and resolved.held_out.source,
+        "prediction": resolved.tests and resolved.tests.source,
+    }
     parts, counts = "choices" if resolved.task.head == "choice" else "texts", {}
     for kind, source in sources.items():
         rows: Any = source.made_of if source else ()
@@ -124,11 +136,13 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
     """Says how many rows were cut, or are read in several windows; [] if none are."""
     lines = [
         f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}"
-        for kind, (cut, rows) in cut_rows(resolved).items() if cut
+        for kind, (cut, rows) in cut_rows(resolved).items()
+        if cut
     ]
     if config.options.get("truncate") == "windows":
-        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"
-                ] * bool(lines)
+        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"] * bool(
+            lines
+        )
     return [
         f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"
     ] * bool(lines)
@@ -176,8 +190,9 @@ def precision(config: Config) -> str:
     name = config.training.precision
     if name != "float32" or not tf.config.list_physical_devices("GPU"):
         return name
-    return (f"float32, TF32 {'on' if tf.config.experimental.tensor_float_32_execution_enabled() else 'off'} "
-            f"(training.tf32)")
+    return (
+        f"float32, TF32 {'on' if tf.config.experimental.tensor_float_32_execution_enabled() else 'off'} (training.tf32)"
+    )
 
 
 def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: int = 0) -> Mapping[str, int]:
@@ -186,11 +201,17 @@ def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: in
     The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of
     its uses.
     """
-    activations, table = activation_bytes(config, rows,
-                                          length), config.model.vocab_size * config.model.table_width * FLOAT32
-    return {"weights": (parameters + fixed) * FLOAT32, "moments": 2 * parameters * FLOAT32,
-            "gradients": parameters * FLOAT32, "activations": activations,
-            "backward pass": int(BACKWARD * activations) + table}
+    activations, table = (
+        activation_bytes(config, rows, length),
+        config.model.vocab_size * config.model.table_width * FLOAT32,
+    )
+    return {
+        "weights": (parameters + fixed) * FLOAT32,
+        "moments": 2 * parameters * FLOAT32,
+        "gradients": parameters * FLOAT32,
+        "activations": activations,
+        "backward pass": int(BACKWARD * activations) + table,
+    }
 
 
 def activation_bytes(config: Config, rows: int, length: int) -> int:
@@ -213,10 +234,17 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     layer = tokens * (11 * model.hidden_size + inner) * width
     # of a layer, in the backward pass
     again = {False: 0, True: layer + max(weights), "attention": max(weights)}[training.recompute]
-    of_layers = sum(tokens * model.hidden_size * width if training.recompute is True else layer
-                    + (0 if training.recompute else count) for count in weights)
-    predictions = length if config.options.get("objective") == "next_token" else int(
-        config.options.get("max_predictions_per_seq", 0))
+    of_layers = sum(
+        tokens * model.hidden_size * width
+        if training.recompute is True
+        else layer + (0 if training.recompute else count)
+        for count in weights
+    )
+    predictions = (
+        length
+        if config.options.get("objective") == "next_token"
+        else int(config.options.get("max_predictions_per_seq", 0))
+    )
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
     return int(of_layers + again + heads)
 
@@ -243,5 +271,8 @@ def nvidia_devices() -> list[str]:
 
 
 def _size(count: int) -> str:
-    return next(f"{count / unit:,.1f} {name}" for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
-                if count >= unit or name == "KB")
+    return next(
+        f"{count / unit:,.1f} {name}"
+        for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
+        if count >= unit or name == "KB"
+    )

@@ -39,7 +39,8 @@ class Profile:
         """Raises ValueError for a profile that begins behind the last of a training's `steps`: there would be none."""
         if self.edges and self.edges[0] >= steps:
             raise ValueError(
-                f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}")
+                f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}"
+            )
 
     def at(self, step: int) -> None:
         """Starts or stops if that is due after `step` steps."""
@@ -63,8 +64,14 @@ class Watcher:
     before any other message.
     """
 
-    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
-                 board_folder: str = BOARD_FOLDER):
+    def __init__(
+        self,
+        run: RunFolder,
+        total_steps: int,
+        enabled: bool = True,
+        log_file: str = LOG_FILE,
+        board_folder: str = BOARD_FOLDER,
+    ):
         # no total: the end is a time
         self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0
         self.next_line, self.shown_at = "", -math.inf
@@ -78,25 +85,32 @@ class Watcher:
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
-        of, end = (f"/{self.total_steps}",
-                   f"ETA {_duration(left)}") if self.total_steps else ("", f"{self.share:.1%} of the time")
+        of, end = (
+            (f"/{self.total_steps}", f"ETA {_duration(left)}")
+            if self.total_steps
+            else ("", f"{self.share:.1%} of the time")
+        )
         shown_metrics = [
-            f"{name} {shown(name, value)}" for name, value in metrics.items()
+            f"{name} {shown(name, value)}"
+            for name, value in metrics.items()
             if name == "loss" or name.endswith("accuracy")
         ]
         shown_metrics += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
         self.next_line = (
             f"step {step}{of}  {'  '.join(shown_metrics)}  lr {metrics['learning_rate']:.3g}  "
-            f"|g| {metrics['gradient_norm']:.3g}  {metrics['tokens_per_second']:,.0f} tokens/s  {end}")
+            f"|g| {metrics['gradient_norm']:.3g}  {metrics['tokens_per_second']:,.0f} tokens/s  {end}"
+        )
         if time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES:
             self._show_training()
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float], facts: Sequence[str] = ()) -> None:
         """Logs the metrics of an evaluation of the weights after `step` steps; prints `facts` behind them."""
-        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}"
-                                                             for name, value in metrics.items())
-                 + f"  ({', '.join(facts)})" * bool(facts))
+        self.say(
+            f"evaluation at step {step}:  "
+            + "  ".join(f"{name} {shown(name, value)}" for name, value in metrics.items())
+            + f"  ({', '.join(facts)})" * bool(facts)
+        )
         self._write("eval", step, metrics)
 
     def write_share(self, step: int, share: float) -> None:
@@ -107,8 +121,10 @@ class Watcher:
 
     def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:
         """Logs that the run has gone back to the checkpoint of `step`, and why."""
-        self.say(f"step {facts['from_step']}: the loss is {facts['loss']:.4g}: back to {os.path.basename(prefix)}; "
-                 f"{facts['skipped_batches']} batches of the data are skipped")
+        self.say(
+            f"step {facts['from_step']}: the loss is {facts['loss']:.4g}: back to {os.path.basename(prefix)}; "
+            f"{facts['skipped_batches']} batches of the data are skipped"
+        )
         self._write("rewind", step, facts)
 
     def note(self, step: int, name: str, text: str) -> None:
@@ -176,9 +192,11 @@ class StepLog:
         metrics = dict(zip(names, rows.mean(axis=0).tolist()))
         metrics["learning_rate"] = float(rows[-1, names.index("learning_rate")])
         metrics["skipped"] = float(rows[:, names.index("skipped")].sum())
-        metrics |= {"sequences_per_second": steps_per_second * batch_size,
-                    "tokens_per_second": steps_per_second * metrics.pop("tokens"),
-                    "model_flops_per_second": steps_per_second * metrics.pop("flops")}
+        metrics |= {
+            "sequences_per_second": steps_per_second * batch_size,
+            "tokens_per_second": steps_per_second * metrics.pop("tokens"),
+            "model_flops_per_second": steps_per_second * metrics.pop("flops"),
+        }
         metrics.pop("failed")
         self.watcher.training(step, metrics, steps_per_second)
 

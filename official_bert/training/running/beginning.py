@@ -48,8 +48,14 @@ class Plan:
         return self.phases[-1].last
 
 
-def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
-              steps: Steps) -> Plan:
+def open_data(
+    task: TaskBase,
+    files: DataFiles,
+    run: RunFolder,
+    strategy: tf.distribute.Strategy,
+    init_checkpoint: str,
+    steps: Steps,
+) -> Plan:
     """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data or the run in the
     folder do not fit.
     """
@@ -78,8 +84,9 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
     return Plan(phases=phases, config=config, origin=origin, frozen=frozen, base=base)
 
 
-def adapt_to_base(task: TaskBase, model: keras.Model, run: RunFolder,
-                  init_checkpoint: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def adapt_to_base(
+    task: TaskBase, model: keras.Model, run: RunFolder, init_checkpoint: str
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Attaches adapters to the model of a task that has them; returns what the run records of the base, and lines.
 
     Raises ValueError without that base.
@@ -91,8 +98,13 @@ def adapt_to_base(task: TaskBase, model: keras.Model, run: RunFolder,
     return base, (adapters.adapt(model, settings, reads_pooler and not has_pooler, reads_pooler),)
 
 
-def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
-          report: Callable[[str], None]) -> tuple[Trainer, CheckpointFolder, Mapping[str, str]]:
+def begin(
+    training: Plan,
+    run: RunFolder,
+    strategy: tf.distribute.Strategy,
+    init_checkpoint: str,
+    report: Callable[[str], None],
+) -> tuple[Trainer, CheckpointFolder, Mapping[str, str]]:
     """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin
     in the folder.
 
@@ -110,21 +122,37 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     if trainer.steps_done > training.last:
         raise ValueError(
             f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
-            f"got a training of {training.last}")
+            f"got a training of {training.last}"
+        )
     if restored:
-        of = f" of {training.last}" if not config.training.hours else (
-            f", after {float(trainer.seconds.numpy()) / 3600:.3g} of {config.training.hours:g} hours")
-        report(f"resumed: {restored} at step {trainer.steps_done}{of}; weights, optimizer, schedule, position in "
-               "the data" + "".join(f"; {change.describe()}" for change in changed))
+        of = (
+            f" of {training.last}"
+            if not config.training.hours
+            else (f", after {float(trainer.seconds.numpy()) / 3600:.3g} of {config.training.hours:g} hours")
+        )
+        report(
+            f"resumed: {restored} at step {trainer.steps_done}{of}; weights, optimizer, schedule, position in "
+            "the data" + "".join(f"; {change.describe()}" for change in changed)
+        )
     elif init_checkpoint:
-        origin = {**origin, origins.START: absolute(init_checkpoint),
-                  "init_checkpoint": _initialize(trainer.model, config, init_checkpoint, first.task, report)}
+        origin = {
+            **origin,
+            origins.START: absolute(init_checkpoint),
+            "init_checkpoint": _initialize(trainer.model, config, init_checkpoint, first.task, report),
+        }
     else:
         guards.check_reinitialized(config, init_checkpoint)
         report(f"fresh: weights are random (seed {config.seed})")
     about_data = (*filter(None, [first.training_rows]), *first.notes)
-    for line in (*about_data, *announce(trainer, config), *about_padding(trainer, first), *unmeasured(first),
-                 *few_held_out(first), *cut_lines(first, config), *unknown_lines(first)):
+    for line in (
+        *about_data,
+        *announce(trainer, config),
+        *about_padding(trainer, first),
+        *unmeasured(first),
+        *few_held_out(first),
+        *cut_lines(first, config),
+        *unknown_lines(first),
+    ):
         report(line)
     if distribution.is_chief(strategy):
         if trainer.steps_done < training.last:
@@ -135,15 +163,17 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         if training.base:
             run.write_base(training.base)
         origins.write(origin, run, bool(restored))
-    return trainer, folder, {
-        "changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)
-    }
+    return (
+        trainer,
+        folder,
+        {"changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)},
+    )
 
 
-def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase,
-                report: Callable[[str], None]) -> str:
-    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is.
-    """
+def _initialize(
+    model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]
+) -> str:
+    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
     new_values = parts.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):
@@ -151,6 +181,7 @@ def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: 
     parts.put_back(model, new_values)
     report(f"initialized (weights only): {result.describe()}")
     if new_values:
-        report(f"reinitialized (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the "
-               "pooler")
+        report(
+            f"reinitialized (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler"
+        )
     return result.origin

@@ -17,7 +17,7 @@ from official_bert.training import distribution
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.trainer import Trainer
 
-PARTS = 10 ** 9  # of a share, which is sent and logged as a whole number of them
+PARTS = 10**9  # of a share, which is sent and logged as a whole number of them
 SHARE, OVER = "share", "time_over"  # keys of the log
 HOST_SECONDS = 10.0  # the host regains control at least this often
 LOOPS = 100  # there are at least so many loops in a training, if a step is short enough
@@ -111,8 +111,7 @@ class Replay(TimedClock):
         return step >= self.steps[-1]
 
     def begin_loop(self, step: int, count: int) -> int:
-        """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did.
-        """
+        """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did."""
         begun = max(start for start in self.steps if start <= step)
         self.show(step, self.shares[begun])
         return min(count, next(start for start in self.steps if start > step) - step)
@@ -133,10 +132,12 @@ def read_shares(path: str) -> Mapping[int, float]:
             raise ValueError(
                 f"config.training.replay: {path}: expected a run that never went back because of its loss, which this "
                 f"one did "
-                f"at step {row['step']}")
+                f"at step {row['step']}"
+            )
         if SHARE in row or OVER in row:
-            shares = {step: share
-                      for step, share in shares.items() if step < row["step"]} | {row["step"]: row.get(SHARE, 1.0)}
+            shares = {step: share for step, share in shares.items() if step < row["step"]} | {
+                row["step"]: row.get(SHARE, 1.0)
+            }
     if len(shares) < 2:
         raise ValueError(
             f"config.training.replay: {path}: expected the log of a run with training.hours, got one without shares "
@@ -152,14 +153,16 @@ def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
     if training.replay and not training.hours:
         raise ValueError(
             "config.training.replay: expected training.hours with it, those of the run that is repeated, got "
-            f"{training.replay} without")
+            f"{training.replay} without"
+        )
     if training.replay:
         read_shares(training.replay)
     if training.hours and isinstance(strategy, tf.distribute.TPUStrategy) and distribution.other_hosts(strategy):
         raise ValueError(
             "config.training.hours: expected training.steps for TPUs of other machines, for which the order of the "
             "records is "
-            f"written before the first step, got {training.hours:g} hours")
+            f"written before the first step, got {training.hours:g} hours"
+        )
 
 
 def make_clock(trainer: Trainer, watcher: Watcher, began: float) -> NoClock:

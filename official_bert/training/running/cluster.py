@@ -53,7 +53,8 @@ def workers_of(placement: Placement) -> tuple[list[str], int]:
         hosts = placement.worker_hosts.split(",")
         if not 0 <= placement.task_index < len(hosts):
             raise ValueError(
-                f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}")
+                f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}"
+            )
         return hosts, placement.task_index
     text = os.environ.get("TF_CONFIG", "")
     try:
@@ -61,8 +62,10 @@ def workers_of(placement: Placement) -> tuple[list[str], int]:
         cluster, kind, index = config["cluster"], config["task"].get("type", "worker"), int(config["task"]["index"])
         addresses = len(cluster[kind])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        raise ValueError(f"{HERE}expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
-                         f"and task.index, got TF_CONFIG={text!r}") from None
+        raise ValueError(
+            f"{HERE}expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
+            f"and task.index, got TF_CONFIG={text!r}"
+        ) from None
     if others := sorted({kind, *cluster} - {"chief", "worker"}):
         raise ValueError(f"TF_CONFIG: expected a cluster of worker and chief alone, got {', '.join(others)}")
     if not 0 <= index < addresses:
@@ -169,8 +172,7 @@ class Meeting:
         self._send_all({"error": f"{self.hosts[self.index]}: {error}"})
 
     def reason(self) -> str:
-        """Returns what a worker has said when it left, after the training has begun; "" if it was lost without a word.
-        """
+        """Returns what a worker has said when it left, after the training has begun; "" if it was lost without a word."""
         error = ""
         for line in select.select(list(self.lines.values()), [], [], REASON_SECONDS)[0]:
             error = error or line.receive().get("error", "")
@@ -188,8 +190,7 @@ class Meeting:
             line.send(message)
 
     def _gather(self, listening: socket.socket) -> None:
-        """Takes the calls of all the others; raises ValueError, after telling those who came, naming those who did not.
-        """
+        """Takes the calls of all the others; raises ValueError, after telling those who came, naming those who did not."""
         listening.settimeout(RETRY_SECONDS)
         while missing := [host for number, host in enumerate(self.hosts) if number and number not in self.lines]:
             with contextlib.suppress(OSError):
@@ -202,7 +203,8 @@ class Meeting:
         if call.get("hosts") != self.hosts or call.get("index") not in range(1, len(self.hosts)):
             if call:
                 line.send(
-                    {"error": f"expected the same hosts on every worker, {self.hosts[0]} has {','.join(self.hosts)}"})
+                    {"error": f"expected the same hosts on every worker, {self.hosts[0]} has {','.join(self.hosts)}"}
+                )
             line.close()
             return
         line.send({"joined": True})

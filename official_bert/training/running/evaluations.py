@@ -18,8 +18,14 @@ from official_bert.training.trainer import Trainer
 class Evaluations:
     """Measures a run's weights on its held-out data, and keeps the best of them."""
 
-    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: Sequence[Phase],
-                 publish: Callable[[], None]):
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: CheckpointFolder,
+        watcher: Watcher,
+        phases: Sequence[Phase],
+        publish: Callable[[], None],
+    ):
         self.trainer, self.folder, self.watcher, self.phases, self.publish = trainer, folder, watcher, phases, publish
         self.settings = phases[0].resolved.task.config.training
         self.best = self._read_best()
@@ -49,8 +55,11 @@ class Evaluations:
         """Measures the restored weights if that was due when the run was stopped, and is not in its log."""
         step = self.trainer.steps_done
         for phase in self.phases:
-            if phase.first < step <= phase.last and self.is_due(step) and self.trainer.any_worker(
-                    step not in self.done):
+            if (
+                phase.first < step <= phase.last
+                and self.is_due(step)
+                and self.trainer.any_worker(step not in self.done)
+            ):
                 self.trainer.enter(phase.resolved.task)
                 self.evaluate(phase, step)
 
@@ -64,8 +73,15 @@ class Evaluations:
         tuned = phase.resolved.task.tuned_options(metrics)
         better = False
         if self.watcher.enabled:
-            better = self.best.keep_if_better(self.trainer.checkpoint, step, metrics, self._first_measured_like(phase),
-                                              self.settings.eval_steps, self.folder.written(step), tuned)
+            better = self.best.keep_if_better(
+                self.trainer.checkpoint,
+                step,
+                metrics,
+                self._first_measured_like(phase),
+                self.settings.eval_steps,
+                self.folder.written(step),
+                tuned,
+            )
             write_tuned(tuned, self.folder.run.checkpoint(step))
         saved = os.path.basename(self.folder.written(step))
         self.watcher.evaluation(step, metrics, (f"saved {saved}",) * bool(saved) + ("best so far",) * better)
@@ -83,24 +99,34 @@ class Evaluations:
 
     def _first_measured_like(self, phase: Phase) -> int:
         """The number of the first phase that is measured on the same data with the same options."""
+
         def measure(resolved: Resolved) -> tuple[Any, Any]:
             return resolved.held_out and resolved.held_out.source.content, resolved.task.options
 
-        return next(other.number for other in self.phases
-                    if other is phase or measure(other.resolved) == measure(phase.resolved))
+        return next(
+            other.number
+            for other in self.phases
+            if other is phase or measure(other.resolved) == measure(phase.resolved)
+        )
 
     def are_out_of_patience(self, step: int) -> bool:
         """Whether so many evaluations up to `step` have not been better that training ends."""
         patience, best = self.settings.patience, self.best.record.get("step", 0)
-        return bool(patience) and self.is_due(step) and self.trainer.any_worker(
-            self.watcher.enabled and sum(best < evaluation <= step for evaluation in self.done) >= patience)
+        return (
+            bool(patience)
+            and self.is_due(step)
+            and self.trainer.any_worker(
+                self.watcher.enabled and sum(best < evaluation <= step for evaluation in self.done) >= patience
+            )
+        )
 
     def measure_answers(self) -> dict[str, float]:
         """Returns the metrics of the weights that the run answers with, restored if they are the best ones."""
         phase, step = self.phases[-1], self.trainer.steps_done
         metrics = self.measured.get(step) or self.evaluate(phase, step)
-        if self.settings.answer_with == "last" or not self.trainer.any_worker(self.watcher.enabled
-                                                                              and bool(self.best.record)):
+        if self.settings.answer_with == "last" or not self.trainer.any_worker(
+            self.watcher.enabled and bool(self.best.record)
+        ):
             return metrics
         best = self._read_best()
         self.watcher.say(f"the best checkpoint is used: {best.describe()}")

@@ -39,23 +39,29 @@ class Recovery:
         self._count_skipped(step, rows[:, names.index("skipped")] > 0)
         failed = rows[:, names.index("failed")] > 0
         bad = self.spikes.first(rows[:, 0].tolist(), failed.tolist())
-        if bad is not None and (last := step_of(self.trainer.newest(
-                self.folder))) >= phase.first and self.spikes.may_go_back_to(last):
+        if (
+            bad is not None
+            and (last := step_of(self.trainer.newest(self.folder))) >= phase.first
+            and self.spikes.may_go_back_to(last)
+        ):
             return bad
         if failed.any():
             raise DivergedError(self._explain_infinite(phase, step + int(np.argmax(failed))))
         if bad is not None:
             raise DivergedError(
                 f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
-                f"has gone back to the checkpoint before it {MOST_REWINDS} times")
+                f"has gone back to the checkpoint before it {MOST_REWINDS} times"
+            )
         return None
 
     def _count_skipped(self, step: int, skipped: np.ndarray) -> None:
         for number, was_skipped in enumerate(skipped, step + 1):
             self.skipped_in_a_row = self.skipped_in_a_row + 1 if was_skipped else 0
             if self.skipped_in_a_row == self.settings.max_skipped_in_a_row > 0:
-                raise DivergedError(f"step {number}: {self.skipped_in_a_row} steps were skipped one after the other "
-                                    "(training.max_skipped_in_a_row); the checkpoints before them are intact")
+                raise DivergedError(
+                    f"step {number}: {self.skipped_in_a_row} steps were skipped one after the other "
+                    "(training.max_skipped_in_a_row); the checkpoints before them are intact"
+                )
 
     def go_back(self, phase: Phase, bad: int, loss: float) -> int:
         """Restores the last checkpoint because of the step numbered `bad` (from 0) and skips the data up to it; returns

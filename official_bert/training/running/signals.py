@@ -22,8 +22,7 @@ class Signals:
     def handled(self, say: Callable[[str], None]) -> Iterator[None]:
         """Notes signals instead of what they did before; says at once what is finished before the end."""
         previous = {
-            number: signal.signal(number, self._note)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
         }
         try:
             with announcing_signals(lambda name: say(f"{name}: {FINISHING}")):

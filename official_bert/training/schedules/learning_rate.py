@@ -15,9 +15,13 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
     steps alone: so a run can go on from its stable part to any number of steps, which one with `linear` cannot without
     other rates before.
     """
-    return _rate(config,
-                 tf.cast(step, tf.float32) + 1.0, total_steps, warmup_steps(config, total_steps),
-                 decay_steps(config, total_steps))
+    return _rate(
+        config,
+        tf.cast(step, tf.float32) + 1.0,
+        total_steps,
+        warmup_steps(config, total_steps),
+        decay_steps(config, total_steps),
+    )
 
 
 def rate_at_share(config: OptimizerConfig, share: tf.Tensor) -> tf.Tensor:
@@ -48,8 +52,7 @@ def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
 
 
 def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down).
-    """
+    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down)."""
     return config.decay_steps or int(total_steps * config.decay_proportion)
 
 
@@ -62,11 +65,13 @@ def check_shares(config: OptimizerConfig) -> None:
             raise ValueError(
                 f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside "
                 f"training.hours, whose "
-                f"steps nobody knows, got {steps:,}")
+                f"steps nobody knows, got {steps:,}"
+            )
     if config.warmup_proportion + config.decay_proportion > 1.0:
         raise ValueError(
             "config.optimizer: expected a warmup_proportion and a decay_proportion of at most 1 together, got "
-            f"{config.warmup_proportion:g} and {config.decay_proportion:g}")
+            f"{config.warmup_proportion:g} and {config.decay_proportion:g}"
+        )
 
 
 def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
@@ -77,8 +82,10 @@ def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
     if not decay:
         raise ValueError(
             f"config.optimizer.decay_proportion: expected at least one of the training's {total_steps:,} steps, "
-            f"got {config.decay_proportion:g} of them; give decay_steps")
+            f"got {config.decay_proportion:g} of them; give decay_steps"
+        )
     if warmup + decay > total_steps:
         raise ValueError(
             f"config.optimizer: expected a warm-up and a decay of at most the training's {total_steps:,} steps, "
-            f"got {warmup:,} and {decay:,}; shorten one or train longer")
+            f"got {warmup:,} and {decay:,}; shorten one or train longer"
+        )

@@ -12,7 +12,7 @@ from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_
 from official_bert.data.sources import BatchSource
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
-MOST_STEPS = 2 ** 31 - 1  # the last one of a training whose end is a time
+MOST_STEPS = 2**31 - 1  # the last one of a training whose end is a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Phase:
         return self.first_batch + step - self.first
 
     def follows_in(self, source: BatchSource) -> int | None:
-        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data.
-        """
+        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data."""
         if self.source.content != source.content:
             return None
         epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
@@ -58,16 +57,19 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
         )
     if not config.phases:
         whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
-        total = MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(
-            config.training, whole.source)
+        total = (
+            MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
+        )
         if total < 1:
             raise ValueError(
                 f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
-                f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})")
+                f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})"
+            )
         return [dataclasses.replace(whole, last=total)]
     if config.training.steps or config.training.epochs:
         raise ValueError(
-            "config.training.steps and epochs: expected neither, config.phases says how many steps a run has")
+            "config.training.steps and epochs: expected neither, config.phases says how many steps a run has"
+        )
     phases: list[Phase] = []
     for number, phase in enumerate(config.phases):
         if phase.steps < 1:
@@ -110,8 +112,9 @@ def evaluation_steps(phase: Phase) -> Sequence[int]:
     """
     training = phase.resolved.task.config.training
     if training.hours:
-        every_epochs = max(1, epoch_steps(training, phase.source,
-                                          training.eval_epochs)) if training.eval_epochs else phase.last
+        every_epochs = (
+            max(1, epoch_steps(training, phase.source, training.eval_epochs)) if training.eval_epochs else phase.last
+        )
         step = training.eval_every or every_epochs
         return range(step, phase.last + step, step)
     if training.eval_every:
@@ -127,8 +130,11 @@ def evaluation_steps(phase: Phase) -> Sequence[int]:
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:
     """Returns the run's configuration with one phase's values."""
-    training = dataclasses.replace(config.training, batch_size=phase.batch_size or config.training.batch_size,
-                                   accumulation_steps=phase.accumulation_steps or config.training.accumulation_steps)
+    training = dataclasses.replace(
+        config.training,
+        batch_size=phase.batch_size or config.training.batch_size,
+        accumulation_steps=phase.accumulation_steps or config.training.accumulation_steps,
+    )
     # Each phase gets all of its options, so that those of this phase do not reach the others.
     phases = tuple(dataclasses.replace(other, options=merge(config.options, other.options)) for other in config.phases)
     return dataclasses.replace(config, training=training, phases=phases, options=merge(config.options, phase.options))

@@ -11,14 +11,19 @@ BEGIN = "from official_bert.data.long_work import interruption; interruption.end
 # Compiled code (here a key derivation) keeps the main thread from handling signals; a thread that never ends keeps the
 # process from ending.
 DEAF = BEGIN + "import hashlib; print('ready', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
-HANGING = BEGIN + """
+HANGING = (
+    BEGIN
+    + """
 import concurrent.futures, time
 with concurrent.futures.ThreadPoolExecutor() as pool:
     pool.submit(time.sleep, 60)
     print('ready', flush=True)
     time.sleep(60)
 """
-ORDERLY = BEGIN + """
+)
+ORDERLY = (
+    BEGIN
+    + """
 import time
 try:
     print('ready', flush=True)
@@ -26,8 +31,11 @@ try:
 finally:
     print('cleaned up', flush=True)
 """
+)
 
-REPLACING = BEGIN + """
+REPLACING = (
+    BEGIN
+    + """
 import time
 try:
     print('ready', flush=True)
@@ -35,9 +43,12 @@ try:
 except SystemExit:
     raise TypeError('expected str')
 """
+)
 
 # What a destructor raises goes no further, and Python prints it as a traceback.
-IN_A_DESTRUCTOR = BEGIN + """
+IN_A_DESTRUCTOR = (
+    BEGIN
+    + """
 import time
 class Slow:
     def __del__(self):
@@ -49,14 +60,19 @@ try:
 finally:
     print('cleaned up', flush=True)
 """
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY, REPLACING, IN_A_DESTRUCTOR],
-                         ids=["deaf", "hanging", "orderly", "replacing", "in a destructor"])
+@pytest.mark.parametrize(
+    "program",
+    [DEAF, HANGING, ORDERLY, REPLACING, IN_A_DESTRUCTOR],
+    ids=["deaf", "hanging", "orderly", "replacing", "in a destructor"],
+)
 def test_a_signal_ends_the_process_within_two_seconds(program, number):
-    process = subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout.readline() == "ready\n"
     begin = time.monotonic()
     process.send_signal(number)

@@ -35,7 +35,7 @@ def test_a_file_cut_off_anywhere_gives_its_whole_entries(path, tmp_path):
         (tmp_path / "cut").write_bytes(data[:size])
         journal = Journal(str(tmp_path / "cut"))
         found = list(journal.replay())
-        assert found == RESULTS[:len(found)]
+        assert found == RESULTS[: len(found)]
         journal.append("after")
         journal.close()
         journal = Journal(str(tmp_path / "cut"))
@@ -51,7 +51,7 @@ def test_an_entry_that_was_damaged_and_what_follows_it_are_dropped(path):
     path.write_bytes(data)
     journal = Journal(str(path))
     found = list(journal.replay())
-    assert found == RESULTS[:len(found)] and len(found) < 4
+    assert found == RESULTS[: len(found)] and len(found) < 4
     journal.close()
 
 
@@ -88,6 +88,7 @@ def test_entries_of_another_shape_are_dropped(path):
         if value is None:
             raise ValueError
         return value
+
     journal = Journal(str(path))
     assert list(journal.replay(read)) == RESULTS[:2]
     journal.append("after")

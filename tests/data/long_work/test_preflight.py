@@ -19,29 +19,39 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("outputs, message", [
-    (["text"], "text: expected the name of a file to write, got a folder"),
-    (["out/"], "out/: expected the name of a file"),
-    (["out", "./out"], r"\./out: expected different names of outputs, got the same file as out"),
-    (["text/a.txt"], "text/a.txt: this output is an input too"),
-    (["text/../text/a.txt"], "this output is an input too"),
-    (["out.jsonl.gz"], r"out.jsonl.gz: expected a name without \.gz, because what is written is not packed"),
-    (["text/a.txt/out"], "text/a.txt: cannot be written: (Not a directory|File exists)"),
-    (["/proc/version/out"], "/proc/version: cannot be written"),
-])
+@pytest.mark.parametrize(
+    "outputs, message",
+    [
+        (["text"], "text: expected the name of a file to write, got a folder"),
+        (["out/"], "out/: expected the name of a file"),
+        (["out", "./out"], r"\./out: expected different names of outputs, got the same file as out"),
+        (["text/a.txt"], "text/a.txt: this output is an input too"),
+        (["text/../text/a.txt"], "this output is an input too"),
+        (["out.jsonl.gz"], r"out.jsonl.gz: expected a name without \.gz, because what is written is not packed"),
+        (["text/a.txt/out"], "text/a.txt: cannot be written: (Not a directory|File exists)"),
+        (["/proc/version/out"], "/proc/version: cannot be written"),
+    ],
+)
 def test_outputs_that_cannot_be_written_are_refused(outputs, message):
     with pytest.raises(ValueError, match=message):
         preflight.check_outputs(outputs, ["text/a.txt"], "text/a.txt")
 
 
-@pytest.mark.parametrize("pattern, output, is_read", [("text", "text/deep/out", True), ("text/", "text/out", True),
-                                                      ("text/*", "text/out", True), ("text/*", "text/b/out", False),
-                                                      ("text/**", "text/b/out", True),
-                                                      ("text/**/*.txt", "text/b/c/out.txt", True),
-                                                      ("text/*.txt", "text/out.tfrecord", False),
-                                                      ("other,te?t/*", "./text/out", True),
-                                                      ("text/*", "text/.out", False),
-                                                      ("text/a.txt", "text/a.txt.out", False)])
+@pytest.mark.parametrize(
+    "pattern, output, is_read",
+    [
+        ("text", "text/deep/out", True),
+        ("text/", "text/out", True),
+        ("text/*", "text/out", True),
+        ("text/*", "text/b/out", False),
+        ("text/**", "text/b/out", True),
+        ("text/**/*.txt", "text/b/c/out.txt", True),
+        ("text/*.txt", "text/out.tfrecord", False),
+        ("other,te?t/*", "./text/out", True),
+        ("text/*", "text/.out", False),
+        ("text/a.txt", "text/a.txt.out", False),
+    ],
+)
 def test_an_output_that_the_next_run_would_read_is_refused(pattern, output, is_read):
     if is_read:
         with pytest.raises(ValueError, match="would be an input the next time"):
@@ -83,16 +93,20 @@ def test_disk_is_announced_in_one_line_and_a_disk_that_may_become_full_is_a_warn
 
 
 def test_the_bytes_of_a_folder_are_those_of_all_files_below_it(folder):
-    assert preflight.bytes_in(".") == len("It rained.\n") == preflight.bytes_in(str(
-        folder / "text")) and preflight.bytes_in("none") == 0
+    assert (
+        preflight.bytes_in(".") == len("It rained.\n") == preflight.bytes_in(str(folder / "text"))
+        and preflight.bytes_in("none") == 0
+    )
 
 
 def reserve(count, soft, hard):
     """Runs `reserve_handles` in a process with these limits; returns its limit afterwards, or the error."""
-    code = (f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
-            "from official_bert.data.long_work import preflight\n"
-            f"try: preflight.reserve_handles({count})\nexcept ValueError as error: print(error)\n"
-            "else: print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "from official_bert.data.long_work import preflight\n"
+        f"try: preflight.reserve_handles({count})\nexcept ValueError as error: print(error)\n"
+        "else: print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
     return subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout
 
 

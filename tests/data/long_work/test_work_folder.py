@@ -60,9 +60,10 @@ def test_a_published_piece_counts_as_finished(stopped, tmp_path):
 
 
 def test_another_run_is_refused_and_may_discard(stopped, tmp_path):
-    with pytest.raises(ValueError, match="the finished work of a stopped run with another --random_seed; "
-                                         ".*--discard"), \
-            WorkFolder(stopped, MADE_OF | {"--random_seed": 2}):
+    with (
+        pytest.raises(ValueError, match="the finished work of a stopped run with another --random_seed; .*--discard"),
+        WorkFolder(stopped, MADE_OF | {"--random_seed": 2}),
+    ):
         pass
     with WorkFolder(stopped, MADE_OF) as work:  # nothing was lost
         assert work.finished("done", is_whole)
@@ -83,8 +84,9 @@ def test_a_run_that_fails_for_good_leaves_nothing(path, tmp_path, error):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("error, kept", [(SystemExit, True), (KeyboardInterrupt, True), (OSError, True),
-                                         (ValueError, False)])
+@pytest.mark.parametrize(
+    "error, kept", [(SystemExit, True), (KeyboardInterrupt, True), (OSError, True), (ValueError, False)]
+)
 @pytest.mark.parametrize("has_piece", [True, False])
 def test_a_stopped_run_keeps_the_folder_if_something_is_finished(path, tmp_path, error, kept, has_piece):
     with pytest.raises(error), WorkFolder(path, MADE_OF) as work:
@@ -111,8 +113,10 @@ def test_a_folder_that_another_user_may_have_filled_is_refused_and_left_alone(pa
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "kept").write_text("")
     os.symlink(tmp_path / "theirs", path)
-    with pytest.raises(ValueError, match=r"out.work: .* nobody else can write in, got a link"), WorkFolder(
-            path, MADE_OF, discard=True):
+    with (
+        pytest.raises(ValueError, match=r"out.work: .* nobody else can write in, got a link"),
+        WorkFolder(path, MADE_OF, discard=True),
+    ):
         pass
     os.unlink(path)
     os.rename(tmp_path / "theirs", path)

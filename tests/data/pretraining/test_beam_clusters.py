@@ -19,8 +19,10 @@ beam_runner = pytest.importorskip("official_bert.data.pretraining.beam_runner", 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 SPARK = "--runner=beam_pyspark_runner.pyspark_runner.PySparkRunner"
 UMASKS = (0o022, 0o077)  # of the workers: the mode of a file tells who wrote it
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-                            "PYSPARK_PYTHON": sys.executable}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    "PYSPARK_PYTHON": sys.executable,
+}
 
 
 def write_text(folder, golden, files, size):
@@ -31,17 +33,28 @@ def write_text(folder, golden, files, size):
         draw = random.Random(number)
         with open(folder / f"text-{number:02}", "w", encoding="utf-8") as file:
             while file.tell() < size:
-                file.writelines(" ".join(draw.choices(words, k=draw.randint(3, 30))) + "\n"
-                                for _ in range(draw.randint(1, 20)))
+                file.writelines(
+                    " ".join(draw.choices(words, k=draw.randint(3, 30))) + "\n" for _ in range(draw.randint(1, 20))
+                )
                 file.write("\n")
 
 
 def start(tmp_path, golden, name, *more):
     """Starts the command, which writes 8 files and a report into tmp_path/name."""
-    return subprocess.Popen([
-        sys.executable, str(ROOT / "tools" / "create_pretraining_data.py"), f"--input_file={tmp_path}/text",
-        f"--output_file={tmp_path}/{name}/train@8", f"--report_file={tmp_path}/{name}/report.json",
-        f"--vocab_file={golden}/vocab_uncased.txt", *more], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / "tools" / "create_pretraining_data.py"),
+            f"--input_file={tmp_path}/text",
+            f"--output_file={tmp_path}/{name}/train@8",
+            f"--report_file={tmp_path}/{name}/report.json",
+            f"--vocab_file={golden}/vocab_uncased.txt",
+            *more,
+        ],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def on_dask(address):
@@ -52,15 +65,25 @@ def on_dask(address):
 def dask_cluster(folder):
     """Runs a scheduler and two workers; gives its address and their processes, the scheduler's first."""
     from distributed import Client
+
     address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    commands = [["scheduler", "--host", address], *[
-        ["worker", address, "--no-nanny", "--nthreads", "1", "--local-directory", str(folder)] for _ in UMASKS]]
+    commands = [
+        ["scheduler", "--host", address],
+        *[["worker", address, "--no-nanny", "--nthreads", "1", "--local-directory", str(folder)] for _ in UMASKS],
+    ]
     with contextlib.ExitStack() as stack:
         processes = []
         for command, umask in zip(commands, (-1, *UMASKS)):
-            processes.append(stack.enter_context(subprocess.Popen(
-                [sys.executable, "-m", "dask", *command, "--no-dashboard"], env=ENVIRONMENT, umask=umask,
-                stderr=subprocess.DEVNULL)))
+            processes.append(
+                stack.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "dask", *command, "--no-dashboard"],
+                        env=ENVIRONMENT,
+                        umask=umask,
+                        stderr=subprocess.DEVNULL,
+                    )
+                )
+            )
             stack.callback(processes[-1].kill)
         with Client(address, timeout=120) as client:
             client.wait_for_workers(len(UMASKS), timeout=120)
@@ -122,16 +145,25 @@ def test_spark_writes_the_files_of_the_sharded_order(tmp_path, golden):
     need("beam_pyspark_runner")
     need("java")
     write_text(tmp_path / "text", golden, 3, 50_000)
-    commands = [start(tmp_path, golden, "local", "--order=sharded"),
-                start(tmp_path, golden, "spark", "--engine=beam", f"--beam_options={SPARK}")]
+    commands = [
+        start(tmp_path, golden, "local", "--order=sharded"),
+        start(tmp_path, golden, "spark", "--engine=beam", f"--beam_options={SPARK}"),
+    ]
     for command in commands:
         _, errors = command.communicate(timeout=500)
         assert command.returncode == 0, errors
     assert_same(tmp_path, "spark")
 
 
-@pytest.mark.parametrize("option", ["--dask_client_address=tcp://127.0.0.1:{}", "--job_endpoint=localhost:{}",
-                                    "--flink_master=http://127.0.0.1:{}/", "--spark_master_url=spark://localhost:{}"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--dask_client_address=tcp://127.0.0.1:{}",
+        "--job_endpoint=localhost:{}",
+        "--flink_master=http://127.0.0.1:{}/",
+        "--spark_master_url=spark://localhost:{}",
+    ],
+)
 def test_an_address_where_nothing_listens_is_refused(option):
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = option.format(server.getsockname()[1])
@@ -169,9 +201,17 @@ class Pipeline:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, CancelledError])
-@pytest.mark.parametrize("text, line", [
-    ("Worker failed:\nTraceback (most recent call last):\n  File x\nValueError: text: expected UTF-8\n\n",
-     "ValueError: text: expected UTF-8"), ("job 3 failed", "job 3 failed"), ("", r"\w+Error")])
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (
+            "Worker failed:\nTraceback (most recent call last):\n  File x\nValueError: text: expected UTF-8\n\n",
+            "ValueError: text: expected UTF-8",
+        ),
+        ("job 3 failed", "job 3 failed"),
+        ("", r"\w+Error"),
+    ],
+)
 def test_the_failure_of_a_runner_is_one_line(kind, text, line):
     with pytest.raises(ValueError, match=f"--beam_options: the runner failed: {line}") as caught:
         beam_runner.run(Pipeline(kind(text)))

@@ -13,8 +13,9 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 
 CLS, SEP, MASK = 2, 3, 4
 WORDS, PIECES = 1000, 400
-FACTS = VocabularyFacts(WORDS + PIECES + 5, CLS, SEP, MASK, np.arange(WORDS + PIECES + 5) >= WORDS + 5,
-                        np.arange(5, WORDS + PIECES + 5))
+FACTS = VocabularyFacts(
+    WORDS + PIECES + 5, CLS, SEP, MASK, np.arange(WORDS + PIECES + 5) >= WORDS + 5, np.arange(5, WORDS + PIECES + 5)
+)
 S, P = 96, 30
 SEED = 11
 
@@ -22,12 +23,16 @@ SEED = 11
 def make_corpus():
     rng = np.random.default_rng(0)
     tokens = 250_000
-    ids = np.where(rng.random(tokens) < 0.3, rng.integers(WORDS + 5, WORDS + PIECES + 5, tokens),
-                   rng.integers(5, WORDS + 5, tokens))
+    ids = np.where(
+        rng.random(tokens) < 0.3,
+        rng.integers(WORDS + 5, WORDS + PIECES + 5, tokens),
+        rng.integers(5, WORDS + 5, tokens),
+    )
     starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
     documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
-    return Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
-                          np.arange(len(documents) - 1))
+    return Corpus(
+        ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1), np.arange(len(documents) - 1)
+    )
 
 
 def make_rows(masking):
@@ -44,19 +49,28 @@ def unmasked():
     lengths, seconds = rows[:, kernels.LENGTH, None], rows[:, kernels.SECOND_START, None]
     places = np.arange(S)[None]
     mask = (places < lengths).astype(np.int32)
-    ids = rows[:, kernels.HEADER:] * mask
+    ids = rows[:, kernels.HEADER :] * mask
     starts = (mask == 1) & (ids != CLS) & (ids != SEP) & ~FACTS.continues_word[ids]
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": ((places >= seconds) & (mask == 1)).astype(np.int32),
-            "word_starts": starts.astype(np.int32), "next_sentence_labels": rows[:, [kernels.LABEL]],
-            "schema_version": np.ones((len(ids), 1), np.int32)}
+    return {
+        "input_ids": ids,
+        "input_mask": mask,
+        "segment_ids": ((places >= seconds) & (mask == 1)).astype(np.int32),
+        "word_starts": starts.astype(np.int32),
+        "next_sentence_labels": rows[:, [kernels.LABEL]],
+        "schema_version": np.ones((len(ids), 1), np.int32),
+    }
 
 
 def mask(batch, masking, examples=None, seed=SEED):
     examples = np.arange(len(batch["input_ids"])) if examples is None else examples
     masked = DynamicMasking(masking, FACTS, S, P, seed)
     run = tf.function(lambda batch, examples: masked(batch, examples), autograph=False)
-    return {name: value.numpy() for name, value in run(
-        {name: tf.constant(value) for name, value in batch.items()}, tf.constant(examples, tf.int64)).items()}
+    return {
+        name: value.numpy()
+        for name, value in run(
+            {name: tf.constant(value) for name, value in batch.items()}, tf.constant(examples, tf.int64)
+        ).items()
+    }
 
 
 def part(batch, rows):
@@ -97,8 +111,15 @@ def test_the_original_tokens_can_be_put_back(unmasked, strategy):
     assert not np.isin(found["masked_lm_ids"][used], [CLS, SEP]).any() and not found["masked_lm_ids"][~used].any()
     for name in ("input_mask", "segment_ids", "next_sentence_labels"):
         np.testing.assert_array_equal(found[name], batch[name])
-    assert sorted(found) == ["input_ids", "input_mask", "masked_lm_ids", "masked_lm_positions", "masked_lm_weights",
-                             "next_sentence_labels", "segment_ids"]
+    assert sorted(found) == [
+        "input_ids",
+        "input_mask",
+        "masked_lm_ids",
+        "masked_lm_positions",
+        "masked_lm_weights",
+        "next_sentence_labels",
+        "segment_ids",
+    ]
 
 
 def statistics(ids, lengths, positions, labels, used):
@@ -117,23 +138,45 @@ def statistics(ids, lengths, positions, labels, used):
         pieces.update(FACTS.continues_word[then].tolist())
     counts = collections.Counter(np.round(used.sum(axis=1) / lengths * 50).astype(int).tolist())
     places = collections.Counter((10 * positions[used] // S).tolist())
-    return {"lengths of runs": runs, "neighbours": pairs, "mask, kept, random": kinds, "continuations": pieces,
-            "predictions": counts, "places": places}
+    return {
+        "lengths of runs": runs,
+        "neighbours": pairs,
+        "mask, kept, random": kinds,
+        "continuations": pieces,
+        "predictions": counts,
+        "places": places,
+    }
 
 
-@pytest.mark.parametrize("masking", [
-    MaskingConfig(), MaskingConfig(rate=0.25, mask_rate=0.6, keep_rate=0.1, random_rate=0.3),
-    MaskingConfig(strategy="whole_word"), MaskingConfig(strategy="span"),
-    MaskingConfig(strategy="span", span_p=0.4, span_longest=4), MaskingConfig(strategy="ngram")],
-    ids=["token", "rates", "whole_word", "span", "short_spans", "ngram"])
+@pytest.mark.parametrize(
+    "masking",
+    [
+        MaskingConfig(),
+        MaskingConfig(rate=0.25, mask_rate=0.6, keep_rate=0.1, random_rate=0.3),
+        MaskingConfig(strategy="whole_word"),
+        MaskingConfig(strategy="span"),
+        MaskingConfig(strategy="span", span_p=0.4, span_longest=4),
+        MaskingConfig(strategy="ngram"),
+    ],
+    ids=["token", "rates", "whole_word", "span", "short_spans", "ngram"],
+)
 def test_statistics_are_those_of_the_compiled_form(unmasked, masking):
     rows = make_rows(masking)
-    compiled = statistics(rows[:, kernels.HEADER:kernels.HEADER + S], rows[:, kernels.LENGTH],
-                          rows[:, kernels.HEADER + S:kernels.HEADER + S + P], rows[:, kernels.HEADER + S + P:],
-                          np.arange(P) < rows[:, [kernels.PREDICTIONS]])
+    compiled = statistics(
+        rows[:, kernels.HEADER : kernels.HEADER + S],
+        rows[:, kernels.LENGTH],
+        rows[:, kernels.HEADER + S : kernels.HEADER + S + P],
+        rows[:, kernels.HEADER + S + P :],
+        np.arange(P) < rows[:, [kernels.PREDICTIONS]],
+    )
     found = mask(unmasked, masking)
-    dynamic = statistics(found["input_ids"], unmasked["input_mask"].sum(axis=1), found["masked_lm_positions"],
-                         found["masked_lm_ids"], found["masked_lm_weights"] > 0)
+    dynamic = statistics(
+        found["input_ids"],
+        unmasked["input_mask"].sum(axis=1),
+        found["masked_lm_positions"],
+        found["masked_lm_ids"],
+        found["masked_lm_weights"] > 0,
+    )
     for name, wanted in compiled.items():
         totals = sum(wanted.values()), sum(dynamic[name].values())
         for value in wanted | dynamic[name]:
@@ -145,8 +188,11 @@ def test_statistics_are_those_of_the_compiled_form(unmasked, masking):
 def test_epochs_mask_every_token_about_as_often(unmasked):
     epochs, masking = 400, MaskingConfig()
     batch = part(unmasked, slice(0, 8))
-    found = mask(part(batch, np.tile(np.arange(8), epochs)), masking,
-                 np.arange(8 * epochs) % 8 + np.arange(8 * epochs) // 8 * 1000)
+    found = mask(
+        part(batch, np.tile(np.arange(8), epochs)),
+        masking,
+        np.arange(8 * epochs) % 8 + np.arange(8 * epochs) // 8 * 1000,
+    )
     counts, used = np.zeros((8, S)), found["masked_lm_weights"] > 0
     np.add.at(counts, (np.nonzero(used)[0] % 8, found["masked_lm_positions"][used]), 1)
     real = (batch["input_mask"] == 1) & (batch["input_ids"] != CLS) & (batch["input_ids"] != SEP)
@@ -171,8 +217,9 @@ def test_tokens_drawn_with_replacement_are_electras(unmasked):
     used, places = found["masked_lm_weights"] == 1, found["masked_lm_positions"]
     real = batch["input_mask"].sum(axis=1)
     np.testing.assert_array_equal(used.sum(axis=1), [min(P, max(1, round(length * 0.15))) for length in real])
-    np.testing.assert_array_equal(found["masked_lm_ids"],
-                                  np.where(used, np.take_along_axis(batch["input_ids"], places, 1), 0))
+    np.testing.assert_array_equal(
+        found["masked_lm_ids"], np.where(used, np.take_along_axis(batch["input_ids"], places, 1), 0)
+    )
     assert not np.isin(found["masked_lm_ids"][used], [CLS, SEP, MASK]).any() and not places[~used].any()
     drawn = [np.unique(row[use], return_counts=True) for row, use in zip(places, used)]
     twice = sum((counts > 1).sum() for _, counts in drawn)

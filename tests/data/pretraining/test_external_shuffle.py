@@ -24,16 +24,18 @@ def put(folder, rows):
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 64, 65, 1000])
-@pytest.mark.parametrize("bucket, chunk, multiple", [(64, 24, 1), (160, 8, 6), (160, 10_000, 4), (100_000, 80, 5),
-                                                     (1, 1, 3)])
+@pytest.mark.parametrize(
+    "bucket, chunk, multiple", [(64, 24, 1), (160, 8, 6), (160, 10_000, 4), (100_000, 80, 5), (1, 1, 3)]
+)
 def test_rows_come_in_the_order_asked_for(tmp_path, monkeypatch, count, bucket, chunk, multiple):
     monkeypatch.setattr(record_writing, "BUCKET_BYTES", bucket)
     monkeypatch.setattr(record_writing, "CHUNK_BYTES", chunk)
     rows = np.arange(4 * count, dtype=np.uint16).reshape(count, 4)
     order = np.random.default_rng(count).permutation(count)
     row, found, shares = np.dtype((np.uint16, (4,))), [], []
-    for part in record_writing.ShuffledRows(put(tmp_path, rows), row,
-                                            order).buckets(lambda: scratch(tmp_path), multiple, shares.append):
+    for part in record_writing.ShuffledRows(put(tmp_path, rows), row, order).buckets(
+        lambda: scratch(tmp_path), multiple, shares.append
+    ):
         assert part.start == sum(map(len, found)) and part.start % multiple == 0
         found.append(part.rows[part.numbers])
     np.testing.assert_array_equal(np.concatenate([rows[:0], *found]), rows[order])
@@ -55,6 +57,7 @@ def test_the_files_together_take_hardly_more_than_the_rows(tmp_path, monkeypatch
     def open_scratch():
         files.append(scratch(tmp_path))
         return files[-1]
+
     order = np.random.default_rng(0).permutation(len(rows))
     list(record_writing.ShuffledRows(file, np.dtype((np.uint16, (512,))), order).buckets(open_scratch, 1, measure))
     assert len(files) == 2 and 16e6 < most < 18.5e6
@@ -96,10 +99,10 @@ print((io() - before) / (count * width * 2), anonymous() - memory)
 @pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/proc/self/io").exists(), reason="needs /proc/self/io")
 def test_a_cold_disk_is_read_at_most_three_times(tmp_path):
-    """275 MB of rows whose pages are dropped, in 9 buckets; the file of the buckets is dropped too before it is read.
-    """
-    finished = subprocess.run([sys.executable, "-c", READING, str(tmp_path)], text=True, capture_output=True,
-                              check=True)
+    """275 MB of rows whose pages are dropped, in 9 buckets; the file of the buckets is dropped too before it is read."""
+    finished = subprocess.run(
+        [sys.executable, "-c", READING, str(tmp_path)], text=True, capture_output=True, check=True
+    )
     times, kilobytes = map(float, finished.stdout.split())
     if times < 0.5:
         pytest.skip("this disk's reads are not counted (memory or overlay)")

@@ -21,16 +21,19 @@ def tokenizer(golden):
 @pytest.fixture
 def make(tmp_path, tokenizer, golden):
     """A generator over texts."""
+
     def call(*texts, config=None, seed=1):
         paths = []
         for number, text in enumerate(texts):
             paths.append(str(tmp_path / f"text-{number}"))
             (tmp_path / f"text-{number}").write_bytes(text)
         description = token_store.describe(paths, str(golden / "vocab_uncased.txt"), True, "error", True)
-        store = token_store.build_store(str(tmp_path / f"store-{len(list(tmp_path.iterdir()))}"), description,
-                                        tokenizer)
+        store = token_store.build_store(
+            str(tmp_path / f"store-{len(list(tmp_path.iterdir()))}"), description, tokenizer
+        )
         config = config or InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
         return Generator(store, config, VocabularyFacts.of(tokenizer.tokenizer), seed, Scratch(str(tmp_path)))
+
     return call
 
 
@@ -55,8 +58,10 @@ def test_a_shard_depends_on_its_own_documents_only(make, texts, tmp_path):
     first, second = (tmp_path / name for name in ("first", "second"))
     make(*texts).write([str(first), str(tmp_path / "other")], "sharded")
     documents = [document for text in texts for document in [text.strip().split(b"\n\n")]]
-    changed = [b"\n\n".join(document if number != 1 else b"It rained.\nNobody knew." for number, document
-                            in enumerate(file)) for file in documents]
+    changed = [
+        b"\n\n".join(document if number != 1 else b"It rained.\nNobody knew." for number, document in enumerate(file))
+        for file in documents
+    ]
     make(changed[0], texts[1]).write([str(second), str(tmp_path / "another")], "sharded")
     assert first.read_bytes() == second.read_bytes()  # document 1 of file 0 lies in shard 1
     assert (tmp_path / "other").read_bytes() != (tmp_path / "another").read_bytes()
@@ -70,7 +75,8 @@ def test_seeds_and_shards_draw_different_numbers():
 def test_a_shard_without_documents_is_a_file_without_records(make, tmp_path):
     paths = [tmp_path / f"out-{shard}" for shard in range(4)]
     counts = make(b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n").write(
-        [str(path) for path in paths], "sharded")
+        [str(path) for path in paths], "sharded"
+    )
     sizes = [sum(1 for _ in records.read_records(str(path))) for path in paths]
     assert sizes[2:] == [0, 0] and min(sizes[:2]) > 0 and sum(sizes) == counts.instances
 
@@ -79,8 +85,10 @@ def test_counts_are_those_of_the_files(make, texts, tmp_path):
     for order in ("2018", "sharded"):
         counts = make(*texts).write([str(tmp_path / "a"), str(tmp_path / "b")], order)
         rows = read(tmp_path / "a") + read(tmp_path / "b")
-        assert (counts.instances, counts.second_labels) == (len(rows),
-                                                            sum(int(row["next_sentence_labels"][0]) for row in rows))
+        assert (counts.instances, counts.second_labels) == (
+            len(rows),
+            sum(int(row["next_sentence_labels"][0]) for row in rows),
+        )
 
 
 def test_unmasked_records_hold_words_and_the_schema(make, texts, tmp_path, tokenizer):
@@ -122,7 +130,7 @@ def test_every_token_is_accounted_for(make, texts, tmp_path, task, order):
     assert (counts.random_tokens > 0) == (task == "nsp")
     text = made.store.tokens.tolist()
     for example in counts.truncated_examples:
-        assert example in [text[start:start + len(example)] for start in range(len(text))]
+        assert example in [text[start : start + len(example)] for start in range(len(text))]
 
 
 def test_documents_that_make_no_instance_are_refused(make, tmp_path):
@@ -138,14 +146,20 @@ def test_documents_that_make_no_instance_are_refused(make, tmp_path):
 def test_vocabularies_beyond_16_bits_make_the_same_instances(make, texts, tmp_path, golden):
     """65,536 and more entries take four bytes an id; [MASK] alone as a replacement keeps ids comparable."""
     words = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "large.txt").write_text("\n".join([*words[:15], *(f"extra{n}" for n in range(70_000)), *words[15:]]),
-                                        encoding="utf-8")
-    config = InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2,
-                            masking=MaskingConfig(strategy="whole_word", mask_rate=1.0, keep_rate=0.0, random_rate=0.0))
+    (tmp_path / "large.txt").write_text(
+        "\n".join([*words[:15], *(f"extra{n}" for n in range(70_000)), *words[15:]]), encoding="utf-8"
+    )
+    config = InstanceConfig(
+        max_seq_length=32,
+        max_predictions_per_seq=5,
+        dupe_factor=2,
+        masking=MaskingConfig(strategy="whole_word", mask_rate=1.0, keep_rate=0.0, random_rate=0.0),
+    )
     small = make(*texts, config=config)
     large_tokenizer = FastTokenizer(str(tmp_path / "large.txt"))
-    description = token_store.describe([file["path"] for file in small.store.description["files"]],
-                                       str(tmp_path / "large.txt"), True, "error", True)
+    description = token_store.describe(
+        [file["path"] for file in small.store.description["files"]], str(tmp_path / "large.txt"), True, "error", True
+    )
     store = token_store.build_store(str(tmp_path / "large"), description, large_tokenizer)
     large = dataclasses.replace(small, store=store, facts=VocabularyFacts.of(large_tokenizer.tokenizer))
     small.write([str(tmp_path / "small.out")])

@@ -53,8 +53,9 @@ def rows(dataset):
     return [{name: value.numpy().tolist() for name, value in batch.items()} for batch in dataset]
 
 
-@pytest.mark.parametrize(("start", "shards"), [
-    (0, 1), (5, 2), pytest.param(13, 4, marks=pytest.mark.slow), (14, 2), (27, 1)])
+@pytest.mark.parametrize(
+    ("start", "shards"), [(0, 1), (5, 2), pytest.param(13, 4, marks=pytest.mark.slow), (14, 2), (27, 1)]
+)
 def test_batches_are_those_of_the_python_reader_in_all_epochs_on_all_hosts(paths, tmp_path, start, shards):
     source, stop = RecordSource(paths, 8, parse, seed=3), 33  # three epochs of 11 batches
     reader = GraphReader(source, str(tmp_path / "orders"))
@@ -82,16 +83,26 @@ def test_dynamic_masks_are_the_same(tmp_path, root):
     facts = facts_of(load_vocab(str(root / "tests/golden/vocab_uncased.txt")))
     features, rng = records.unmasked_features(16), np.random.default_rng(0)
     values = {
-        "input_mask": [1] * 16, "segment_ids": [0] * 16, "word_starts": [0] + [1] * 14 + [0],
-        "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]
+        "input_mask": [1] * 16,
+        "segment_ids": [0] * 16,
+        "word_starts": [0] + [1] * 14 + [0],
+        "next_sentence_labels": [0],
+        "schema_version": [records.SCHEMA_VERSION],
     }
-    write_tfrecords(str(tmp_path / "records"), [
-        encode_example(features, values | {"input_ids": [facts.cls_id, *rng.integers(200, 300, 14), facts.sep_id]})
-        for _ in range(20)
-    ])
+    write_tfrecords(
+        str(tmp_path / "records"),
+        [
+            encode_example(features, values | {"input_ids": [facts.cls_id, *rng.integers(200, 300, 14), facts.sep_id]})
+            for _ in range(20)
+        ],
+    )
     masking = DynamicMasking(MaskingConfig(), facts, 16, 3, seed=5)
-    source = RecordSource([str(tmp_path / "records")], 4,
-                          lambda *rows: masking(records.parse_examples(rows[0], features), rows[1]), seed=5)
+    source = RecordSource(
+        [str(tmp_path / "records")],
+        4,
+        lambda *rows: masking(records.parse_examples(rows[0], features), rows[1]),
+        seed=5,
+    )
     reader = GraphReader(source, str(tmp_path))
     reader.write_orders(0, 10)
     found = rows(reader.dataset(0, 10))
@@ -119,6 +130,7 @@ def test_a_refused_row_is_named_by_file_and_record(paths, tmp_path):
     def refusing(serialized, indices):
         batch = parse(serialized, indices)
         return refuse_rows(batch, {"too large a number": batch["number"] == 50})  # record 9 of the second file
+
     reader = GraphReader(RecordSource(paths, 8, refusing, seed=3), str(tmp_path))
     reader.write_orders(0, 11)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"part-1: record 9: too large a number"):
@@ -137,8 +149,9 @@ def test_a_file_that_a_host_does_not_see_is_found(paths, tmp_path):
 
 def test_gzip_is_refused_with_its_name(tmp_path):
     write_tfrecords(str(tmp_path / "a.gz"), [encode_example(FEATURES, {"number": [1]})], compress=True)
-    with pytest.raises(ValueError,
-                       match=r"a\.gz: expected a plain file, got gzip: several hosts read records from their places"):
+    with pytest.raises(
+        ValueError, match=r"a\.gz: expected a plain file, got gzip: several hosts read records from their places"
+    ):
         GraphReader(RecordSource([str(tmp_path / "a.gz")], 1, parse), str(tmp_path))
 
 
@@ -146,10 +159,19 @@ def test_gzip_is_refused_with_its_name(tmp_path):
 def servers(count, folder):
     """Processes that have TensorFlow and no code of ours."""
     hosts = [f"127.0.0.1:{port}" for port in free_ports(count)]
-    environment = {name: value
-                   for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CUDA_VISIBLE_DEVICES": ""}
-    running = [subprocess.Popen([sys.executable, "-I", "-c", SERVER, str(task), *hosts], cwd=folder, env=environment,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for task in range(count)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "CUDA_VISIBLE_DEVICES": ""
+    }
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-I", "-c", SERVER, str(task), *hosts],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for task in range(count)
+    ]
     try:
         yield hosts
     finally:
@@ -187,9 +209,14 @@ for task in range(len(hosts)):
 def test_servers_without_our_code_read_their_rows(paths, tmp_path, root):
     """The part of several hosts that needs no TPU: the input graph on other machines' processes."""
     with servers(2, tmp_path) as hosts:
-        done = subprocess.run([sys.executable, "-c", COORDINATOR,
-                               json.dumps([hosts, paths, str(tmp_path / "orders")])], cwd=root, check=False,
-                              capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-c", COORDINATOR, json.dumps([hosts, paths, str(tmp_path / "orders")])],
+            cwd=root,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     found = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
     assert found == [("worker", 0, True)] * 18 + [("worker", 1, True)] * 18

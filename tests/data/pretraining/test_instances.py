@@ -1,5 +1,4 @@
-"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties.
-"""
+"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties."""
 
 import collections
 import itertools
@@ -13,8 +12,11 @@ from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
-VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4} | {f"w{n}": n for n in range(5, 60)} \
+VOCAB = (
+    {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
+    | {f"w{n}": n for n in range(5, 60)}
     | {f"##p{n}": n for n in range(60, 100)}
+)
 FACTS = facts_of(VOCAB)
 CLS, SEP, MASK = 2, 3, 4
 
@@ -23,8 +25,13 @@ def make_corpus(documents):
     """Lists of lists of ids as the kernels take them."""
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
-    return Corpus(tokens, np.cumsum([0, *map(len, sentences)]), np.cumsum([0, *map(len, documents)]),
-                          np.arange(len(documents)), np.arange(len(documents)))
+    return Corpus(
+        tokens,
+        np.cumsum([0, *map(len, sentences)]),
+        np.cumsum([0, *map(len, documents)]),
+        np.arange(len(documents)),
+        np.arange(len(documents)),
+    )
 
 
 def sample(documents, config, seed=0, facts=FACTS):
@@ -34,10 +41,10 @@ def sample(documents, config, seed=0, facts=FACTS):
     found = []
     for rows in sampler.blocks(block):
         for row in rows.tolist():
-            length, second, label, count = row[:kernels.HEADER]
+            length, second, label, count = row[: kernels.HEADER]
             S, P = config.max_seq_length, sampler.plan.max_predictions_per_seq
-            body = row[kernels.HEADER:]
-            found.append((body[:length], second, label, body[S:S + count], body[S + P:S + P + count]))
+            body = row[kernels.HEADER :]
+            found.append((body[:length], second, label, body[S : S + count], body[S + P : S + P + count]))
     return found, sampler
 
 
@@ -47,8 +54,10 @@ def joined(sentences):
 
 def random_documents(seed, documents=9, longest=9, words=14):
     rng = random.Random(seed)
-    return [[[rng.randint(5, 99) for _ in range(rng.randint(1, words))] for _ in range(rng.randint(1, longest))]
-            for _ in range(documents)]
+    return [
+        [[rng.randint(5, 99) for _ in range(rng.randint(1, words))] for _ in range(rng.randint(1, longest))]
+        for _ in range(documents)
+    ]
 
 
 def plain_instances(documents, config, rng):
@@ -87,7 +96,7 @@ def random_next(documents, place, length, rng):
         if other != place:
             break
     tokens = []
-    for sentence in documents[other][rng.randint(0, len(documents[other]) - 1):]:
+    for sentence in documents[other][rng.randint(0, len(documents[other]) - 1) :]:
         tokens = tokens + sentence
         if len(tokens) >= length:
             break
@@ -123,13 +132,19 @@ def plain_masks(ids, config, rng):
 
 @pytest.mark.parametrize("strategy", ["token", "whole_word"])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("shape", [{}, {"documents": 1}, {"longest": 1}, {"documents": 3, "words": 1},
-                                   {"documents": 2, "words": 300}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"documents": 1}, {"longest": 1}, {"documents": 3, "words": 1}, {"documents": 2, "words": 300}]
+)
 def test_instances_are_those_of_the_plain_algorithm(shape, seed, strategy):
     documents = random_documents(seed, **shape)
     for S, P, short in ((32, 5, 0.1), (5, 2, 0.5), (64, 20, 1.0)):
-        config = InstanceConfig(max_seq_length=S, max_predictions_per_seq=P, dupe_factor=3, short_seq_prob=short,
-                                masking=MaskingConfig(strategy=strategy, rate=0.25))
+        config = InstanceConfig(
+            max_seq_length=S,
+            max_predictions_per_seq=P,
+            dupe_factor=3,
+            short_seq_prob=short,
+            masking=MaskingConfig(strategy=strategy, rate=0.25),
+        )
         rng = random.Random(seed)
         wanted = plain_instances(documents, config, rng)
         found, sampler = sample(documents, config, seed)
@@ -143,22 +158,25 @@ def test_instances_are_those_of_the_plain_algorithm(shape, seed, strategy):
 def numbered_documents(seed, documents=40):
     """Documents whose tokens tell where they come from: no id occurs twice."""
     ids = iter(range(5, 65000))
-    return [[[next(ids) for _ in sentence] for sentence in document]
-            for document in random_documents(seed, documents, longest=12)]
+    return [
+        [[next(ids) for _ in sentence] for sentence in document]
+        for document in random_documents(seed, documents, longest=12)
+    ]
 
 
 def numbered_sample(task, S=64, dupe_factor=2, seed=3):
     facts = VocabularyFacts(65000, CLS, SEP, MASK, np.zeros(65000, np.bool_), np.arange(10))
     documents = numbered_documents(seed)
-    config = InstanceConfig(max_seq_length=S, max_predictions_per_seq=5, dupe_factor=dupe_factor, sentence_task=task,
-                            masking=None)
+    config = InstanceConfig(
+        max_seq_length=S, max_predictions_per_seq=5, dupe_factor=dupe_factor, sentence_task=task, masking=None
+    )
     home = {token: number for number, document in enumerate(documents) for sentence in document for token in sentence}
     return documents, home, sample(documents, config, seed, facts)[0]
 
 
 def parts(ids, second):
     assert ids[0] == CLS and ids[second - 1] == SEP and ids[-1] == SEP
-    return ids[1:second - 1], ids[second:-1]
+    return ids[1 : second - 1], ids[second:-1]
 
 
 def test_sentence_order_pairs_follow_each_other_or_are_swapped():
@@ -186,13 +204,14 @@ def test_sentence_order_cuts_a_sentence_on_its_own_between_two_of_its_words(unit
     facts = FACTS.with_units() if units else FACTS
     rest = 7 + FACTS.size if units else 70  # continues a word: of a unit of the text, or with ##
     documents = [[[5, rest, rest, 6, rest, 7, 8, rest]], [[9, rest, rest]], [[10]]]
-    config = InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=200, sentence_task="sop",
-                            masking=None)
+    config = InstanceConfig(
+        max_seq_length=32, max_predictions_per_seq=5, dupe_factor=200, sentence_task="sop", masking=None
+    )
     found, sampler = sample(documents, config, facts=facts)
     words = [[5, rest, rest], [6, rest], [7], [8, rest]]
     pairs = [(joined(words[:cut]), joined(words[cut:])) for cut in (1, 2, 3)]
     counts = collections.Counter((*map(tuple, parts(ids, second)), label) for ids, second, label, *_ in found)
-    assert counts.keys() == {(*map(tuple, pair[::1 - 2 * label]), label) for pair in pairs for label in (0, 1)}
+    assert counts.keys() == {(*map(tuple, pair[:: 1 - 2 * label]), label) for pair in pairs for label in (0, 1)}
     assert sum(counts.values()) == 200 and min(counts.values()) > 15  # of 33
     assert sampler.position[kernels.UNPAIRED] == 200 * 4  # sentences of one word make no pair
 
@@ -201,15 +220,19 @@ def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
     documents, home, found = numbered_sample("none")
     S = 64
     stream = [token for ids, *_ in found for token in ids if token not in (CLS, SEP)]
-    assert len(stream) == 2 * len(home) and stream[:len(home)] == stream[len(home):]
-    runs = [stream[start:start + len(joined(document))] for document in documents
-            for start in [stream.index(document[0][0])]]
+    assert len(stream) == 2 * len(home) and stream[: len(home)] == stream[len(home) :]
+    runs = [
+        stream[start : start + len(joined(document))]
+        for document in documents
+        for start in [stream.index(document[0][0])]
+    ]
     assert runs == [joined(document) for document in documents]
     sentences = {sentence[0]: len(sentence) for document in documents for sentence in document}
     for (ids, second, label, _, _), (following, *_) in itertools.pairwise(found):
         assert ids[0] == CLS and ids[-1] == SEP and label == 0 and second == len(ids) <= S
-        assert len(ids) + sentences[following[1]] + (home[following[1]] != home[ids[-2]]) > S or \
-            ids[-2] == stream[-1]  # the end of a pass
+        assert (
+            len(ids) + sentences[following[1]] + (home[following[1]] != home[ids[-2]]) > S or ids[-2] == stream[-1]
+        )  # the end of a pass
         inner = [place for place, token in enumerate(ids[:-1]) if token == SEP]
         ends = [place for place in range(2, len(ids) - 1) if ids[place - 1] in home and ids[place] == SEP]
         assert inner == ends and all(home[ids[place - 1]] != home[ids[place + 1]] for place in inner)
@@ -217,10 +240,11 @@ def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
 
 def test_a_sentence_longer_than_a_row_is_cut_into_rows():
     document = [list(range(5, 60))]
-    config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1, sentence_task="none",
-                            masking=None)
+    config = InstanceConfig(
+        max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1, sentence_task="none", masking=None
+    )
     found, _ = sample([document[0:1]], config)
-    assert [ids[1:-1] for ids, *_ in found] == [document[0][start:start + 10] for start in range(0, 55, 10)]
+    assert [ids[1:-1] for ids, *_ in found] == [document[0][start : start + 10] for start in range(0, 55, 10)]
 
 
 def test_next_sentences_follow_and_random_ones_come_from_elsewhere():
@@ -235,10 +259,16 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere():
     assert same_document == 0
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"max_seq_length": 4}, "max_seq_length"), ({"max_predictions_per_seq": 0}, "max_predictions_per_seq"),
-    ({"max_predictions_per_seq": 126}, "1 to 125"), ({"dupe_factor": 0}, "dupe_factor"),
-    ({"short_seq_prob": 1.5}, "short_seq_prob")])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"max_seq_length": 4}, "max_seq_length"),
+        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq"),
+        ({"max_predictions_per_seq": 126}, "1 to 125"),
+        ({"dupe_factor": 0}, "dupe_factor"),
+        ({"short_seq_prob": 1.5}, "short_seq_prob"),
+    ],
+)
 def test_values_that_make_no_instances_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         InstanceConfig(**changes)

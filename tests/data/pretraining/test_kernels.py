@@ -30,8 +30,9 @@ def test_below_draws_cpython_s_numbers_and_as_many(seed):
 def all_rows(config, block_rows=50):
     rng = np.random.default_rng(0)
     starts = np.concatenate([[0], np.cumsum(rng.integers(1, 40, 400))])
-    corpus = Corpus(rng.integers(5, 90, starts[-1]).astype(np.uint16), starts, np.arange(0, 401, 10),
-                            np.arange(40), np.arange(40))
+    corpus = Corpus(
+        rng.integers(5, 90, starts[-1]).astype(np.uint16), starts, np.arange(0, 401, 10), np.arange(40), np.arange(40)
+    )
     continues_word = np.arange(90) >= 70
     facts = VocabularyFacts(90, 2, 3, 4, continues_word, np.arange(90))
     sampler = InstanceSampler(config, facts, corpus, 3)
@@ -41,16 +42,22 @@ def all_rows(config, block_rows=50):
     sampler.shuffle(order)
     S, P = config.max_seq_length, sampler.plan.max_predictions_per_seq
     used = np.arange(P) < rows[:, [kernels.PREDICTIONS]] if P else np.zeros((len(rows), 0), np.bool_)
-    keep = np.concatenate([np.ones((len(rows), kernels.HEADER), np.bool_),
-                           np.arange(S) < rows[:, [kernels.LENGTH]], used, used], axis=1)
+    keep = np.concatenate(
+        [np.ones((len(rows), kernels.HEADER), np.bool_), np.arange(S) < rows[:, [kernels.LENGTH]], used, used], axis=1
+    )
     return np.where(keep, rows, 0)[order]
 
 
 @pytest.mark.parametrize("task", ["nsp", "sop", "none"])
 @pytest.mark.parametrize("strategy", ["token", "whole_word", "span", None])
 def test_instances_do_not_depend_on_how_many_numbers_or_rows_there_are_at_a_time(monkeypatch, task, strategy):
-    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=9, dupe_factor=2, sentence_task=task,
-                            masking=MaskingConfig(strategy=strategy) if strategy else None)
+    config = InstanceConfig(
+        max_seq_length=64,
+        max_predictions_per_seq=9,
+        dupe_factor=2,
+        sentence_task=task,
+        masking=MaskingConfig(strategy=strategy) if strategy else None,
+    )
     wanted = all_rows(config, 10_000)
     assert len(wanted) > 200
     monkeypatch.setattr(instances, "FIRST_WORDS", instances.STATE)  # a few instances, or not even one

@@ -12,8 +12,9 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 
 CLS, SEP, MASK = 2, 3, 4
 WORDS, PIECES = 1000, 400  # ids 5 to 1004 begin words, the 400 after them continue them
-FACTS = VocabularyFacts(WORDS + PIECES + 5, CLS, SEP, MASK, np.arange(WORDS + PIECES + 5) >= WORDS + 5,
-                        np.arange(5, WORDS + PIECES + 5))
+FACTS = VocabularyFacts(
+    WORDS + PIECES + 5, CLS, SEP, MASK, np.arange(WORDS + PIECES + 5) >= WORDS + 5, np.arange(5, WORDS + PIECES + 5)
+)
 
 
 def make_corpus(seed=0, tokens=200_000, share_of_pieces=0.25):
@@ -22,25 +23,27 @@ def make_corpus(seed=0, tokens=200_000, share_of_pieces=0.25):
     ids = np.where(pieces, rng.integers(WORDS + 5, WORDS + PIECES + 5, tokens), rng.integers(5, WORDS + 5, tokens))
     starts = np.unique(np.concatenate([[0], np.sort(rng.integers(1, tokens, tokens // 18)), [tokens]]))
     documents = np.unique(np.concatenate([[0], np.arange(0, len(starts) - 1, 25), [len(starts) - 1]]))
-    return Corpus(ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1),
-                          np.arange(len(documents) - 1))
+    return Corpus(
+        ids.astype(np.uint16), starts, documents, np.arange(len(documents) - 1), np.arange(len(documents) - 1)
+    )
 
 
 def sample(masking, S=128, P=40, task="none", seed=1, share_of_pieces=0.25):
     """(original ids [n,S] with 0 as padding, ids as masked, bool [n,S] where to be predicted, lengths [n])."""
-    config = InstanceConfig(max_seq_length=S, max_predictions_per_seq=P, dupe_factor=1, sentence_task=task,
-                            masking=masking)
+    config = InstanceConfig(
+        max_seq_length=S, max_predictions_per_seq=P, dupe_factor=1, sentence_task=task, masking=masking
+    )
     sampler = InstanceSampler(config, FACTS, make_corpus(share_of_pieces=share_of_pieces), seed)
     block = np.zeros((4096, sampler.row_width), np.uint16)
     rows = np.concatenate([part.copy() for part in sampler.blocks(block)]).astype(np.int64)
     lengths, counts = rows[:, kernels.LENGTH], rows[:, kernels.PREDICTIONS]
-    ids, positions, labels = np.split(rows[:, kernels.HEADER:], [S, S + P], axis=1)
+    ids, positions, labels = np.split(rows[:, kernels.HEADER :], [S, S + P], axis=1)
     ids = np.where(np.arange(S) < lengths[:, None], ids, 0)
     originals, chosen = ids.copy(), np.zeros(ids.shape, np.bool_)
     for row in range(len(rows)):
-        places = positions[row, :counts[row]]
+        places = positions[row, : counts[row]]
         assert (np.diff(places) > 0).all()
-        originals[row, places], chosen[row, places] = labels[row, :counts[row]], True
+        originals[row, places], chosen[row, places] = labels[row, : counts[row]], True
     return originals, ids, chosen, lengths
 
 
@@ -83,7 +86,7 @@ def test_as_many_tokens_are_chosen_as_the_rate_says(rate, P):
 def test_special_tokens_are_never_chosen_and_every_place_is_chosen_alike():
     originals, _, chosen, lengths = sample(MaskingConfig(), task="nsp")
     assert not np.isin(originals[chosen], [CLS, SEP]).any()
-    full = (lengths == 128)
+    full = lengths == 128
     by_place = chosen[full][:, 1:127].mean(axis=0)
     special = (originals[full][:, 1:127] == SEP).mean(axis=0)
     wanted = 19 / 125 * (1 - special)
@@ -181,12 +184,19 @@ def test_n_grams_have_lengths_in_proportion_to_1_over_n_and_tokens_of_their_own_
     kinds = np.where(ids == MASK, 0, np.where(ids == originals, 1, 2))
     pairs = chosen[:, 1:] & chosen[:, :-1]
     alike = (kinds[:, 1:] == kinds[:, :-1])[pairs]
-    assert_share(alike.sum(), len(alike), 0.8 ** 2 + 0.1 ** 2 + 0.1 ** 2)
+    assert_share(alike.sum(), len(alike), 0.8**2 + 0.1**2 + 0.1**2)
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"rate": 1.2}, "rate"), ({"mask_rate": 0.9}, "make 1 together"), ({"span_p": 0.0}, "span_p"),
-    ({"span_longest": 0}, "span_longest"), ({"ngram_longest": 0}, "ngram_longest: expected at least 1, got 0")])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"rate": 1.2}, "rate"),
+        ({"mask_rate": 0.9}, "make 1 together"),
+        ({"span_p": 0.0}, "span_p"),
+        ({"span_longest": 0}, "span_longest"),
+        ({"ngram_longest": 0}, "ngram_longest: expected at least 1, got 0"),
+    ],
+)
 def test_masking_that_cannot_be_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         MaskingConfig(**changes)

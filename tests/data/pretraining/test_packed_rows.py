@@ -63,37 +63,33 @@ def test_two_instances_in_a_row_and_one_in_another():
         "input_ids": [[2, 7, 3, 0, 0, 0, 0, 0], [2, 8, 4, 3, 0, 0, 0, 0], [2, 4, 9, 9, 9, 9, 3, 0]],
         "input_mask": [[1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]],
         "segment_ids": [[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 0]],
-        "masked_lm_positions": [[1, 0], [1, 2], [1, 0]], "masked_lm_ids": [[7, 0], [8, 6], [5, 0]],
-        "masked_lm_weights": [[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]], "next_sentence_labels": [[1], [0], [1]]}
+        "masked_lm_positions": [[1, 0], [1, 2], [1, 0]],
+        "masked_lm_ids": [[7, 0], [8, 6], [5, 0]],
+        "masked_lm_weights": [[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]],
+        "next_sentence_labels": [[1], [0], [1]],
+    }
     wanted = {
-        "input_ids": [[2, 7, 3, 2, 8, 4, 3, 0], [0] * 8,
-                      [2, 4, 9, 9, 9, 9, 3, 0]], "input_mask": [[1, 1, 1, 1, 1, 1, 1, 0], [0] * 8,
-                                                                [1, 1, 1, 1, 1, 1, 1,
-                                                                 0]], "segment_ids": [[0, 0, 0, 0, 0, 1, 1, 0], [0] * 8,
-                                                                                      [0, 0, 0, 1, 1, 1, 1, 0]],
-        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 0], [0] * 8, [0, 1, 2, 3, 4, 5,
-                                                             6, 0]], "instance_ids": [[1, 1, 1, 2, 2, 2, 2, 0], [0] * 8,
-                                                                                      [1, 1, 1, 1, 1, 1, 1,
-                                                                                       0]], "cls_positions": [[0, 3],
-                                                                                                              [0, 0],
-                                                                                                              [0, 0]],
-        "masked_lm_positions": [[1, 4, 5, 0], [0] * 4, [1, 0, 0, 0]], "masked_lm_ids": [[7, 8, 6, 0], [0] * 4,
-                                                                                        [5, 0, 0, 0]],
-        "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0], [0.0] * 4,
-                              [1.0, 0.0, 0.0, 0.0]], "next_sentence_labels": [[1, 0], [0, 0],
-                                                                              [1, 0]], "instance_weights": [[1.0, 1.0],
-                                                                                                            [0.0, 0.0],
-                                                                                                            [1.0, 0.0]]
+        "input_ids": [[2, 7, 3, 2, 8, 4, 3, 0], [0] * 8, [2, 4, 9, 9, 9, 9, 3, 0]],
+        "input_mask": [[1, 1, 1, 1, 1, 1, 1, 0], [0] * 8, [1, 1, 1, 1, 1, 1, 1, 0]],
+        "segment_ids": [[0, 0, 0, 0, 0, 1, 1, 0], [0] * 8, [0, 0, 0, 1, 1, 1, 1, 0]],
+        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 0], [0] * 8, [0, 1, 2, 3, 4, 5, 6, 0]],
+        "instance_ids": [[1, 1, 1, 2, 2, 2, 2, 0], [0] * 8, [1, 1, 1, 1, 1, 1, 1, 0]],
+        "cls_positions": [[0, 3], [0, 0], [0, 0]],
+        "masked_lm_positions": [[1, 4, 5, 0], [0] * 4, [1, 0, 0, 0]],
+        "masked_lm_ids": [[7, 8, 6, 0], [0] * 4, [5, 0, 0, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0], [0.0] * 4, [1.0, 0.0, 0.0, 0.0]],
+        "next_sentence_labels": [[1, 0], [0, 0], [1, 0]],
+        "instance_weights": [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]],
     }
     found = packing.arrange({name: tf.constant(value) for name, value in instances.items()}, tf.constant([0, 0, 2]), 3)
     assert {name: value.numpy().tolist() for name, value in found.items()} == wanted
-    assert {feature.name: feature.length
-            for feature in packing.row_features} == {name: len(value[0])
-                                                     for name, value in wanted.items()}
+    assert {feature.name: feature.length for feature in packing.row_features} == {
+        name: len(value[0]) for name, value in wanted.items()
+    }
     back, rows = unpack({name: value.numpy() for name, value in found.items()})
     assert rows.tolist() == [0, 0, 2]
     for name, value in instances.items():
-        np.testing.assert_array_equal(back[name][:, :len(value[0])], value, err_msg=name)
+        np.testing.assert_array_equal(back[name][:, : len(value[0])], value, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +98,9 @@ def path(tmp_path_factory):
 
 
 def resolved(path, pack, **sections):
-    return resolve(make_config(model=WITHOUT_DROPOUT, options={"pack": pack, "max_instances_per_row": 3}, **sections),
-                   path, path)
+    return resolve(
+        make_config(model=WITHOUT_DROPOUT, options={"pack": pack, "max_instances_per_row": 3}, **sections), path, path
+    )
 
 
 def instances_of(source, batches):
@@ -114,9 +111,12 @@ def instances_of(source, batches):
         real = rows["example_weights"] > 0
         rows = {name: value[real] for name, value in rows.items()}
         masked = unpack(rows)[0] if "instance_ids" in rows else rows
-        found += [tuple(masked["input_ids"][row][masked["input_mask"][row] > 0].tolist()) +
-                  tuple(masked["masked_lm_ids"][row][masked["masked_lm_weights"][row] > 0].tolist()) +
-                  tuple(masked["next_sentence_labels"][row].tolist()) for row in range(len(masked["input_ids"]))]
+        found += [
+            tuple(masked["input_ids"][row][masked["input_mask"][row] > 0].tolist())
+            + tuple(masked["masked_lm_ids"][row][masked["masked_lm_weights"][row] > 0].tolist())
+            + tuple(masked["next_sentence_labels"][row].tolist())
+            for row in range(len(masked["input_ids"]))
+        ]
     return found
 
 
@@ -129,7 +129,7 @@ def test_every_instance_is_in_one_row_of_an_epoch_and_evaluation_has_them_all(pa
     first = instances_of(train, train.batches_per_epoch)
     assert collections.Counter(first) == wanted
     both = instances_of(train, 2 * train.batches_per_epoch)
-    assert collections.Counter(both[len(first):]) == wanted and both[len(first):] != first
+    assert collections.Counter(both[len(first) :]) == wanted and both[len(first) :] != first
 
 
 def test_a_resumed_run_and_workers_see_the_same_rows(path):
@@ -137,6 +137,7 @@ def test_a_resumed_run_and_workers_see_the_same_rows(path):
 
     def ids(*arguments):
         return [batch["input_ids"].numpy() for batch in source.dataset(*arguments).take(4)]
+
     through, halves = ids(), zip(ids(0, 2, 0), ids(0, 2, 1))
     np.testing.assert_array_equal(ids(2)[:2], through[2:])
     np.testing.assert_array_equal([np.concatenate(parts) for parts in halves], through)
@@ -171,13 +172,15 @@ def test_a_step_of_training_takes_packed_rows(path):
     run = resolved(path, True)
     batch = next(iter(run.train.dataset()))
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
-        name: (spec.shape, spec.dtype) for name, spec in run.task.batch_spec(32).items()}
+        name: (spec.shape, spec.dtype) for name, spec in run.task.batch_spec(32).items()
+    }
     assert batch["instance_weights"].numpy().sum() > 32
 
 
 def test_lengths_are_counted_once_and_again_if_they_are_damaged(path, monkeypatch):
     def rows():
         return instances_of(resolved(path, True).train, 2)
+
     wanted = rows()
     file = pathlib.Path(path).parent / f".{pathlib.Path(path).name}{packing.SUFFIX}"
     assert file.stat().st_size == 512 + 150 * 8
@@ -203,9 +206,18 @@ def test_records_without_masks_are_masked_alone_and_then_packed(tmp_path):
             real = np.arange(S) < length
             ids = np.where(real, rng.integers(5, V, S), 0)
             ids[0], ids[length - 1] = 2, 3
-            yield encode_example(features, {
-                "input_ids": ids, "input_mask": real, "segment_ids": np.zeros(S), "word_starts": real & (ids > 4),
-                "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]})
+            yield encode_example(
+                features,
+                {
+                    "input_ids": ids,
+                    "input_mask": real,
+                    "segment_ids": np.zeros(S),
+                    "word_starts": real & (ids > 4),
+                    "next_sentence_labels": [0],
+                    "schema_version": [records.SCHEMA_VERSION],
+                },
+            )
+
     write_tfrecords(str(tmp_path / "train"), rows())
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5))]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
@@ -216,14 +228,20 @@ def test_records_without_masks_are_masked_alone_and_then_packed(tmp_path):
     assert found[0] == found[1] and len(found[0]) == 60
 
 
-@pytest.mark.parametrize(("sections", "message"), [
-    ({
-        "options": {"pack": True, "objective": "next_token", "sentence_loss": False},
-        "model": {"attention": "left_to_right"}
-    }, "config.options.pack: expected objective masked_lm"),
-    ({"options": {"pack": True}, "model": {"bilstm_layers": 1}}, "model.bilstm_layers 0"),
-    ({"options": {"pack": True, "max_instances_per_row": 0}}, "max_instances_per_row: expected at least 1, got 0"),
-])
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {
+                "options": {"pack": True, "objective": "next_token", "sentence_loss": False},
+                "model": {"attention": "left_to_right"},
+            },
+            "config.options.pack: expected objective masked_lm",
+        ),
+        ({"options": {"pack": True}, "model": {"bilstm_layers": 1}}, "model.bilstm_layers 0"),
+        ({"options": {"pack": True, "max_instances_per_row": 0}}, "max_instances_per_row: expected at least 1, got 0"),
+    ],
+)
 def test_what_cannot_be_packed_is_refused(path, sections, message):
     with pytest.raises(ValueError, match=message):
         resolve(make_config(**sections), path)
@@ -251,7 +269,10 @@ def test_micro_batches_of_packed_rows_learn_as_the_whole_batch_does(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_packed_rows_are_learned_from(path, tmp_path, precision):
-    config = make_config(options={"pack": True}, optimizer={"learning_rate": 1e-2},
-                         training={"steps": 100, "save_every": 50, "precision": precision})
+    config = make_config(
+        options={"pack": True},
+        optimizer={"learning_rate": 1e-2},
+        training={"steps": 100, "save_every": 50, "precision": precision},
+    )
     trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["mlm_accuracy"] > 0.7

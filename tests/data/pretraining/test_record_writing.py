@@ -35,8 +35,10 @@ def test_an_empty_gzip_file_is_one(tmp_path):
 
 
 def test_a_device_without_space_is_told_with_the_file_s_name():
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught, \
-            OutputFile("/dev/full", False) as file:
+    with (
+        pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught,
+        OutputFile("/dev/full", False) as file,
+    ):
         for part in parts():
             file.write(make_file_part(part, False))
     assert caught.value.errno == errno.ENOSPC
@@ -46,6 +48,7 @@ def test_results_come_in_the_order_of_the_jobs_though_later_ones_are_done_first(
     def work(job):
         time.sleep(0.02 if job % 4 == 0 else 0)
         return job * job
+
     assert list(in_order(work, range(40), 4)) == [(job, job * job) for job in range(40)]
 
 
@@ -56,6 +59,7 @@ def test_few_jobs_are_taken_ahead():
         for job in range(100):
             taken.append(job)
             yield job
+
     results = in_order(lambda job: job, jobs(), 2)
     next(results)
     assert len(taken) <= 8
@@ -72,6 +76,7 @@ def test_an_error_is_raised_in_its_turn_and_ends_the_work():
         if job == 3:
             raise ValueError("three")
         return job
+
     got = []
     with pytest.raises(ValueError, match="three"):
         for job, _ in in_order(work, range(1000), 2):

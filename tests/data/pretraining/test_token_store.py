@@ -10,8 +10,17 @@ from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.tokenization import FullTokenizer
 
 ODD = [
-    "It rained.\r\n", "\n", " \t\u3000\n", "Nobody knew; nobody asked.\n", "\u200b\n", "\x1c\n", "The door\rclosed.\n",
-    "A lantern fell \u2028 and another.\n", "\ufeff\n", "Señora Núñez 中文 misplaced the harbour ledger.\n", "\n\n"
+    "It rained.\r\n",
+    "\n",
+    " \t\u3000\n",
+    "Nobody knew; nobody asked.\n",
+    "\u200b\n",
+    "\x1c\n",
+    "The door\rclosed.\n",
+    "A lantern fell \u2028 and another.\n",
+    "\ufeff\n",
+    "Señora Núñez 中文 misplaced the harbour ledger.\n",
+    "\n\n",
 ]
 
 
@@ -36,8 +45,9 @@ def build(folder, paths, vocab_file, tokenizer, workers=1, bad_text="error", fil
 
 
 def documents_of(store):
-    sentences = [store.tokens[first:last].tolist()
-                 for first, last in zip(store.sentence_starts, store.sentence_starts[1:])]
+    sentences = [
+        store.tokens[first:last].tolist() for first, last in zip(store.sentence_starts, store.sentence_starts[1:])
+    ]
     return [sentences[first:last] for first, last in zip(store.document_starts, store.document_starts[1:])]
 
 
@@ -74,8 +84,9 @@ def odd_files(folder, seed=0, files=3, lines=60):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1 << 20])
 @pytest.mark.parametrize("files_end", [False, True])
-def test_documents_are_those_of_2018_for_any_size_of_chunks(tmp_path, monkeypatch, vocab_file, tokenizer, plain,
-                                                            chunk_bytes, files_end):
+def test_documents_are_those_of_2018_for_any_size_of_chunks(
+    tmp_path, monkeypatch, vocab_file, tokenizer, plain, chunk_bytes, files_end
+):
     monkeypatch.setattr(token_store, "CHUNK_BYTES", chunk_bytes)
     paths = odd_files(tmp_path, seed=chunk_bytes)
     store = build(tmp_path / "store", paths, vocab_file, tokenizer, 2, files_end=files_end)
@@ -136,10 +147,15 @@ def test_a_store_that_another_process_has_just_made_is_taken(tmp_path, vocab_fil
     (tmp_path / "text").write_bytes(b"one line\n\nanother\n")
     description = token_store.describe([str(tmp_path / "text")], vocab_file, True, "error", False)
     told = [[], []]
-    made, taken = (token_store.build_store(str(tmp_path / "store"), description, tokenizer, progress=done.append)
-                   for done in told)
-    assert told[0] and not told[1] and taken.tokens.tolist() == made.tokens.tolist() and not (tmp_path
-                                                                                              / "store.work").exists()
+    made, taken = (
+        token_store.build_store(str(tmp_path / "store"), description, tokenizer, progress=done.append) for done in told
+    )
+    assert (
+        told[0]
+        and not told[1]
+        and taken.tokens.tolist() == made.tokens.tolist()
+        and not (tmp_path / "store.work").exists()
+    )
 
 
 def test_a_damaged_store_is_refused(tmp_path, vocab_file, tokenizer):
@@ -183,6 +199,7 @@ def test_a_stopped_store_goes_on_at_its_last_save(tmp_path, monkeypatch, vocab_f
     def count(tokenizer, chunk, replace, encode=token_store._encode_chunk):
         encoded.append(chunk)
         return encode(tokenizer, chunk, replace)
+
     monkeypatch.setattr(token_store, "_encode_chunk", count)
     description = token_store.describe([str(path) for path in paths], vocab_file, True, "error", False)
     done = [0]
@@ -191,6 +208,7 @@ def test_a_stopped_store_goes_on_at_its_last_save(tmp_path, monkeypatch, vocab_f
         done[0] += 1
         if done[0] % 7 == 0:
             raise SystemExit("stopped")
+
     for _ in range(3):
         done[0] = 7 * (done[0] // 7)
         with pytest.raises(SystemExit):

@@ -56,11 +56,15 @@ def test_lines_are_divided_as_their_marks_say(units, line, wanted):
     assert list(TextUnits(**units).split_line(line)) == [(text, bool(unit)) for text, unit in wanted]
 
 
-@pytest.mark.parametrize(("changes", "told"), [
-    ({"word_separator": "--"}, "--word_separator: expected one character, got '--'"),
-    ({"word_separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator with it"),
-    ({"phrase_marks": ("[[",)}, r"--phrase_marks: expected two different marks .* got '\[\['"),
-    ({"phrase_marks": ("/", "|"), "word_separator": "/"}, "none of them the separator, got '/,|'")])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"word_separator": "--"}, "--word_separator: expected one character, got '--'"),
+        ({"word_separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator with it"),
+        ({"phrase_marks": ("[[",)}, r"--phrase_marks: expected two different marks .* got '\[\['"),
+        ({"phrase_marks": ("/", "|"), "word_separator": "/"}, "none of them the separator, got '/,|'"),
+    ],
+)
 def test_marks_that_cannot_be_are_refused(changes, told):
     with pytest.raises(ValueError, match=told.replace("|", r"\|")):
         TextUnits(**changes)
@@ -74,8 +78,8 @@ def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are
     assert encoded.ids.tolist() == (np.array(ids) + SIZE * continues).tolist()
     assert encoded.lengths.tolist() == [5, 0, 0, 4] and encoded.blank.tolist() == [False, True, False, False]
     with pytest.raises(
-            WrongMarksError,
-            match="a phrase begins with < and does not end in its line: no phrase continues in another") as error:
+        WrongMarksError, match="a phrase begins with < and does not end in its line: no phrase continues in another"
+    ) as error:
         tokenizer.encode_bytes("使用\n的<New\nyork>".encode())
     assert error.value.offset == len("使用\n".encode())
     with pytest.raises(WrongMarksError, match="a phrase ends with > that has not begun"):
@@ -103,9 +107,16 @@ def make(folder, vocab, text, *flags):
     dynamic = "--masking=dynamic" in flags
     if not dynamic:
         flags = (*flags, "--max_predictions_per_seq=8", "--masked_lm_prob=0.3")
-    done = run_here("tools/create_pretraining_data.py", f"--input_file={folder}/text.txt",
-                    f"--output_file={folder}/records", f"--vocab_file={vocab}", "--max_seq_length=32",
-                    "--dupe_factor=2", "--num_workers=1", *flags)
+    done = run_here(
+        "tools/create_pretraining_data.py",
+        f"--input_file={folder}/text.txt",
+        f"--output_file={folder}/records",
+        f"--vocab_file={vocab}",
+        "--max_seq_length=32",
+        "--dupe_factor=2",
+        "--num_workers=1",
+        *flags,
+    )
     if done.returncode:
         return done, {}
     table = records.unmasked_features(32) if dynamic else records.pretraining_features(32, 8)
@@ -118,14 +129,16 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
     done, batch = make(tmp_path, vocab, TEXT, "--masking=dynamic", "--word_separator=/", f"--sentence_task={task}")
     assert batch, done.stderr
     assert batch["input_ids"].max() < SIZE
-    whole = [[VOCAB.index(token) for word in words for token in " ".join(word if word[0] > "z" else [word]).split()]
-             for words in WORDS]
+    whole = [
+        [VOCAB.index(token) for word in words for token in " ".join(word if word[0] > "z" else [word]).split()]
+        for words in WORDS
+    ]
     found = 0
     for ids, starts in zip(batch["input_ids"].tolist(), batch["word_starts"].tolist()):
         for sentence, wanted in zip(whole, STARTS):
             for place in range(len(ids) - len(sentence)):
-                if ids[place:place + len(sentence)] == sentence:
-                    assert starts[place:place + len(sentence)] == wanted
+                if ids[place : place + len(sentence)] == sentence:
+                    assert starts[place : place + len(sentence)] == wanted
                     found += 1
         second = ids.index(3) + 1
         # what is left of a unit that was cut begins anew
@@ -133,7 +146,8 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
     assert found > 20
     facts = VocabularyFacts.of(loading.load(vocab))
     masked = DynamicMasking(MaskingConfig(strategy="whole_word", rate=0.3), facts, 32, 8, 1)(
-        {name: tf.constant(value) for name, value in batch.items()}, tf.range(len(batch["input_ids"]), dtype=tf.int64))
+        {name: tf.constant(value) for name, value in batch.items()}, tf.range(len(batch["input_ids"]), dtype=tf.int64)
+    )
     check_whole(batch["input_ids"], batch["word_starts"], masked)
 
 
@@ -164,15 +178,24 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
     check_whole(originals, np.array([begins[tuple(ids)] for ids in originals.tolist()]), batch)
 
 
-@pytest.mark.parametrize(("text", "flags", "told"), [
-    ("使用语言\n\n模型的\n", ["--masking=whole_word", "--word_separator=/"
-                       ], "text.txt: expected units of several tokens, --word_separator=/, and the text has none"),
-    ("a [[new\nyork]] b\n", ["--masking=dynamic", "--phrase_marks=[[,]]"],
-     "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase continues in another "
-     "record: 'a [[new'"
-     ), ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token with it"),
-    ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local")
-])
+@pytest.mark.parametrize(
+    ("text", "flags", "told"),
+    [
+        (
+            "使用语言\n\n模型的\n",
+            ["--masking=whole_word", "--word_separator=/"],
+            "text.txt: expected units of several tokens, --word_separator=/, and the text has none",
+        ),
+        (
+            "a [[new\nyork]] b\n",
+            ["--masking=dynamic", "--phrase_marks=[[,]]"],
+            "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase continues in another "
+            "record: 'a [[new'",
+        ),
+        ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token with it"),
+        ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local"),
+    ],
+)
 def test_units_that_are_not_there_or_do_not_end_are_refused_in_one_line(tmp_path, vocab, text, flags, told):
     done, _ = make(tmp_path, vocab, text, *flags)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr

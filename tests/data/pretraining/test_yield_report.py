@@ -63,8 +63,8 @@ def from_dict(values):
     report.kept = Counter({unit: counts["out"] for unit, counts in values["units"].items()})
     for name, reasons in (("dropped", report.dropped), ("repeated", report.repeated), ("notes", report.notes)):
         reasons.update(
-            {key: Reason(**reason | {"amounts": Counter(reason["amounts"])})
-             for key, reason in values[name].items()})
+            {key: Reason(**reason | {"amounts": Counter(reason["amounts"])}) for key, reason in values[name].items()}
+        )
     return report
 
 
@@ -93,9 +93,11 @@ def test_the_lines_name_the_largest_drops_in_the_best_unit_that_they_have():
     for rare in (report.note, functools.partial(report.drop, expected=True)):
         rare("hardly any", documents=0)
     assert report.warnings() == ["14.3% of the characters of running text were dropped: too short 9.1%"]
-    assert report.lines() == ["kept: 2 of 4 documents, 60 of 110 characters",
-                              "dropped: headings 27.27% of characters, duplicates 25.00% of documents, "
-                              "markup 9.09% of characters", "found: tags (1,234 tags, 2 files)"]
+    assert report.lines() == [
+        "kept: 2 of 4 documents, 60 of 110 characters",
+        "dropped: headings 27.27% of characters, duplicates 25.00% of documents, markup 9.09% of characters",
+        "found: tags (1,234 tags, 2 files)",
+    ]
     report = YieldReport()
     report.keep(tokens=979)
     report.repeat("passes", tokens=500)
@@ -103,8 +105,10 @@ def test_the_lines_name_the_largest_drops_in_the_best_unit_that_they_have():
         report.drop(f"reason {number}", tokens=number)
     report.note("replaced", tokens=0)
     assert report.lines() == [
-        "kept: 979 of 1,000 tokens", "dropped: reason 6 0.60% of tokens, reason 5 0.50%, reason 4 0.40%, "
-        "reason 3 0.30%, 2 more reasons (--show_examples)"]
+        "kept: 979 of 1,000 tokens",
+        "dropped: reason 6 0.60% of tokens, reason 5 0.50%, reason 4 0.40%, "
+        "reason 3 0.30%, 2 more reasons (--show_examples)",
+    ]
 
 
 def test_an_empty_report_has_no_warning():

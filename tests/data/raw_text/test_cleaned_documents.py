@@ -25,8 +25,11 @@ def piece(request):
 def test_a_piece_comes_back_as_it_was(piece):
     [document], report, read = from_data(json.loads(json.dumps(to_data(piece))))
     [wanted], wanted_report, wanted_read = piece
-    assert (document.language, document.paragraphs, document.amounts) == (wanted.language, wanted.paragraphs,
-                                                                          wanted.amounts)
+    assert (document.language, document.paragraphs, document.amounts) == (
+        wanted.language,
+        wanted.paragraphs,
+        wanted.amounts,
+    )
     assert document.total() == {"documents": 1, "sentences": 3, "characters": 33, "words": 9} and read == wanted_read
     for name in ("paragraphs", "signature"):
         ours, theirs = getattr(document.fingerprint, name), getattr(wanted.fingerprint, name)
@@ -47,11 +50,21 @@ def test_other_values_are_refused(piece):
         return values
 
     others = [
-        changed(place, value) for place, values in
-        {(0,): [None, [1], [[]], {"a": 1}], (1,): [None, {}, []], (2,): ["1", None, 1.5],
-         (0, 0, 0): [1], (0, 0, 1): [[], [[1]], [[]], "ab"], (0, 0, 2): [[{}, {}], [{"sentences": "1"}] * 2],
-         (0, 0, 3): [[1], [-1, 2], [2**70, 1], ["a", "b"], [[1], [2]]], (0, 0, 4): ["1"], (0, 0, 5): [[1], ["a"] * 64],
-         (1, 1, "too short", 2): [1], (1, 0): [{"documents": "1"}]}.items() for value in values
+        changed(place, value)
+        for place, values in {
+            (0,): [None, [1], [[]], {"a": 1}],
+            (1,): [None, {}, []],
+            (2,): ["1", None, 1.5],
+            (0, 0, 0): [1],
+            (0, 0, 1): [[], [[1]], [[]], "ab"],
+            (0, 0, 2): [[{}, {}], [{"sentences": "1"}] * 2],
+            (0, 0, 3): [[1], [-1, 2], [2**70, 1], ["a", "b"], [[1], [2]]],
+            (0, 0, 4): ["1"],
+            (0, 0, 5): [[1], ["a"] * 64],
+            (1, 1, "too short", 2): [1],
+            (1, 0): [{"documents": "1"}],
+        }.items()
+        for value in values
     ]
     for values in [*others, None, [], [1, 2, 3, 4], "abc", {}]:
         with pytest.raises(ValueError, match="no cleaned documents"):

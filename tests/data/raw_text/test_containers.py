@@ -12,8 +12,10 @@ from official_bert.data.raw_text import containers, documents
 TEXTS = ["One sentence here.\nAnother paragraph.", "他來了。"]
 LINES = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS).encode()
 COMPRESS = {
-    "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
-    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True)
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
 }
 
 
@@ -71,7 +73,9 @@ def test_a_folder_of_datasets_is_its_tables(tmp_path):
         (tmp_path / name).touch()
     paths = sorted(map(str, tmp_path.rglob("*.*")))
     assert [path.removeprefix(f"{tmp_path}/") for path in containers.without_dataset_files(paths)] == [
-        "d/data-00000-of-00001.arrow", "other/state.json"]
+        "d/data-00000-of-00001.arrow",
+        "other/state.json",
+    ]
 
 
 BAD_ROWS = {
@@ -104,8 +108,12 @@ def test_bad_rows_are_named_skipped_or_replaced_and_counted(tmp_path, name):
 def test_an_article_without_its_end_is_named_skipped_or_kept(tmp_path):
     path = tmp_path / "wiki_00"
     text = "Tea is a drink made from the leaves of a plant, hot or cold."
-    path.write_text("".join(f'<doc id="{title}" title="{title}">\n{title}\n\n{text}\n{end}' for title, end in (
-        ("A", "</doc>\n"), ("B", ""), ("C", ""))))
+    path.write_text(
+        "".join(
+            f'<doc id="{title}" title="{title}">\n{title}\n\n{text}\n{end}'
+            for title, end in (("A", "</doc>\n"), ("B", ""), ("C", ""))
+        )
+    )
     with pytest.raises(ValueError, match="wiki_00:6: an article without its end"):
         read(path)
     found, report = read(path, "skip")

@@ -41,8 +41,10 @@ def test_pairs_of_similarity_four_fifths_are_found_and_of_two_fifths_are_not(tmp
 def test_a_signature_estimates_the_similarity_of_the_sets():
     draw = random.Random(2)
     for similarity in (0.5, 0.8):
-        estimates = [np.mean(FINGERPRINT.signature(one) == FINGERPRINT.signature(other))
-                     for one, other in (planted_pair(draw, similarity) for _ in range(25))]
+        estimates = [
+            np.mean(FINGERPRINT.signature(one) == FINGERPRINT.signature(other))
+            for one, other in (planted_pair(draw, similarity) for _ in range(25))
+        ]
         assert np.mean(estimates) == pytest.approx(similarity, abs=0.04)
 
 
@@ -57,7 +59,7 @@ def test_an_index_finds_what_was_added_across_merges(monkeypatch):
     for entry, number in enumerate(numbers):
         assert index.find(np.array([number])) == set()
         index.add(np.array([number]), entry)
-    assert all(index.find(numbers[entry:entry + 1]) == {entry} for entry in range(1000))
+    assert all(index.find(numbers[entry : entry + 1]) == {entry} for entry in range(1000))
     assert index.find(np.array([1, 2, 3], np.uint64)) == set() and len(index._levels) < 10
 
 

@@ -11,7 +11,7 @@ from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import containers, documents, running_text
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 
-WIKIPEDIA = '''<doc id="1" url="http://x/1" title="Tea">
+WIKIPEDIA = """<doc id="1" url="http://x/1" title="Tea">
 Tea
 
 Tea is a drink made from the leaves of a plant. It is drunk all over the world, hot or cold.
@@ -24,19 +24,27 @@ Stub
 
 A stub has a single sentence of text, and so it goes.
 </doc>
-'''
-BOOK = "\ufeffCHAPTER I\r\n\r\n" + "\r\n".join([
-    "It was a bright cold morning in the little town, and the baker was",
-    "opening his shutters when the first of the carts came down the hill",
-    "from the mill. Nobody else was awake. The baker looked at the sky and",
-    "shook his head, for he had seen such mornings turn to rain before the",
-    "church clock struck ten, and rain was bad for trade in every season of",
-    "the year.", "",
-    "He went in again, and lit the second oven, and waited for his boy who",
-    "was late as always, and who would say as always that the clock at home",
-    "had stopped. It had not. The boy had lain in bed and listened to it as",
-    "it struck five, and six, and the half after six, and then had run all",
-    "the way."]) + "\r\n"
+"""
+BOOK = (
+    "\ufeffCHAPTER I\r\n\r\n"
+    + "\r\n".join(
+        [
+            "It was a bright cold morning in the little town, and the baker was",
+            "opening his shutters when the first of the carts came down the hill",
+            "from the mill. Nobody else was awake. The baker looked at the sky and",
+            "shook his head, for he had seen such mornings turn to rain before the",
+            "church clock struck ten, and rain was bad for trade in every season of",
+            "the year.",
+            "",
+            "He went in again, and lit the second oven, and waited for his boy who",
+            "was late as always, and who would say as always that the clock at home",
+            "had stopped. It had not. The boy had lain in bed and listened to it as",
+            "it struck five, and six, and the half after six, and then had run all",
+            "the way.",
+        ]
+    )
+    + "\r\n"
+)
 
 
 def read(tmp_path, name, data, **settings):
@@ -56,8 +64,11 @@ def clean(document, **settings):
 def test_wikipedia_articles_lose_titles_headings_and_lists(tmp_path):
     tea, stub = read(tmp_path, "wiki_00", WIKIPEDIA)
     assert clean(tea) == [
-        "Tea is a drink made from the leaves of a plant.", "It is drunk all over the world, hot or cold.",
-        "The plant comes from the borderlands of south-western China and northern Burma.", "Dr. Fu wrote of it."]
+        "Tea is a drink made from the leaves of a plant.",
+        "It is drunk all over the world, hot or cold.",
+        "The plant comes from the borderlands of south-western China and northern Burma.",
+        "Dr. Fu wrote of it.",
+    ]
     assert clean(stub) == []
     assert clean(stub, shortest=1) == ["A stub has a single sentence of text, and so it goes."]
 
@@ -68,14 +79,17 @@ def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
     assert sentences[1] == "Nobody else was awake."
     assert sentences[2] == (
         "The baker looked at the sky and shook his head, for he had seen such mornings turn to rain "
-        "before the church clock struck ten, and rain was bad for trade in every season of the year.")
+        "before the church clock struck ten, and rain was bad for trade in every season of the year."
+    )
     assert len(sentences) == 6 and not any("CHAPTER" in sentence or "\r" in sentence for sentence in sentences)
 
 
 def test_documents_between_blank_lines_are_one_each(tmp_path):
     data = "\n\nFirst line.\r\nSecond line.\n \n\nOther document.\n"
-    assert paragraphs(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."],
-                                                                     ["Other document."]]
+    assert paragraphs(tmp_path, "a.txt", data, form="documents") == [
+        ["First line.", "Second line."],
+        ["Other document."],
+    ]
 
 
 def test_a_file_of_any_size_is_read_in_parts(tmp_path, monkeypatch):
@@ -89,14 +103,19 @@ def test_json_lines_are_a_document_each(tmp_path):
     rows = [{"body": "One sentence here.\nAnother paragraph there."}, {"body": "Alone."}]
     data = "\n".join(map(json.dumps, rows)) + "\n"
     assert paragraphs(tmp_path, "a.jsonl", data, text_key="body") == [
-        ["One sentence here.", "Another paragraph there."], ["Alone."]]
+        ["One sentence here.", "Another paragraph there."],
+        ["Alone."],
+    ]
 
 
-@pytest.mark.parametrize(("data", "told"), [
-    ('{"text": "a"}\n{"text": 3}\n', "a.jsonl:2: expected an object with a string 'text', got ['text']"),
-    ('{"text": "a"}\n\n{nonsense\n', "a.jsonl:3: not valid JSON"),
-    (b"{\xff}\n", "a.jsonl:1: not valid UTF-8 at byte 1 of the file (0xff)"),
-])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ('{"text": "a"}\n{"text": 3}\n', "a.jsonl:2: expected an object with a string 'text', got ['text']"),
+        ('{"text": "a"}\n\n{nonsense\n', "a.jsonl:3: not valid JSON"),
+        (b"{\xff}\n", "a.jsonl:1: not valid UTF-8 at byte 1 of the file (0xff)"),
+    ],
+)
 def test_broken_lines_are_named(tmp_path, data, told):
     with pytest.raises(ValueError) as error:
         paragraphs(tmp_path, "a.jsonl", data)
@@ -105,18 +124,26 @@ def test_broken_lines_are_named(tmp_path, data, told):
 
 def test_bad_bytes_are_named_by_their_place_in_the_file_or_replaced(tmp_path):
     data = b"\xef\xbb\xbfgood line\nbad \xe9 line\n"
-    with pytest.raises(ValueError, match=f"not valid UTF-8 at byte {data.index(0xe9)} "):
+    with pytest.raises(ValueError, match=f"not valid UTF-8 at byte {data.index(0xE9)} "):
         paragraphs(tmp_path, "a.txt", data, form="text")
     assert paragraphs(tmp_path, "a.txt", data, bad=containers.BadText("replace")) == [["good line", "bad \ufffd line"]]
 
 
-@pytest.mark.parametrize(("paragraph", "kept"), [
-    ("This is a sentence of running text.", True), ("他是一個好人，住在北京。", True),
-    ("A heading without an end", False),
-    ("* an item of a list, even with a full stop.", False), ("12. Another item, of another list.", False),
-    ("| a | table | row |", False), ("1901 12 13 1902 14 15 1903 17 18.", False), ("“Quoted speech ends thus.”", True),
-    ("ไทยไม่มีจุด" * 30, True), ("Yes.", False),
-])
+@pytest.mark.parametrize(
+    ("paragraph", "kept"),
+    [
+        ("This is a sentence of running text.", True),
+        ("他是一個好人，住在北京。", True),
+        ("A heading without an end", False),
+        ("* an item of a list, even with a full stop.", False),
+        ("12. Another item, of another list.", False),
+        ("| a | table | row |", False),
+        ("1901 12 13 1902 14 15 1903 17 18.", False),
+        ("“Quoted speech ends thus.”", True),
+        ("ไทยไม่มีจุด" * 30, True),
+        ("Yes.", False),
+    ],
+)
 def test_running_text_is_told_from_debris(paragraph, kept):
     assert (not running_text.ParagraphFilter().reason_to_drop(paragraph)) is kept
 
@@ -127,25 +154,39 @@ def test_sentences_end_by_the_rules_of_the_language():
     assert split_sentences(" ".join(german), "de") == german
 
 
-@pytest.mark.parametrize(("head", "told"),
-                         [(b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"),
-                          (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
-                          (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"),
-                          (bz2.compress(b"A line."), "got a compressed file"),
-                          (lzma.compress(b"A line."), "got a compressed file"), (b"{ a set } was drawn .\n", ""),
-                          (b"A line.\n<doc id=", ""), (b"", "")])
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"),
+        (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
+        (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"),
+        (bz2.compress(b"A line."), "got a compressed file"),
+        (lzma.compress(b"A line."), "got a compressed file"),
+        (b"{ a set } was drawn .\n", ""),
+        (b"A line.\n<doc id=", ""),
+        (b"", ""),
+    ],
+)
 def test_raw_text_is_told_from_prepared_text(head, told):
-    with pytest.raises(
-            ValueError,
-            match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():
+    with (
+        pytest.raises(ValueError, match=f"a: expected text with a sentence on each line, {told}")
+        if told
+        else contextlib.nullcontext()
+    ):
         documents.check_prepared("a", head)
 
 
-@pytest.mark.parametrize(("data", "told"),
-                         [(json.dumps([{"text": "A sentence. Another one."}] * 3, indent=1), "a JSON array; jq"),
-                          (json.dumps([{"text": "A sentence. Another one."}] * 3), "a JSON array; jq"),
-                          ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>\n',
-                           "an XML dump of MediaWiki; WikiExtractor")])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (json.dumps([{"text": "A sentence. Another one."}] * 3, indent=1), "a JSON array; jq"),
+        (json.dumps([{"text": "A sentence. Another one."}] * 3), "a JSON array; jq"),
+        (
+            '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>\n',
+            "an XML dump of MediaWiki; WikiExtractor",
+        ),
+    ],
+)
 def test_dumps_are_no_text(tmp_path, data, told):
     with pytest.raises(ValueError, match=f"dump: expected a format of --format, got {told}"):
         read(tmp_path, "dump", data)
@@ -166,8 +207,10 @@ Rhythm &amp; blues &lt;ref name="a"&gt; is &quot;music&quot; of the 1940s,&lt;br
 Here 1 &lt; 2, a &lt;b and c&gt; d, and p&copy=1 stay, and so does &nosuchname; as it is.
 </doc>
 """
-UNESCAPED = ['Rhythm & blues is "music" of the 1940s, as AT&amp;T\'s records tell.',
-             "Here 1 < 2, a <b and c> d, and p&copy=1 stay, and so does &nosuchname; as it is."]
+UNESCAPED = [
+    'Rhythm & blues is "music" of the 1940s, as AT&amp;T\'s records tell.',
+    "Here 1 < 2, a <b and c> d, and p&copy=1 stay, and so does &nosuchname; as it is.",
+]
 
 
 def test_entities_of_wikiextractor_are_characters_and_left_over_tags_go(tmp_path):
@@ -177,8 +220,10 @@ def test_entities_of_wikiextractor_are_characters_and_left_over_tags_go(tmp_path
         [article] = read(tmp_path, name, data, bad=bad)
         assert [" ".join(paragraph.split()) for paragraph in article.paragraphs if paragraph.strip()] == UNESCAPED
         counts = {event: reason.amounts for event, reason in bad.report.notes.items()}
-        assert counts == {"entities of HTML replaced by their characters": {"entities": 14 + (name == "wiki_00")},
-                          "left-over tags removed": {"tags": 3}}
+        assert counts == {
+            "entities of HTML replaced by their characters": {"entities": 14 + (name == "wiki_00")},
+            "left-over tags removed": {"tags": 3},
+        }
     assert article.title == "" and read(tmp_path, "wiki_00", ESCAPED)[0].title == "R&B"
     # Rows of others are text as they stand.
     assert paragraphs(tmp_path, "other.jsonl", json.dumps({"text": "a &amp; b"})) == [["a &amp; b"]]
@@ -199,10 +244,14 @@ Text of two.
 """
 
 
-@pytest.mark.parametrize(("data", "kept"), [
-    (BOOKS, ["First text of one.", "*** START OF A FIGHT ***", "Last text of one.", "Text of two."]),
-    ("A text.\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\nLicence.\n", ["A text."]),
-    ("A text of Project Gutenberg.\nIts end.\n", ["A text of Project Gutenberg.", "Its end."])])
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        (BOOKS, ["First text of one.", "*** START OF A FIGHT ***", "Last text of one.", "Text of two."]),
+        ("A text.\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\nLicence.\n", ["A text."]),
+        ("A text of Project Gutenberg.\nIts end.\n", ["A text of Project Gutenberg.", "Its end."]),
+    ],
+)
 def test_project_gutenbergs_licence_is_removed_and_counted(tmp_path, data, kept):
     for name, text in (("a.txt", data), ("a.jsonl", json.dumps({"text": data}))):
         bad = containers.BadText()

@@ -23,7 +23,8 @@ def test_copies_have_the_wanted_mean_and_depend_on_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1", "en=3,sw=1,en=1"])
+    "text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1", "en=3,sw=1,en=1"]
+)
 def test_weights_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="--mix: expected"):
         mixing.parse_mix(text, ["en", "sw"])
@@ -43,20 +44,23 @@ def test_a_file_is_read_once_and_has_one_language(tmp_path):
         mixing.split_languages(f"en:{tmp_path}/*.txt,sw:{tmp_path}/a.txt")
 
 
-@pytest.mark.parametrize(("limits", "sentences", "language", "told"), [
-    ({"min_words": 5}, ["One two."], "en", "fewer than 5 words"),
-    ({"max_repeated_lines": 0.3}, ["A b.", "A b.", "C d."], "en", "more than 30% of repeated sentences"),
-    ({"min_letters": 0.7}, ["1 2 3 4 ab"], "en", "fewer than 70% letters"),
-    ({"min_script": 0.5}, ["Это русский."], "en", "letters of their language's script"),
-    ({"min_script": 0.5}, ["Это русский."], "ru", ""),
-    ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "de", ""),
-    ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "en", "another language"),
-    ({"same_language": True}, ["The town lies on the northern bank of the river."], "simple", ""),
-    ({"same_language": True}, ["Byen ligger på den nordlige bredden av elva, og mange bor der."], "nn", ""),
-    ({"min_script": 0.9}, ["この都市は川の北岸に位置している。"], "ja", ""),
-    ({"min_script": 0.9, "min_letters": 0.8}, ["यह शहर नदी के उत्तरी किनारे पर स्थित है।"], "hi", ""),
-    ({}, ["1"], "en", ""),
-])
+@pytest.mark.parametrize(
+    ("limits", "sentences", "language", "told"),
+    [
+        ({"min_words": 5}, ["One two."], "en", "fewer than 5 words"),
+        ({"max_repeated_lines": 0.3}, ["A b.", "A b.", "C d."], "en", "more than 30% of repeated sentences"),
+        ({"min_letters": 0.7}, ["1 2 3 4 ab"], "en", "fewer than 70% letters"),
+        ({"min_script": 0.5}, ["Это русский."], "en", "letters of their language's script"),
+        ({"min_script": 0.5}, ["Это русский."], "ru", ""),
+        ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "de", ""),
+        ({"same_language": True}, ["Die Stadt liegt am nördlichen Ufer des Flusses."], "en", "another language"),
+        ({"same_language": True}, ["The town lies on the northern bank of the river."], "simple", ""),
+        ({"same_language": True}, ["Byen ligger på den nordlige bredden av elva, og mange bor der."], "nn", ""),
+        ({"min_script": 0.9}, ["この都市は川の北岸に位置している。"], "ja", ""),
+        ({"min_script": 0.9, "min_letters": 0.8}, ["यह शहर नदी के उत्तरी किनारे पर स्थित है।"], "hi", ""),
+        ({}, ["1"], "en", ""),
+    ],
+)
 def test_each_limit_drops_what_misses_it(limits, sentences, language, told):
     reason = QualityLimits(**limits).reason_to_drop(sentences, sum(len(line.split()) for line in sentences), language)
     assert (told in reason) if told else reason == ""

@@ -21,22 +21,31 @@ def test_a_divided_word_is_joined_if_the_joined_form_occurs_elsewhere():
     assert notes == {pdf_text.JOINED: {"words": 3}, pdf_text.HYPHENATED: {"words": 1}}  # left: well- known
 
 
-@pytest.mark.parametrize(("divided", "word", "joined"), [
-    ("Umwelt\u00ad schutz", "Umweltschutz", "Umweltschutz"),  # a soft hyphen
-    ("infor\u2010 mación", "INFORMACIÓN", "información"),  # another case
-    ("CONTAMINA- CIÓN", "contaminación", "CONTAMINACIÓN"),
-    ("contaminacio\u0301- nes", "contaminaciónes", "contaminacio\u0301nes"),  # accents behind their letters
-    ("заяв- ление", "заявление", "заявление"),
-    ("e\ufb03- cient", "efficient", "efficient"),
-    ("Trans- Atlantic", "transatlantic", "Trans- Atlantic"),  # a name goes on
-    ("be- und", "beund", "be- und")])
+@pytest.mark.parametrize(
+    ("divided", "word", "joined"),
+    [
+        ("Umwelt\u00ad schutz", "Umweltschutz", "Umweltschutz"),  # a soft hyphen
+        ("infor\u2010 mación", "INFORMACIÓN", "información"),  # another case
+        ("CONTAMINA- CIÓN", "contaminación", "CONTAMINACIÓN"),
+        ("contaminacio\u0301- nes", "contaminaciónes", "contaminacio\u0301nes"),  # accents behind their letters
+        ("заяв- ление", "заявление", "заявление"),
+        ("e\ufb03- cient", "efficient", "efficient"),
+        ("Trans- Atlantic", "transatlantic", "Trans- Atlantic"),  # a name goes on
+        ("be- und", "beund", "be- und"),
+    ],
+)
 def test_hyphens_cases_accents_and_scripts(divided, word, joined):
     assert repaired([f"a {divided} b"], [word])[0][0] == [f"a {joined} b"]
 
 
 def test_a_line_that_ends_within_a_word_goes_on_with_the_next_one():
     assert repaired(["La contamina-", "ción sigue.", "", "Fin de con-", "", "taminar."], ["contaminación"])[0][0] == [
-        "La contaminación sigue.", "", "Fin de con-", "", "taminar."]
+        "La contaminación sigue.",
+        "",
+        "Fin de con-",
+        "",
+        "taminar.",
+    ]
 
 
 def test_ligatures_become_letters_and_are_counted():
@@ -48,7 +57,9 @@ def test_without_the_repair_words_are_counted_and_the_text_stays():
     report, text = YieldReport(), ["La contamina-", "ción de la o\ufb01cina."]
     assert pdf_text.WordRepair()(text, report) is text
     assert {name: dict(reason.amounts) for name, reason in report.notes.items()} == {
-        pdf_text.LIGATURES: {"ligatures": 1}, pdf_text.HYPHENATED: {"words": 1}}
+        pdf_text.LIGATURES: {"ligatures": 1},
+        pdf_text.HYPHENATED: {"words": 1},
+    }
     report.keep(words=1000)
     assert pdf_text.unrepaired_share(report) == pytest.approx(0.002)
 

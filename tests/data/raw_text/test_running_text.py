@@ -10,38 +10,66 @@ from official_bert.data.raw_text import documents, running_text, scripts
 
 # Three sentences of each language, then headings.
 TEXTS = {
-    "en": (["The city lies on the northern bank of the river.",
+    "en": (
+        [
+            "The city lies on the northern bank of the river.",
             "It was founded by merchants in the twelfth century, and soon grew rich.",
-            "Today about two million people live there with their families."],
-           ["History", "Early life", "Relations with other countries"]),
-    "de": (["Die Stadt liegt am nördlichen Ufer des großen Flusses.",
+            "Today about two million people live there with their families.",
+        ],
+        ["History", "Early life", "Relations with other countries"],
+    ),
+    "de": (
+        [
+            "Die Stadt liegt am nördlichen Ufer des großen Flusses.",
             "Sie wurde im zwölften Jahrhundert von Kaufleuten gegründet und bald reich.",
-            "Heute leben dort ungefähr zwei Millionen Menschen mit ihren Familien."],
-           ["Geschichte", "Siehe auch", "Beziehungen zu anderen Ländern"]),
-    "ru": (["Город расположен на северном берегу большой реки на равнине.",
+            "Heute leben dort ungefähr zwei Millionen Menschen mit ihren Familien.",
+        ],
+        ["Geschichte", "Siehe auch", "Beziehungen zu anderen Ländern"],
+    ),
+    "ru": (
+        [
+            "Город расположен на северном берегу большой реки на равнине.",
             "Он был основан купцами в двенадцатом веке и вскоре разбогател.",
-            "Сегодня там живёт со своими семьями около двух миллионов человек."],
-           ["История", "См. также", "Отношения с другими странами"]),
-    "ar": (["تقع المدينة على الضفة الشمالية للنهر الكبير في السهل.",
+            "Сегодня там живёт со своими семьями около двух миллионов человек.",
+        ],
+        ["История", "См. также", "Отношения с другими странами"],
+    ),
+    "ar": (
+        [
+            "تقع المدينة على الضفة الشمالية للنهر الكبير في السهل.",
             "أسسها التجار في القرن الثاني عشر وسرعان ما أصبحت غنية.",
-            "ويعيش فيها اليوم حوالي مليوني نسمة من السكان."],
-           ["التاريخ", "انظر أيضا", "العلاقات مع الدول الأخرى"]),
-    "hi": (["यह शहर नदी के उत्तरी किनारे पर स्थित है।",
+            "ويعيش فيها اليوم حوالي مليوني نسمة من السكان.",
+        ],
+        ["التاريخ", "انظر أيضا", "العلاقات مع الدول الأخرى"],
+    ),
+    "hi": (
+        [
+            "यह शहर नदी के उत्तरी किनारे पर स्थित है।",
             "इसकी स्थापना बारहवीं शताब्दी में व्यापारियों ने की थी।",
-            "आज वहाँ लगभग बीस लाख लोग रहते हैं।"],
-           ["इतिहास", "भूगोल", "अन्य देशों के साथ संबंध"]),
-    "th": (["เมืองนี้ตั้งอยู่ทางฝั่งเหนือของแม่น้ำสายใหญ่ในที่ราบ",
+            "आज वहाँ लगभग बीस लाख लोग रहते हैं।",
+        ],
+        ["इतिहास", "भूगोल", "अन्य देशों के साथ संबंध"],
+    ),
+    "th": (
+        [
+            "เมืองนี้ตั้งอยู่ทางฝั่งเหนือของแม่น้ำสายใหญ่ในที่ราบ",
             "ก่อตั้งขึ้นโดยพ่อค้าในศตวรรษที่สิบสองและร่ำรวยขึ้นอย่างรวดเร็ว",
-            "ปัจจุบันมีประชากรอาศัยอยู่ที่นั่นประมาณสองล้านคน"],
-           ["ประวัติศาสตร์", "ภูมิศาสตร์", "ความสัมพันธ์กับประเทศอื่น"]),
-    "zh": (["这座城市位于河的北岸。",
-            "它由商人在十二世纪建立，很快就富裕起来。",
-            "今天约有两百万人住在那里。"],
-           ["历史", "参见", "与其他国家和地区的外交关系"]),
-    "ja": (["この都市は川の北岸に位置している。",
+            "ปัจจุบันมีประชากรอาศัยอยู่ที่นั่นประมาณสองล้านคน",
+        ],
+        ["ประวัติศาสตร์", "ภูมิศาสตร์", "ความสัมพันธ์กับประเทศอื่น"],
+    ),
+    "zh": (
+        ["这座城市位于河的北岸。", "它由商人在十二世纪建立，很快就富裕起来。", "今天约有两百万人住在那里。"],
+        ["历史", "参见", "与其他国家和地区的外交关系"],
+    ),
+    "ja": (
+        [
+            "この都市は川の北岸に位置している。",
             "十二世紀に商人によって設立され、すぐに豊かになった。",
-            "今日では約二百万人がそこに住んでいる。"],
-           ["歴史", "関連項目", "他国との関係とインターネット・コミュニティー"]),
+            "今日では約二百万人がそこに住んでいる。",
+        ],
+        ["歴史", "関連項目", "他国との関係とインターネット・コミュニティー"],
+    ),
 }
 
 
@@ -76,19 +104,27 @@ def test_keep_everything_keeps_everything():
     document = documents.Document(["Early history.", "* item", "12", "| a | b |"], title="Tea & cake", headings=True)
     report = YieldReport()
     assert clean(documents.Cleaner(keep_everything=True, shortest=1), document, report) == [
-        "Tea & cake", "Early history.", "* item", "12", "| a | b |"]
+        "Tea & cake",
+        "Early history.",
+        "* item",
+        "12",
+        "| a | b |",
+    ]
     assert report.balance("characters")["dropped"] == 0
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("It's a ten-year plan.", 6),
-    ("北京是首都。", 5),
-    ("ประวัติศาสตร์ไทย", 1),
-    ("नमस्ते दुनिया।", 2),
-    ("東京へ行く", 5),
-    ("soft\u00adhyphen", 1),
-    ("...!?", 0),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's a ten-year plan.", 6),
+        ("北京是首都。", 5),
+        ("ประวัติศาสตร์ไทย", 1),
+        ("नमस्ते दुनिया।", 2),
+        ("東京へ行く", 5),
+        ("soft\u00adhyphen", 1),
+        ("...!?", 0),
+    ],
+)
 def test_words_are_those_of_the_tokenizer_without_punctuation(text, words):
     assert scripts.WordCounter()(text) == words
 
@@ -103,8 +139,10 @@ def test_an_article_without_a_title_line_loses_nothing(tmp_path):
     path = tmp_path / "wiki_00"
     title = 'Tea "&" cake'
     text = "Tea is a drink made from the leaves of a plant, hot or cold."
-    path.write_text(f'<doc id="1" title="{html.escape(title, quote=False)}">\n{text}\n{text}\n</doc>\n'
-                    f'<doc id="2" title="Stub">\nStub\n{text}\n</doc>\nstray\n')
+    path.write_text(
+        f'<doc id="1" title="{html.escape(title, quote=False)}">\n{text}\n{text}\n</doc>\n'
+        f'<doc id="2" title="Stub">\nStub\n{text}\n</doc>\nstray\n'
+    )
     first, second = documents.read_documents(str(path))
     assert first.paragraphs == [text, text] and first.title == ""
     assert second.paragraphs == [text] and second.title == "Stub"
@@ -116,8 +154,9 @@ def test_a_document_of_too_few_sentences_is_a_loss_and_a_heading_is_none():
     assert clean(cleaner, documents.Document(["One sentence that stands alone here."]), report) == []
     assert clean(cleaner, documents.Document(["Title"]), report) == []
     assert report.balance("documents") == {"in": 2, "repeated": 0, "out": 0, "dropped": 2}
-    assert report.warnings() == ["100.0% of the characters of running text were dropped: "
-                                 "documents of fewer than 3 sentences 86.1%"]
+    assert report.warnings() == [
+        "100.0% of the characters of running text were dropped: documents of fewer than 3 sentences 86.1%"
+    ]
 
 
 def test_a_heading_of_two_scripts_is_measured_by_both():
@@ -128,23 +167,37 @@ def test_a_heading_of_two_scripts_is_measured_by_both():
     assert is_dropped("bash(1) を参照。") == ""  # its own full stop ends no heading
 
 
-@pytest.mark.parametrize(("language", "sentences", "phrases"), [
-    ("de", [
-        "Der Hafen ist seit dem Krieg geschlossen.", "Lesen Sie dazu bitte auch das Handbuch des Herstellers.",
-        "Wenn es regnet, bleibt der Markt im Sommer geschlossen.", "Es gibt Häfen, die im Winter zugefroren sind."
-    ], [
-        "Gründung der ersten Siedlungen am Ufer des Flusses durch Kaufleute.",
-        "Wie der Hafen im Winter vom Eis befreit wird.", "Bau eines Hafens, der im Winter vom Eis befreit wird.",
-        "Ein Schiff ohne Hilfe fremder Lotsen in den Hafen bringen.", "Eine kurze Einleitung:."
-    ]),
-    ("hi", [
-        "यह शहर बड़ा है.", "नया पुल अगले साल बनाया जाएगा.", "पुल की चौड़ाई है 20 मीटर.",
-        "नदी पार करने के लिए पुल पर चलें."
-    ], [
-        "नदी पार करने के लिए नाव का इस्तेमाल करना.", "शहर के सभी पुलों और सड़कों के निर्माण के बारे में.",
-        "नदी के पास की बस्तियों के लिए.", "शहर और नदी के बीच की सड़कों की योजनाएं और उनकी मरम्मत."
-    ]),
-])
+@pytest.mark.parametrize(
+    ("language", "sentences", "phrases"),
+    [
+        (
+            "de",
+            [
+                "Der Hafen ist seit dem Krieg geschlossen.",
+                "Lesen Sie dazu bitte auch das Handbuch des Herstellers.",
+                "Wenn es regnet, bleibt der Markt im Sommer geschlossen.",
+                "Es gibt Häfen, die im Winter zugefroren sind.",
+            ],
+            [
+                "Gründung der ersten Siedlungen am Ufer des Flusses durch Kaufleute.",
+                "Wie der Hafen im Winter vom Eis befreit wird.",
+                "Bau eines Hafens, der im Winter vom Eis befreit wird.",
+                "Ein Schiff ohne Hilfe fremder Lotsen in den Hafen bringen.",
+                "Eine kurze Einleitung:.",
+            ],
+        ),
+        (
+            "hi",
+            ["यह शहर बड़ा है.", "नया पुल अगले साल बनाया जाएगा.", "पुल की चौड़ाई है 20 मीटर.", "नदी पार करने के लिए पुल पर चलें."],
+            [
+                "नदी पार करने के लिए नाव का इस्तेमाल करना.",
+                "शहर के सभी पुलों और सड़कों के निर्माण के बारे में.",
+                "नदी के पास की बस्तियों के लिए.",
+                "शहर और नदी के बीच की सड़कों की योजनाएं और उनकी मरम्मत.",
+            ],
+        ),
+    ],
+)
 def test_sentences_are_told_from_long_headings_by_their_verbs(language, sentences, phrases):
     reason = running_text.ParagraphFilter(headings=True, language=language).reason_to_drop
     assert [line for line in sentences if reason(line)] == []

@@ -23,19 +23,27 @@ def test_a_stray_mark_merges_no_sentences(mark):
 
 def test_short_quotations_stay_whole_and_long_ones_do_not():
     assert split_sentences('He said, "I go. You stay." Then he left.') == [
-        'He said, "I go. You stay."', "Then he left."
+        'He said, "I go. You stay."',
+        "Then he left.",
     ]
     speech = " ".join(SENTENCES[:20])
-    assert split_sentences(f'"{speech}" Then he left.') == [f'"{SENTENCES[0]}', *SENTENCES[1:19], f'{SENTENCES[19]}"',
-                                                         "Then he left."]
+    assert split_sentences(f'"{speech}" Then he left.') == [
+        f'"{SENTENCES[0]}',
+        *SENTENCES[1:19],
+        f'{SENTENCES[19]}"',
+        "Then he left.",
+    ]
 
 
-@pytest.mark.parametrize(("text", "sentences"), [
-    ("He left.” “Then she came. It rained.", ["He left.”", "“Then she came.", "It rained."]),
-    ("他走了。” “她来了。下雨了。", ["他走了。”", "“她来了。", "下雨了。"]),
-    ("Il part. » Elle vient.", ["Il part. »", "Elle vient."]),
-    ("The boys' house burned. It was the cats' fault.", ["The boys' house burned.", "It was the cats' fault."]),
-])
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("He left.” “Then she came. It rained.", ["He left.”", "“Then she came.", "It rained."]),
+        ("他走了。” “她来了。下雨了。", ["他走了。”", "“她来了。", "下雨了。"]),
+        ("Il part. » Elle vient.", ["Il part. »", "Elle vient."]),
+        ("The boys' house burned. It was the cats' fault.", ["The boys' house burned.", "It was the cats' fault."]),
+    ],
+)
 def test_unpaired_marks_stay_with_their_sentence(text, sentences):
     assert split_sentences(text) == sentences
 

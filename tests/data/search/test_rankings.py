@@ -17,8 +17,12 @@ def test_blocks_give_the_nearest_of_a_full_sort(values, monkeypatch):
     monkeypatch.setattr(neighbours, "QUERIES_AT_ONCE", 5)
     monkeypatch.setattr(neighbours, "PASSAGES_AT_ONCE", 16)
     rng = np.random.default_rng(0)
-    queries, passages = (rng.integers(-2, 3, (rows, 4)).astype("float32") if values == "ties" else
-                         rng.normal(size=(rows, 4)).astype("float32") for rows in (13, 203))
+    queries, passages = (
+        rng.integers(-2, 3, (rows, 4)).astype("float32")
+        if values == "ties"
+        else rng.normal(size=(rows, 4)).astype("float32")
+        for rows in (13, 203)
+    )
     products = queries @ passages.T
     order = np.argsort(-products, axis=1, kind="stable")[:, :30]
     scores, numbers = neighbours.nearest(queries, passages, 30)
@@ -32,8 +36,8 @@ def test_faiss_gives_the_same_with_a_flat_index():
     rng = np.random.default_rng(1)
     queries, passages = rng.normal(size=(5, 8)).astype("float32"), rng.normal(size=(50, 8)).astype("float32")
     np.testing.assert_array_equal(
-        neighbours.nearest_by_faiss(queries, passages, 7, "Flat")[1],
-        neighbours.nearest(queries, passages, 7)[1])
+        neighbours.nearest_by_faiss(queries, passages, 7, "Flat")[1], neighbours.nearest(queries, passages, 7)[1]
+    )
     with pytest.raises(ValueError, match="an index of FAISS, 'nonsense'"):
         neighbours.nearest_by_faiss(queries, passages, 7, "nonsense")
 
@@ -57,10 +61,10 @@ def test_ranx_measures_the_same_where_trec_eval_has_no_wheel(monkeypatch):
     need("ranx")
     rng = np.random.default_rng(0)
     rankings = [rng.permutation(300)[:length].tolist() for length in (1, 5, 12, 100, 250)]
-    relevant = [{
-        int(number): int(grade)
-        for number, grade in zip(rng.choice(300, 60, replace=False), rng.integers(1, 4, 60))
-    } for _ in rankings[1:]] + [{999: 1}]
+    relevant = [
+        {int(number): int(grade) for number, grade in zip(rng.choice(300, 60, replace=False), rng.integers(1, 4, 60))}
+        for _ in rankings[1:]
+    ] + [{999: 1}]
     wanted = measures.measure(rankings, relevant)
     assert 0.0 < measures.means(wanted)["ndcg_at_10"] < 1.0
     monkeypatch.setitem(sys.modules, "pytrec_eval", None)
@@ -92,11 +96,16 @@ def test_words_rank_passages():
     assert numbers[0, 0] == 1 and numbers[1, 0] == 3 and numbers[1, 1] == 0 and scores[1, 2] == 0.0
 
 
-@pytest.mark.parametrize(("rules", "told"), [({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"),
-                                             ({"first_rank": 0}, "--first_rank: expected at least 1"),
-                                             ({"negatives": 0}, "--negatives: expected at least 1"),
-                                             ({"relative_margin": 1.0}, "--relative_margin"),
-                                             ({"margin": 0.1, "relative_margin": 0.1}, "expected one of them")])
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"),
+        ({"first_rank": 0}, "--first_rank: expected at least 1"),
+        ({"negatives": 0}, "--negatives: expected at least 1"),
+        ({"relative_margin": 1.0}, "--relative_margin"),
+        ({"margin": 0.1, "relative_margin": 0.1}, "expected one of them"),
+    ],
+)
 def test_rules_that_cannot_hold_are_refused(rules, told):
     with pytest.raises(ValueError, match=told):
         MiningRules(**rules)

@@ -20,13 +20,23 @@ def write(path, rows):
 
 
 def read(path, warnings=None, **columns):
-    return read_rows(path, SearchColumns(**COLUMNS, **columns), "refuse", TableOptions(),
-                     (warnings if warnings is not None else []).append)
+    return read_rows(
+        path,
+        SearchColumns(**COLUMNS, **columns),
+        "refuse",
+        TableOptions(),
+        (warnings if warnings is not None else []).append,
+    )
 
 
 def test_any_number_of_negatives_in_columns_and_lists(tmp_path):
-    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b", "more": ["c", "d"], "one": "e"},
-                                            {"query": "f", "passage": "g", "more": [], "one": None}])
+    path = write(
+        tmp_path / "train.jsonl",
+        [
+            {"query": "a", "passage": "b", "more": ["c", "d"], "one": "e"},
+            {"query": "f", "passage": "g", "more": [], "one": None},
+        ],
+    )
     assert read(path, negatives=("one", "more")).choices == [("e", "c", "d"), ()]
     assert read(path, negatives=("one", "more"), most_negatives=2).choices == [("e", "c"), ()]
     (tmp_path / "train.tsv").write_text('query\tpassage\tmore\na\tb\t["c", "d"]\nf\tg\t\n')
@@ -34,8 +44,13 @@ def test_any_number_of_negatives_in_columns_and_lists(tmp_path):
 
 
 def test_teachers_scores_belong_to_the_texts_that_are_kept(tmp_path):
-    path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b", "n": ["c", "d"], "t": [9, 1, 2]},
-                                            {"query": "f", "passage": "g", "n": ["h"], "t": [8, 3]}])
+    path = write(
+        tmp_path / "train.jsonl",
+        [
+            {"query": "a", "passage": "b", "n": ["c", "d"], "t": [9, 1, 2]},
+            {"query": "f", "passage": "g", "n": ["h"], "t": [8, 3]},
+        ],
+    )
     np.testing.assert_allclose(read(path, negatives=("n",), teacher=("t",)).targets, [[9, 1, 2], [8, 3, 0]])
     np.testing.assert_allclose(read(path, negatives=("n",), teacher=("t",), most_negatives=1).targets, [[9, 1], [8, 3]])
 
@@ -52,19 +67,40 @@ def test_labels_make_rows_of_positives_with_all_negatives(tmp_path):
 
 @pytest.mark.parametrize(
     ("rows", "columns", "told"),
-    [([{"n": "c"}, {"n": ["c", "b"]}], {"negatives": ("n",)
-                                        }, r"train\.jsonl:2: expected negatives other than the positive, got 'b'"),
-     ([{"n": "a"}], {"negatives": ("n",)}, r"train\.jsonl:1: expected negatives other than the anchor, got 'a'"),
-     ([{"n": ["c", 5]}], {"negatives": ("n",)}, r"train\.jsonl:1: column 'n': expected a text or a list of texts"),
-     ([{"n": "c", "t": [1]}], {"negatives": ("n",), "teacher": ("t",)
-                               }, r"jsonl:1: columns t: expected 2 numbers, .* got \[1\]"),
-     ([{"n": "c", "t": [1, "x"]}], {"negatives": ("n",), "teacher": ("t",)}, r"jsonl:1: columns t: expected 2 numbers"),
-     *(([{"n": "c", "t": [1, wrong]}], {"negatives": ("n",), "teacher": ("t",)
-                                        }, r"jsonl:1: columns t: expected 2 numbers")
-       for wrong in (10**400, 1e300, float("nan"), float("-inf"))),
-     ([{"y": 1}, {"y": 0}], {"label": "y"
-                             }, r"train\.jsonl:2: expected negatives other than the positive in line 1, got 'b'"),
-     ([{"y": 0}], {"label": "y"}, "expected labels above 0 for pairs that belong together, got none")])
+    [
+        (
+            [{"n": "c"}, {"n": ["c", "b"]}],
+            {"negatives": ("n",)},
+            r"train\.jsonl:2: expected negatives other than the positive, got 'b'",
+        ),
+        ([{"n": "a"}], {"negatives": ("n",)}, r"train\.jsonl:1: expected negatives other than the anchor, got 'a'"),
+        ([{"n": ["c", 5]}], {"negatives": ("n",)}, r"train\.jsonl:1: column 'n': expected a text or a list of texts"),
+        (
+            [{"n": "c", "t": [1]}],
+            {"negatives": ("n",), "teacher": ("t",)},
+            r"jsonl:1: columns t: expected 2 numbers, .* got \[1\]",
+        ),
+        (
+            [{"n": "c", "t": [1, "x"]}],
+            {"negatives": ("n",), "teacher": ("t",)},
+            r"jsonl:1: columns t: expected 2 numbers",
+        ),
+        *(
+            (
+                [{"n": "c", "t": [1, wrong]}],
+                {"negatives": ("n",), "teacher": ("t",)},
+                r"jsonl:1: columns t: expected 2 numbers",
+            )
+            for wrong in (10**400, 1e300, float("nan"), float("-inf"))
+        ),
+        (
+            [{"y": 1}, {"y": 0}],
+            {"label": "y"},
+            r"train\.jsonl:2: expected negatives other than the positive in line 1, got 'b'",
+        ),
+        ([{"y": 0}], {"label": "y"}, "expected labels above 0 for pairs that belong together, got none"),
+    ],
+)
 def test_wrong_rows_are_refused_with_their_line(tmp_path, rows, columns, told):
     path = write(tmp_path / "train.jsonl", [{"query": "a", "passage": "b"} | row for row in rows])
     with pytest.raises(ValueError, match=told):
@@ -72,18 +108,27 @@ def test_wrong_rows_are_refused_with_their_line(tmp_path, rows, columns, told):
 
 
 def test_negatives_that_answer_in_another_row_are_left_out_and_told(tmp_path):
-    path = write(tmp_path / "train.jsonl",
-                 [{"query": "a", "passage": "b", "n": ["c", "d", "d"]}, {"query": "a", "passage": "c", "n": "d"}])
+    path = write(
+        tmp_path / "train.jsonl",
+        [{"query": "a", "passage": "b", "n": ["c", "d", "d"]}, {"query": "a", "passage": "c", "n": "d"}],
+    )
     warnings = []
-    assert read(path, warnings, negatives=("n",)).choices == [("d",), ("d",)
-                                                              ] and "train.jsonl:1: repeated negatives" in warnings[0]
+    assert (
+        read(path, warnings, negatives=("n",)).choices == [("d",), ("d",)]
+        and "train.jsonl:1: repeated negatives" in warnings[0]
+    )
 
 
 FLAG = {"query": "a", "pos": ["b"], "neg": ["c", "d"]}
 PASSAGES = [{"docid": "1", "title": "T", "text": "b"}, {"docid": "2", "title": "", "text": "c"}, {"text": "d"}]
 TEVATRON = {"query_id": "1", "query": "a", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]}
-DPR = {"question": "a", "answers": ["x"], "positive_ctxs": PASSAGES[:1], "negative_ctxs": PASSAGES[2:],
-       "hard_negative_ctxs": PASSAGES[1:2]}
+DPR = {
+    "question": "a",
+    "answers": ["x"],
+    "positive_ctxs": PASSAGES[:1],
+    "negative_ctxs": PASSAGES[2:],
+    "hard_negative_ctxs": PASSAGES[1:2],
+}
 USUAL = SearchColumns(text="text", text_pair="text_pair")
 
 
@@ -110,9 +155,11 @@ def test_each_positive_is_a_row_and_queries_without_one_are_left_out(tmp_path):
     assert (found.text, found.text_pair) == (["a", "a", "q"], ["b", "e", "r"])
     assert found.choices == [("c", "d"), ("c", "d"), ()]
     assert warnings == [f"{tmp_path}/train.jsonl:2: a query without a positive; left out"]
-    for wrong, told in ((FLAG | {"pos": [3]}, "column 'pos': expected a text or a list"),
-                        (FLAG | {"neg": [{"title": "x"}, {"text": " "}]}, "column 'neg': expected a text or a list"),
-                        ({"query": "q", "pos": []}, "expected queries with positives in column 'pos', got none")):
+    for wrong, told in (
+        (FLAG | {"pos": [3]}, "column 'pos': expected a text or a list"),
+        (FLAG | {"neg": [{"title": "x"}, {"text": " "}]}, "column 'neg': expected a text or a list"),
+        ({"query": "q", "pos": []}, "expected queries with positives in column 'pos', got none"),
+    ):
         with pytest.raises(ValueError, match=told):
             read_rows(Rows("f", [wrong]), USUAL, "refuse", TableOptions(), [].append)
 
@@ -135,21 +182,27 @@ def test_a_teachers_scores_belong_to_their_positives(tmp_path):
 
 
 def make_collection(folder, corpus=(), queries=(), judgements=()):
-    corpus = corpus or [{"_id": "p1", "title": "Title", "text": "one"}, {"_id": "p2", "title": "", "text": "two"},
-                        {"_id": "p3", "text": "3"}]
+    corpus = corpus or [
+        {"_id": "p1", "title": "Title", "text": "one"},
+        {"_id": "p2", "title": "", "text": "two"},
+        {"_id": "p3", "text": "3"},
+    ]
     folder.mkdir(exist_ok=True)
     write(folder / "corpus.jsonl", corpus)
     write(folder / "queries.jsonl", queries or [{"_id": "q1", "text": "first"}, {"_id": "q2", "text": "second"}])
     (folder / "qrels").mkdir(exist_ok=True)
     path = folder / "qrels" / "dev.tsv"
-    path.write_text("query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in judgements),
-                    encoding="utf-8")
+    path.write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in judgements),
+        encoding="utf-8",
+    )
     return str(path)
 
 
 def test_a_collection_is_read_by_numbers(tmp_path):
-    path = make_collection(tmp_path / "set", judgements=[("q2", "p3", 2), ("q2", "p1", 1), ("q2", "p2", 0),
-                                                         ("q1", "p1", 0)])
+    path = make_collection(
+        tmp_path / "set", judgements=[("q2", "p3", 2), ("q2", "p1", 1), ("q2", "p2", 0), ("q1", "p1", 0)]
+    )
     warnings = []
     found = read_collection(path, "refuse", warnings.append)
     assert is_collection(path) and len(files_of(path)) == 3 and not is_collection(str(tmp_path / "train.tsv"))
@@ -163,17 +216,28 @@ def test_a_collection_is_read_by_numbers(tmp_path):
 
 @pytest.mark.parametrize(
     ("parts", "told"),
-    [({"judgements": [("q1", "p1", 1),
-                      ("q1", "p9", 1)]}, r"dev\.tsv:3: expected an id of corpus\.jsonl, got 'p9' \(1 such lines;"),
-     ({"judgements": [("q9", "p1", 1)]}, r"dev\.tsv:2: expected an id of queries\.jsonl, got 'q9'"),
-     ({"judgements": [("q1", "p1", 1),
-                      ("q1", "p1", 2)]}, r"dev\.tsv:3: expected one judgement of query 'q1' and passage 'p1'"),
-     ({"judgements": [("q1", "p1", "x")]}, r"dev\.tsv:2: column 'score': expected a whole number, got 'x'"),
-     ({"judgements": [("q1", "p1", 0)]}, "expected judgements above 0, got none"),
-     ({"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": "a"}, {"_id": "p1", "text": "b"}]
-       }, r"corpus\.jsonl:2: expected every _id once, got 'p1' as in line 1"),
-     ({"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": None}]
-       }, r"corpus\.jsonl:1: expected an _id and a text")])
+    [
+        (
+            {"judgements": [("q1", "p1", 1), ("q1", "p9", 1)]},
+            r"dev\.tsv:3: expected an id of corpus\.jsonl, got 'p9' \(1 such lines;",
+        ),
+        ({"judgements": [("q9", "p1", 1)]}, r"dev\.tsv:2: expected an id of queries\.jsonl, got 'q9'"),
+        (
+            {"judgements": [("q1", "p1", 1), ("q1", "p1", 2)]},
+            r"dev\.tsv:3: expected one judgement of query 'q1' and passage 'p1'",
+        ),
+        ({"judgements": [("q1", "p1", "x")]}, r"dev\.tsv:2: column 'score': expected a whole number, got 'x'"),
+        ({"judgements": [("q1", "p1", 0)]}, "expected judgements above 0, got none"),
+        (
+            {"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": "a"}, {"_id": "p1", "text": "b"}]},
+            r"corpus\.jsonl:2: expected every _id once, got 'p1' as in line 1",
+        ),
+        (
+            {"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": None}]},
+            r"corpus\.jsonl:1: expected an _id and a text",
+        ),
+    ],
+)
 def test_damaged_collections_are_refused_with_file_and_line(tmp_path, parts, told):
     with pytest.raises(ValueError, match=told):
         read_collection(make_collection(tmp_path / "set", **parts), "refuse", print)
@@ -187,8 +251,9 @@ def test_unknown_ids_can_be_left_out(tmp_path):
 
 def test_the_passage_with_the_id_of_a_query_is_no_answer_to_it(tmp_path):
     judgements = [("p1", "p2", 1), ("q1", "p1", 1), ("p3", "p3", 1), ("p3", "p1", 1)]
-    path = make_collection(tmp_path / "set", queries=[{"_id": name, "text": name} for name in ("p1", "q1", "p3")],
-                           judgements=judgements)
+    path = make_collection(
+        tmp_path / "set", queries=[{"_id": name, "text": name} for name in ("p1", "q1", "p3")], judgements=judgements
+    )
     warnings = []
     found = read_collection(path, "refuse", warnings.append)
     assert found.own == [0, -1, 2]
@@ -201,6 +266,7 @@ def test_the_passage_with_the_id_of_a_query_is_no_answer_to_it(tmp_path):
 def test_a_folder_stands_for_its_judgements(tmp_path):
     path = make_collection(tmp_path / "set", judgements=[("q1", "p1", 1)])
     assert judgements_of(str(tmp_path / "set"), "dev") == path and judgements_of(path, "train") == path
-    with pytest.raises(ValueError,
-                       match=r"set/qrels/train\.tsv: no such file; expected the judgements .* qrels/ has dev\.tsv"):
+    with pytest.raises(
+        ValueError, match=r"set/qrels/train\.tsv: no such file; expected the judgements .* qrels/ has dev\.tsv"
+    ):
         judgements_of(str(tmp_path / "set"), "train")

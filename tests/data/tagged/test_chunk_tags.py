@@ -15,8 +15,11 @@ from official_bert.data.tagged.chunk_tags import Chunk
 def test_schemes_of_a_worked_example():
     chunks = [Chunk("PER", 0, 2), Chunk("PER", 2, 3), Chunk("LOC", 4, 5)]
     written = {scheme: " ".join(chunk_tags.write_tags(chunks, 6, scheme)) for scheme in ("iob1", "iob2", "iobes")}
-    assert written == {"iob1": "I-PER I-PER B-PER O I-LOC O", "iob2": "B-PER I-PER B-PER O B-LOC O",
-                       "iobes": "B-PER E-PER S-PER O S-LOC O"}
+    assert written == {
+        "iob1": "I-PER I-PER B-PER O I-LOC O",
+        "iob2": "B-PER I-PER B-PER O B-LOC O",
+        "iobes": "B-PER E-PER S-PER O S-LOC O",
+    }
     for tags in written.values():
         assert chunk_tags.read_chunks(tags.split()) == chunks
     assert chunk_tags.read_chunks(["B-PER", "L-PER", "U-PER", "O", "U-LOC", "O"]) == chunks  # BILOU
@@ -24,7 +27,10 @@ def test_schemes_of_a_worked_example():
 
 def test_illegal_tags_are_read_as_conlleval_reads_them():
     assert chunk_tags.read_chunks(["O", "I-PER", "I-LOC", "E-LOC", "I-LOC"]) == [
-        Chunk("PER", 1, 2), Chunk("LOC", 2, 4), Chunk("LOC", 4, 5)]
+        Chunk("PER", 1, 2),
+        Chunk("LOC", 2, 4),
+        Chunk("LOC", 4, 5),
+    ]
 
 
 @st.composite
@@ -32,7 +38,8 @@ def chunked(draw):
     """Draws chunks over a sentence; returns them and its length."""
     chunks, place = [], 0
     for gap, size, kind in draw(
-            st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(["A", "B-C"])), max_size=5)):
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(["A", "B-C"])), max_size=5)
+    ):
         chunks.append(Chunk(kind, place + gap, place + gap + size))
         place += gap + size
     return chunks, place + draw(st.integers(0, 2))

@@ -16,10 +16,17 @@ def read(tmp_path, text, name="train.conll", columns=None, notes=None, **options
     return [list(zip(sentence.words, sentence.tags)) for sentence in sentences]
 
 
-@pytest.mark.parametrize("text", [
-    "the\tO\nNew York\tB-LOC\n", "the\t\tO\nNew York\tB-LOC\n", "the\tO\t\nNew York\tB-LOC \n",
-    "the \tO\r\nNew York\t B-LOC\r\n",
-    "-DOCSTART- O\n\nthe\tO\nNew York\tB-LOC\n", "# a comment without a tab\nthe\tO\nNew York\tB-LOC\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the\tO\nNew York\tB-LOC\n",
+        "the\t\tO\nNew York\tB-LOC\n",
+        "the\tO\t\nNew York\tB-LOC \n",
+        "the \tO\r\nNew York\t B-LOC\r\n",
+        "-DOCSTART- O\n\nthe\tO\nNew York\tB-LOC\n",
+        "# a comment without a tab\nthe\tO\nNew York\tB-LOC\n",
+    ],
+)
 def test_tabs_divide_lines_that_all_have_one(tmp_path, text):
     assert read(tmp_path, text) == [[("the", "O"), ("New York", "B-LOC")]]
 
@@ -29,11 +36,19 @@ def test_spaces_and_tabs_divide_lines_some_of_which_have_no_tab(tmp_path, text):
     assert read(tmp_path, text) == [[("the", "O"), ("York", "B-LOC")]]
 
 
-@pytest.mark.parametrize(("text", "columns", "message"), [
-    ("the O\nin O\nNew York B-LOC\n", Columns(), r":3: expected 2 columns, as in most lines, got 3: 'New York B-LOC'"),
-    ("the\tO\nin\tO\nNew\tYork\tB-LOC\n", Columns(), r":3: expected 2 columns, as in most lines, got 3"),
-    ("the|O\nin|O\nNew|York|B-LOC\n", Columns(separator="|"), r":3: expected 2 columns, as in most lines, got 3"),
-    ("the DT O\nin IN O\nYork B-LOC\n", Columns(), r":3: expected 3 columns, as in most lines, got 2")])
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        (
+            "the O\nin O\nNew York B-LOC\n",
+            Columns(),
+            r":3: expected 2 columns, as in most lines, got 3: 'New York B-LOC'",
+        ),
+        ("the\tO\nin\tO\nNew\tYork\tB-LOC\n", Columns(), r":3: expected 2 columns, as in most lines, got 3"),
+        ("the|O\nin|O\nNew|York|B-LOC\n", Columns(separator="|"), r":3: expected 2 columns, as in most lines, got 3"),
+        ("the DT O\nin IN O\nYork B-LOC\n", Columns(), r":3: expected 3 columns, as in most lines, got 2"),
+    ],
+)
 def test_lines_with_another_number_of_columns_are_refused(tmp_path, text, columns, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text, columns=columns)
@@ -46,12 +61,20 @@ def test_words_to_tag_with_spaces_are_refused_and_not_cut(tmp_path):
     assert sentence.words == ("in", "#now")
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    ("word\ttag\nthe\tO\nYork\tLOC\n", 1), ("Token NER_Tag\nthe O\nYork LOC\n", 1),
-    ("\nForm\tPOS\tLabel\nthe\tDT\tO\nYork\tNN\tLOC\n", 2),
-    ("-DOCSTART- O\nwords labels\n\nthe O\nYork LOC\n", 2), ("#word tag\nthe O\nYork LOC\n", 1),
-    ("Wort\tTag\nthe\tO\nYork\tLOC\n", 1), ("Token Klasse\nthe O\nYork LOC\n", 1),
-    ("NER\tToken\nO\tthe\nLOC\tYork\n", 1), ("the O\nWord Tag\nYork LOC\n", 2)])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("word\ttag\nthe\tO\nYork\tLOC\n", 1),
+        ("Token NER_Tag\nthe O\nYork LOC\n", 1),
+        ("\nForm\tPOS\tLabel\nthe\tDT\tO\nYork\tNN\tLOC\n", 2),
+        ("-DOCSTART- O\nwords labels\n\nthe O\nYork LOC\n", 2),
+        ("#word tag\nthe O\nYork LOC\n", 1),
+        ("Wort\tTag\nthe\tO\nYork\tLOC\n", 1),
+        ("Token Klasse\nthe O\nYork LOC\n", 1),
+        ("NER\tToken\nO\tthe\nLOC\tYork\n", 1),
+        ("the O\nWord Tag\nYork LOC\n", 2),
+    ],
+)
 def test_names_of_columns_are_no_words(tmp_path, text, line):
     notes, columns = [], Columns(word=1, tag=0) if text.startswith("NER") else Columns()
     assert read(tmp_path, text, columns=columns, notes=notes) == [[("the", "O"), ("York", "LOC")]]
@@ -68,15 +91,27 @@ def test_names_of_columns_in_joined_files_are_counted_and_a_word_with_a_tag_of_o
 KAGGLE = [[("Thousands", "O"), ('"', "O"), ("London", "B-geo")], [("Iranian,", "B-gpe")]]
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("a.csv", 'Sentence #,Word,POS,Tag\nSentence: 1,Thousands,NNS,O\n,"""",``,O\n,London,NNP,B-geo\n'
-     'Sentence: 2,"Iranian,",JJ,B-gpe\n'),
-    ("a.csv", '"",sentence_idx,word,tag\n0,1.0,Thousands,O\n1,1.0,"""",O\n2,1.0,London,B-geo\n'
-     '3,2.0,"Iranian,",B-gpe\n'),
-    ("a.csv", 'Sentence;Word;Tag\n1;Thousands;O\n1;"""";O\n1;London;B-geo\n2;Iranian,;B-gpe\n'),
-    ("a.csv", 'word,tag\nThousands,O\n"""",O\nLondon,B-geo\n,\n"Iranian,",B-gpe\n'),
-    ("a.tsv", 'Sentence #\tWord\tPOS\tTag\nSentence: 1\tThousands\tNNS\tO\n\t"\t``\tO\n\tLondon\tNNP\tB-geo\n'
-     'Sentence: 2\tIranian,\tJJ\tB-gpe\n')])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.csv",
+            'Sentence #,Word,POS,Tag\nSentence: 1,Thousands,NNS,O\n,"""",``,O\n,London,NNP,B-geo\n'
+            'Sentence: 2,"Iranian,",JJ,B-gpe\n',
+        ),
+        (
+            "a.csv",
+            '"",sentence_idx,word,tag\n0,1.0,Thousands,O\n1,1.0,"""",O\n2,1.0,London,B-geo\n3,2.0,"Iranian,",B-gpe\n',
+        ),
+        ("a.csv", 'Sentence;Word;Tag\n1;Thousands;O\n1;"""";O\n1;London;B-geo\n2;Iranian,;B-gpe\n'),
+        ("a.csv", 'word,tag\nThousands,O\n"""",O\nLondon,B-geo\n,\n"Iranian,",B-gpe\n'),
+        (
+            "a.tsv",
+            'Sentence #\tWord\tPOS\tTag\nSentence: 1\tThousands\tNNS\tO\n\t"\t``\tO\n\tLondon\tNNP\tB-geo\n'
+            "Sentence: 2\tIranian,\tJJ\tB-gpe\n",
+        ),
+    ],
+)
 def test_tables_of_words_have_sentences_by_their_numbers(tmp_path, name, text):
     assert read(tmp_path, text, name) == KAGGLE
     assert conll.read_sentences(str(tmp_path / name))[0].line == 2
@@ -94,11 +129,16 @@ def test_tables_of_words_without_tags_are_words_to_tag_and_others_are_refused(tm
     assert read(tmp_path, "EU\tB-ORG\nsaid\tO\n", "a.csv")[0][0] == ("EU", "B-ORG")
 
 
-@pytest.mark.parametrize(("tags", "wanted"), [
-    ("PER-B PER-I O LOC-B", ["B-PER", "I-PER", "O", "B-LOC"]),
-    ("PER-S O LOC-B LOC-E", ["S-PER", "O", "B-LOC", "E-LOC"]),
-    ("per-name-B O O O", ["B-per-name", "O", "O", "O"]), ("B-E I-E O B-B", ["B-E", "I-E", "O", "B-B"]),
-    ("hepatitis-B hepatitis-C O LOC", ["hepatitis-B", "hepatitis-C", "O", "LOC"])])
+@pytest.mark.parametrize(
+    ("tags", "wanted"),
+    [
+        ("PER-B PER-I O LOC-B", ["B-PER", "I-PER", "O", "B-LOC"]),
+        ("PER-S O LOC-B LOC-E", ["S-PER", "O", "B-LOC", "E-LOC"]),
+        ("per-name-B O O O", ["B-per-name", "O", "O", "O"]),
+        ("B-E I-E O B-B", ["B-E", "I-E", "O", "B-B"]),
+        ("hepatitis-B hepatitis-C O LOC", ["hepatitis-B", "hepatitis-C", "O", "LOC"]),
+    ],
+)
 def test_letters_behind_types_are_those_of_a_scheme_if_all_tags_have_one(tmp_path, tags, wanted):
     ((*pairs,),) = read(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
     assert [tag for _, tag in pairs] == wanted
@@ -109,22 +149,30 @@ def test_letters_behind_other_marks_are_refused(tmp_path):
         read(tmp_path, "a PER_B\nb O\nc PER_I\n")
 
 
-CONLL_2012 = ("#begin document (bc/x); part 000\nbc/x 0 0 In IN (TOP(PP* - - - A * -\n"
-              "bc/x 0 1 Rome NNP *)) - - - A (GPE) -\n\n#end document\n")
+CONLL_2012 = (
+    "#begin document (bc/x); part 000\nbc/x 0 0 In IN (TOP(PP* - - - A * -\n"
+    "bc/x 0 1 Rome NNP *)) - - - A (GPE) -\n\n#end document\n"
+)
 PUBTATOR = "123|t|A gene.\n123|a|It is one.\n123\t2\t6\tgene\tGene\t7\n\n"
-UNIVERSAL = ("# sent_id = 1\n# text = Rome fell\n1\tRome\tRome\tPROPN\t_\t_\t2\tnsubj\t_\t_\n"
-             "2\tfell\tfall\tVERB\t_\t_\t0\troot\t_\t_\n\n")
+UNIVERSAL = (
+    "# sent_id = 1\n# text = Rome fell\n1\tRome\tRome\tPROPN\t_\t_\t2\tnsubj\t_\t_\n"
+    "2\tfell\tfall\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+)
 
 
 @pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize(("text", "message"), [
-    (CONLL_2012, "got CoNLL-2012: write the brackets of its entities"),
-    (CONLL_2012.partition("\n")[2], "got CoNLL-2012"),
-    (PUBTATOR, "got PubTator: write JSON lines"),
-    ("#FORMAT=WebAnno TSV 3.3\n\n1-1\t0-4\tRome\tLOC\n", "got WebAnno TSV: export it"),
-    ('<?xml version="1.0"?>\n<a b="c">Rome</a>\n', "got XML"),
-    (UNIVERSAL, r"expected options\.word_column=1 and options\.tag_column=3 .* for CoNLL-U, got 0 and -1"),
-    ("".join(UNIVERSAL.splitlines(True)[2:]), "for CoNLL-U, got 0 and -1")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONLL_2012, "got CoNLL-2012: write the brackets of its entities"),
+        (CONLL_2012.partition("\n")[2], "got CoNLL-2012"),
+        (PUBTATOR, "got PubTator: write JSON lines"),
+        ("#FORMAT=WebAnno TSV 3.3\n\n1-1\t0-4\tRome\tLOC\n", "got WebAnno TSV: export it"),
+        ('<?xml version="1.0"?>\n<a b="c">Rome</a>\n', "got XML"),
+        (UNIVERSAL, r"expected options\.word_column=1 and options\.tag_column=3 .* for CoNLL-U, got 0 and -1"),
+        ("".join(UNIVERSAL.splitlines(True)[2:]), "for CoNLL-U, got 0 and -1"),
+    ],
+)
 def test_files_of_other_forms_are_named_with_the_way_to_convert_them(tmp_path, text, message, plain):
     for reads in (conll.read_sentences, lambda path, columns: conll.read_to_tag(path, columns, pytest.fail)):
         with pytest.raises(ValueError, match=f"train.conll: .*{message}") as error:

@@ -18,9 +18,12 @@ def region(start, end, words="", label="A", **more):
 
 
 def task(*annotations, data=None, **more):
-    return {"data": data or {"text": TEXT},
-            "annotations": [{"result": annotation} if isinstance(annotation, list) else annotation
-                                                            for annotation in annotations]} | more
+    return {
+        "data": data or {"text": TEXT},
+        "annotations": [
+            {"result": annotation} if isinstance(annotation, list) else annotation for annotation in annotations
+        ],
+    } | more
 
 
 DOG, SAT = region(4, 7, "dog"), region(8, 11, "sat", "B")
@@ -36,9 +39,16 @@ def spans(row):
     return record
 
 
-@pytest.mark.parametrize("unlabelled", [
-    task(), task(predictions=[{"result": [DOG]}]), {"data": {"text": TEXT}}, task() | {"annotations": None},
-    task(drafts=[{"result": [DOG]}])])
+@pytest.mark.parametrize(
+    "unlabelled",
+    [
+        task(),
+        task(predictions=[{"result": [DOG]}]),
+        {"data": {"text": TEXT}},
+        task() | {"annotations": None},
+        task(drafts=[{"result": [DOG]}]),
+    ],
+)
 def test_tasks_of_label_studio_that_nobody_annotated_are_left_out_and_counted(unlabelled):
     notes = []
     assert read(unlabelled, task([DOG]), unlabelled, notes=notes) == ["O B-A O"]
@@ -47,81 +57,122 @@ def test_tasks_of_label_studio_that_nobody_annotated_are_left_out_and_counted(un
         read(unlabelled)
     assert spans(unlabelled) == (TEXT, None)  # its text can be tagged
     told = []
-    assert [s.tags for s in conll.read_to_tag(Rows("f", [task([DOG]), unlabelled]), conll.Columns(),
-                                              told.append)] == [(), ()]
+    assert [s.tags for s in conll.read_to_tag(Rows("f", [task([DOG]), unlabelled]), conll.Columns(), told.append)] == [
+        (),
+        (),
+    ]
 
 
-@pytest.mark.parametrize(("row", "tags"), [
-    (task([DOG], {"result": [SAT], "ground_truth": True}), ["O O B-B"]), (task([DOG], [SAT]), ["O B-A O"]),
-    (task({"result": [DOG], "was_cancelled": True}, [SAT]), ["O O B-B"]),
-    (task({"result": [DOG], "skipped": True}, [SAT]), ["O O B-B"]),
-    (task({"result": [DOG], "was_cancelled": True, "ground_truth": True}, [SAT]), ["O O B-B"]),
-    (task([]), ["O O O"]), ({"data": {"text": TEXT}, "completions": [{"result": [DOG]}]}, ["O B-A O"])])
+@pytest.mark.parametrize(
+    ("row", "tags"),
+    [
+        (task([DOG], {"result": [SAT], "ground_truth": True}), ["O O B-B"]),
+        (task([DOG], [SAT]), ["O B-A O"]),
+        (task({"result": [DOG], "was_cancelled": True}, [SAT]), ["O O B-B"]),
+        (task({"result": [DOG], "skipped": True}, [SAT]), ["O O B-B"]),
+        (task({"result": [DOG], "was_cancelled": True, "ground_truth": True}, [SAT]), ["O O B-B"]),
+        (task([]), ["O O O"]),
+        ({"data": {"text": TEXT}, "completions": [{"result": [DOG]}]}, ["O B-A O"]),
+    ],
+)
 def test_of_several_annotations_the_ground_truth_counts_or_the_first(row, tags):
     assert read(row) == tags
 
 
 def hyper(start, end, first, last, label="X", **more):
-    return {"id": "h", "type": "hypertextlabels",
-            "value": {"start": start, "end": end, "startOffset": first, "endOffset": last,
-                                                            "hypertextlabels": [label]} | more}
+    return {
+        "id": "h",
+        "type": "hypertextlabels",
+        "value": {"start": start, "end": end, "startOffset": first, "endOffset": last, "hypertextlabels": [label]}
+        | more,
+    }
 
 
 NODE = "/p[1]/text()[1]"
 
 
-@pytest.mark.parametrize("result", [
-    hyper(NODE, NODE, 0, 3), hyper(NODE, NODE, 0, 3, text="the"), hyper("/text()[1]", "/text()[1]", 0, 3),
-    hyper("/p[1]/text()[1]", "/p[2]/text()[1]", 7, 3, globalOffsets={"start": 0, "end": 3}),
-    {"type": "hypertextlabels", "value": {"start": 0, "end": 3, "text": "the", "hypertextlabels": ["X"]}}])
+@pytest.mark.parametrize(
+    "result",
+    [
+        hyper(NODE, NODE, 0, 3),
+        hyper(NODE, NODE, 0, 3, text="the"),
+        hyper("/text()[1]", "/text()[1]", 0, 3),
+        hyper("/p[1]/text()[1]", "/p[2]/text()[1]", 7, 3, globalOffsets={"start": 0, "end": 3}),
+        {"type": "hypertextlabels", "value": {"start": 0, "end": 3, "text": "the", "hypertextlabels": ["X"]}},
+    ],
+)
 def test_hypertext_is_read_as_text_is(result):
     assert read(task([DOG, result])) == ["B-X B-A O"]
     assert read({"text": TEXT, "label": [DOG["value"]], "hyper": [result["value"]]}) == ["B-X B-A O"]  # JSON_MIN
 
 
-@pytest.mark.parametrize(("result", "text", "message"), [
-    (hyper("/p[2]/text()[1]", "/p[2]/text()[1]", 0, 3), TEXT, "expected globalOffsets .* got /p\\[2\\]"),
-    (hyper(NODE, "/p[2]/text()[1]", 0, 3), TEXT, "expected globalOffsets"),
-    (hyper(NODE, NODE, 0, 3), "<p>the dog</p>", "expected plain text, got HTML"),
-    ({"id": "q", "type": "paragraphlabels", "value": {"start": "0", "end": "0", "paragraphlabels": ["A"]}}, TEXT,
-     "expected regions of type labels or hypertextlabels, got 'paragraphlabels'")])
+@pytest.mark.parametrize(
+    ("result", "text", "message"),
+    [
+        (hyper("/p[2]/text()[1]", "/p[2]/text()[1]", 0, 3), TEXT, "expected globalOffsets .* got /p\\[2\\]"),
+        (hyper(NODE, "/p[2]/text()[1]", 0, 3), TEXT, "expected globalOffsets"),
+        (hyper(NODE, NODE, 0, 3), "<p>the dog</p>", "expected plain text, got HTML"),
+        (
+            {"id": "q", "type": "paragraphlabels", "value": {"start": "0", "end": "0", "paragraphlabels": ["A"]}},
+            TEXT,
+            "expected regions of type labels or hypertextlabels, got 'paragraphlabels'",
+        ),
+    ],
+)
 def test_regions_that_are_no_places_in_a_text_are_refused(result, text, message):
     with pytest.raises(ValueError, match=rf"f\[row 0\]: not in the form of Label Studio's JSON: {message}"):
         read(task([result], data={"text": text}))
 
 
 def test_labels_of_whole_texts_and_of_regions_are_no_entities():
-    extra = [{"type": "choices", "value": {"choices": ["x"]}},
-             {"id": "r4", "type": "textarea", "value": {"start": 4, "end": 7, "text": ["y"]}},
-             {"type": "relation", "from_id": "r4", "to_id": "r8"}]
+    extra = [
+        {"type": "choices", "value": {"choices": ["x"]}},
+        {"id": "r4", "type": "textarea", "value": {"start": 4, "end": 7, "text": ["y"]}},
+        {"type": "relation", "from_id": "r4", "to_id": "r8"},
+    ]
     assert read(task([DOG, *extra])) == ["O B-A O"]
 
 
-@pytest.mark.parametrize("data", [
-    {"source": "document number one", "content": TEXT}, {"text": "document number one", "content": TEXT},
-    {"content": TEXT, "text": "document number one"}, {"source": "x", "content": TEXT}, {"id": 7, "body": TEXT}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"source": "document number one", "content": TEXT},
+        {"text": "document number one", "content": TEXT},
+        {"content": TEXT, "text": "document number one"},
+        {"source": "x", "content": TEXT},
+        {"id": 7, "body": TEXT},
+    ],
+)
 def test_the_text_is_where_the_words_of_the_entities_stand(data):
     rows = [task([DOG], data=data), task([], data=data), task(data=data)]
-    assert [record for _, record in span_forms.records(Rows("f", rows))] == [(TEXT, [Span(4, 7, "A")]), (TEXT, []),
-                                                                             (TEXT, None)]
+    assert [record for _, record in span_forms.records(Rows("f", rows))] == [
+        (TEXT, [Span(4, 7, "A")]),
+        (TEXT, []),
+        (TEXT, None),
+    ]
     written = span_forms.BY_NAME["label_studio"].write(rows[2], TEXT, [Span(4, 7, "A")])
-    assert written["predictions"][0]["result"][0]["to_name"] == next(key for key,
-                                                                     value in data.items() if value == TEXT)
+    assert written["predictions"][0]["result"][0]["to_name"] == next(
+        key for key, value in data.items() if value == TEXT
+    )
 
 
 def test_a_text_that_nothing_tells_is_refused():
-    with pytest.raises(ValueError,
-                       match="f: expected a key text, or words of entities, .* got source, content"):
+    with pytest.raises(ValueError, match="f: expected a key text, or words of entities, .* got source, content"):
         read(task([region(0, 3)], data={"source": "document one", "content": TEXT}))
     # the place is beyond the other
     assert read(task([region(8, 11)], data={"source": "x", "content": TEXT})) == ["O O B-A"]
 
 
-@pytest.mark.parametrize("row", [
-    task([region(4, 7, "cat")]), {"text": TEXT, "label": [{"start": 4, "end": 7, "text": "cat", "labels": ["A"]}]},
-    {"text": TEXT, "spans": [{"start": 4, "end": 7, "label": "A", "text": "cat"}]},
-    {"text": TEXT, "label": {"A": {"cat": [[4, 6]]}}},
-    {"text": TEXT, "ents": [{"start": 4, "end": 7, "label": "A", "text": "cat"}]}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        task([region(4, 7, "cat")]),
+        {"text": TEXT, "label": [{"start": 4, "end": 7, "text": "cat", "labels": ["A"]}]},
+        {"text": TEXT, "spans": [{"start": 4, "end": 7, "label": "A", "text": "cat"}]},
+        {"text": TEXT, "label": {"A": {"cat": [[4, 6]]}}},
+        {"text": TEXT, "ents": [{"start": 4, "end": 7, "label": "A", "text": "cat"}]},
+    ],
+)
 def test_entities_whose_words_contradict_their_places_are_refused(row):
     with pytest.raises(ValueError, match=r"f\[row 0\]: expected 'cat' from 4 to 7 \(A\), as the file says, got 'dog'"):
         read(row)
@@ -145,10 +196,16 @@ def test_words_in_files_of_brat_are_those_of_their_places(tmp_path):
 ACCEPTED = {"text": TEXT, "spans": [{"start": 4, "end": 7, "label": "A"}], "answer": "accept"}
 
 
-@pytest.mark.parametrize("other", [
-    ACCEPTED | {"answer": "reject"}, ACCEPTED | {"answer": "ignore"}, {"text": TEXT, "answer": "ignore"},
-    ACCEPTED | {"answer": None},
-    {"text": TEXT, "spans": ACCEPTED["spans"]}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ACCEPTED | {"answer": "reject"},
+        ACCEPTED | {"answer": "ignore"},
+        {"text": TEXT, "answer": "ignore"},
+        ACCEPTED | {"answer": None},
+        {"text": TEXT, "spans": ACCEPTED["spans"]},
+    ],
+)
 def test_rows_of_prodigy_that_nobody_accepted_are_left_out_and_counted(other):
     notes = []
     assert read(ACCEPTED, other, ACCEPTED, notes=notes) == ["O B-A O"] * 2
@@ -165,8 +222,10 @@ def test_rows_of_words_that_nobody_accepted_are_left_out_too():
 def test_rows_of_json_min_without_regions_were_annotated_or_not():
     notes, row = [], {"id": 1, "text": TEXT, "annotator": 1}
     labelled = row | {"annotation_id": 7, "label": [DOG["value"]], "more": [SAT["value"]]}
-    assert read(labelled, row | {"annotation_id": 8}, row | {"annotation_id": None}, notes=notes) == ["O B-A B-B",
-                                                                                                      "O O O"]
+    assert read(labelled, row | {"annotation_id": 8}, row | {"annotation_id": None}, notes=notes) == [
+        "O B-A B-B",
+        "O O O",
+    ]
     assert notes == ["f: 1 rows that nobody labelled left out"]
 
 
@@ -177,5 +236,6 @@ def test_the_older_export_of_doccano_has_numbers_for_labels():
     assert read(*rows, notes=notes) == ["O B-10 O", "O O O"] and notes == ["f: 1 rows that nobody labelled left out"]
     form = span_forms.BY_NAME["doccano_old"]
     written = json.loads(json.dumps(form.write(labelled, TEXT, [Span(0, 3, "10"), Span(4, 7, "B")])))
-    assert form.read(written) == (TEXT,
-                                  [Span(0, 3, "10"), Span(4, 7, "B")]) and written["annotations"][0]["label"] == 10
+    assert (
+        form.read(written) == (TEXT, [Span(0, 3, "10"), Span(4, 7, "B")]) and written["annotations"][0]["label"] == 10
+    )

@@ -1,8 +1,8 @@
 """Runs Hugging Face's PyTorch classes for the tests beside it, in an environment of its own (`make venv-torch`).
 
-    .venv-torch/bin/python tests/models/interchange/run_hugging_face.py outputs FOLDER INPUTS.npz OUTPUTS.npz
-    .venv-torch/bin/python tests/models/interchange/run_hugging_face.py embeddings FOLDER SENTENCES.txt OUTPUTS.npz
-    .venv-torch/bin/python tests/models/interchange/run_hugging_face.py save FOLDER
+.venv-torch/bin/python tests/models/interchange/run_hugging_face.py outputs FOLDER INPUTS.npz OUTPUTS.npz
+.venv-torch/bin/python tests/models/interchange/run_hugging_face.py embeddings FOLDER SENTENCES.txt OUTPUTS.npz
+.venv-torch/bin/python tests/models/interchange/run_hugging_face.py save FOLDER
 """
 
 import json
@@ -17,8 +17,9 @@ import transformers
 def load(folder):
     """Returns the model of the class that a folder names, and the library's messages about its weights."""
     name = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
-    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True,
-                                                                attn_implementation="eager")
+    model, report = getattr(transformers, name).from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
     wrong = {key: sorted(map(str, value)) for key, value in report.items() if value}
     if wrong:
         sys.exit(f"error: {folder}: {wrong}")
@@ -29,15 +30,19 @@ def outputs(folder, source, target):
     """Writes all outputs of a model for the inputs in a file."""
     inputs = np.load(source)
     with torch.no_grad():
-        found = load(folder)(input_ids=torch.tensor(inputs["input_ids"]).long(), output_hidden_states=True,
-                             attention_mask=torch.tensor(inputs["input_mask"]).long(),
-                             token_type_ids=torch.tensor(inputs["segment_ids"]).long())
+        found = load(folder)(
+            input_ids=torch.tensor(inputs["input_ids"]).long(),
+            output_hidden_states=True,
+            attention_mask=torch.tensor(inputs["input_mask"]).long(),
+            token_type_ids=torch.tensor(inputs["segment_ids"]).long(),
+        )
     last = {
         "sequence_output": found["last_hidden_state"] if "last_hidden_state" in found else found["hidden_states"][-1]
     }
-    np.savez(target,
-             **{name: value.numpy()
-                for name, value in (dict(found) | last).items() if isinstance(value, torch.Tensor)})
+    np.savez(
+        target,
+        **{name: value.numpy() for name, value in (dict(found) | last).items() if isinstance(value, torch.Tensor)},
+    )
 
 
 def embeddings(folder, source, target):
@@ -54,8 +59,14 @@ def embeddings(folder, source, target):
 def save(folder):
     """Writes a small model of random weights with `save_pretrained` and with `torch.save`."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-                                     intermediate_size=16, max_position_embeddings=12)
+    config = transformers.BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+    )
     model = transformers.BertForPreTraining(config)
     for weight in model.parameters():
         weight.data.normal_(0, 0.3)

@@ -1,6 +1,6 @@
 """Computes the logits, or last hidden states, of an adapter on its base with PEFT, in an environment of its own.
 
-    .venv-torch/bin/python tests/models/interchange/run_peft.py BASE CLASS ADAPTER OUTPUT.npy
+.venv-torch/bin/python tests/models/interchange/run_peft.py BASE CLASS ADAPTER OUTPUT.npy
 """
 
 import sys

@@ -43,7 +43,8 @@ def test_the_golden_model_comes_back_bit_for_bit(golden, golden_model, tmp_path,
         model = formats.read(str(folder))
     assert_same_tf1(golden / "tf1_bert/bert_model.ckpt", folder / "bert_model.ckpt")
     assert json.loads((folder / "bert_config.json").read_text()) == json.loads(
-        (golden / "tf1_bert/bert_config.json").read_text())
+        (golden / "tf1_bert/bert_config.json").read_text()
+    )
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
@@ -65,8 +66,9 @@ def test_every_head_goes_through_every_format(head, name, tmp_path):
         assert again.head == "classifier"  # the names of 2018 do not tell them apart
         again = formats.as_head(again, head)
     assert again.head == head and again.config == model.config and list(again.vocab) == WORDS
-    assert left_out == (["pooler/kernel", "pooler/bias"]
-                        if name == "hugging_face" and head in ("tagger", "span") else [])
+    assert left_out == (
+        ["pooler/kernel", "pooler/bias"] if name == "hugging_face" and head in ("tagger", "span") else []
+    )
     assert set(again.weights) == set(model.weights) - set(left_out)
     for weight, value in again.weights.items():
         np.testing.assert_array_equal(value.reshape(model.weights[weight].shape), model.weights[weight], err_msg=weight)
@@ -89,19 +91,27 @@ def rewrite_tf1(source, target, change):
     reader = tf.train.load_checkpoint(str(source))
     named = {change(name): reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if change(name)}
     target.parent.mkdir(exist_ok=True, parents=True)
-    tf.raw_ops.SaveV2(prefix=str(target), tensor_names=list(named), shape_and_slices=[""] * len(named),
-                      tensors=list(named.values()))
+    tf.raw_ops.SaveV2(
+        prefix=str(target), tensor_names=list(named), shape_and_slices=[""] * len(named), tensors=list(named.values())
+    )
 
 
 def numbered_layer_norms(name):
-    return name.replace("embeddings/LayerNorm",
-                        "embeddings/layer_normalization").replace("LayerNorm", "layer_normalization_7")
+    return name.replace("embeddings/LayerNorm", "embeddings/layer_normalization").replace(
+        "LayerNorm", "layer_normalization_7"
+    )
 
 
-@pytest.mark.parametrize("change", [
-    lambda name: f"module/{name}", numbered_layer_norms, lambda name: name.removeprefix("bert/"),
-    lambda name: f"module/{numbered_layer_norms(name)}"
-], ids=["module", "layer_normalization", "no prefix", "both"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name: f"module/{name}",
+        numbered_layer_norms,
+        lambda name: name.removeprefix("bert/"),
+        lambda name: f"module/{numbered_layer_norms(name)}",
+    ],
+    ids=["module", "layer_normalization", "no prefix", "both"],
+)
 def test_tf1_aliases_are_understood(golden, golden_model, tmp_path, change):
     rewrite_tf1(golden / "tf1_bert/bert_model.ckpt", tmp_path / "bert_model.ckpt", change)
     again = formats.read(str(tmp_path / "bert_model.ckpt"))
@@ -114,10 +124,15 @@ def test_moments_and_counters_are_ignored_and_shards_are_read(golden, golden_mod
     reader = tf.train.load_checkpoint(str(golden / "tf1_bert/bert_model.ckpt"))
     graph = tf.Graph()
     with graph.as_default():
-        variables = [tf.compat.v1.get_variable(name, initializer=reader.get_tensor(name))
-                     for name in reader.get_variable_to_shape_map()]
-        slots = [tf.compat.v1.get_variable(f"{variable.op.name}/{slot}", initializer=np.float32(0))
-                 for variable in variables for slot in ("adam_m", "adam_v")]
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=reader.get_tensor(name))
+            for name in reader.get_variable_to_shape_map()
+        ]
+        slots = [
+            tf.compat.v1.get_variable(f"{variable.op.name}/{slot}", initializer=np.float32(0))
+            for variable in variables
+            for slot in ("adam_m", "adam_v")
+        ]
         step = tf.compat.v1.get_variable("global_step", initializer=np.int64(7))
         saver = tf.compat.v1.train.Saver([*variables, *slots, step], sharded=True)
         with tf.compat.v1.Session() as session:
@@ -160,12 +175,16 @@ def test_a_checkpoint_of_2018s_form_is_found_from_its_folder_wherever_it_is_writ
     assert tf.train.latest_checkpoint("moved") == "moved/bert_model.ckpt"
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"hidden_size": 16}, "another size: bert.*expected .*, got .*;"),
-    ({"num_hidden_layers": 3}, "another size: bert/encoder/layer_2/attention/self/query/kernel.* missing in it"),
-    ({"num_hidden_layers": 1}, "another size: the model has no layer_1/"),
-    ({"num_attention_heads": 4}, "another size: num_attention_heads: expected 4, got 2"),
-    ({"vocab_size": 21}, "bert/embeddings/word_embeddings: expected .21, 8., got .20, 8.")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 16}, "another size: bert.*expected .*, got .*;"),
+        ({"num_hidden_layers": 3}, "another size: bert/encoder/layer_2/attention/self/query/kernel.* missing in it"),
+        ({"num_hidden_layers": 1}, "another size: the model has no layer_1/"),
+        ({"num_attention_heads": 4}, "another size: num_attention_heads: expected 4, got 2"),
+        ({"vocab_size": 21}, "bert/embeddings/word_embeddings: expected .21, 8., got .20, 8."),
+    ],
+)
 def test_a_checkpoint_of_another_size_is_refused(changes, message, tmp_path):
     formats.write(stored_small("pretraining"), "tf1", str(tmp_path / "tf1"))
     with pytest.raises(ValueError, match=message):
@@ -176,8 +195,8 @@ def test_a_checkpoint_without_its_configuration_is_not_called_one_of_another_siz
     formats.write(stored_small("pretraining"), "tf1", str(tmp_path / "tf1"))
     (tmp_path / "tf1/bert_config.json").unlink()
     with pytest.raises(
-            ValueError,
-            match="no configuration beside it says its size, .*--bert_config_file.*: bert/.* expected .*, got"):
+        ValueError, match="no configuration beside it says its size, .*--bert_config_file.*: bert/.* expected .*, got"
+    ):
         checkpoints.initialize_from(Pretrainer.make(dataclasses.replace(SMALL, hidden_size=16)), str(tmp_path / "tf1"))
 
 
@@ -185,14 +204,22 @@ def test_variables_that_no_table_knows_stop_conversion_and_are_listed(golden, tm
     reader = tf.train.load_checkpoint(str(golden / "tf1_bert/bert_model.ckpt"))
     named = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     named["bert/encoder/layer_0/adapter/kernel"] = np.ones(3)
-    tf.raw_ops.SaveV2(prefix=str(tmp_path / "bert_model.ckpt"), tensor_names=list(named),
-                      shape_and_slices=[""] * len(named), tensors=list(named.values()))
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "bert_model.ckpt"),
+        tensor_names=list(named),
+        shape_and_slices=[""] * len(named),
+        tensors=list(named.values()),
+    )
     shutil.copy(golden / "tf1_bert/bert_config.json", tmp_path)
-    with pytest.raises(ValueError,
-                       match="left over, with no place in a BERT model: bert/encoder/layer_0/adapter/kernel"):
+    with pytest.raises(
+        ValueError, match="left over, with no place in a BERT model: bert/encoder/layer_0/adapter/kernel"
+    ):
         formats.make_model(formats.read(str(tmp_path)))
-    rewrite_tf1(golden / "tf1_bert/bert_model.ckpt", tmp_path / "bert_model.ckpt",
-                lambda name: name if "layer_1/output/dense" not in name else None)
+    rewrite_tf1(
+        golden / "tf1_bert/bert_model.ckpt",
+        tmp_path / "bert_model.ckpt",
+        lambda name: name if "layer_1/output/dense" not in name else None,
+    )
     with pytest.raises(ValueError, match="missing: bert/encoder/layer_1/output/dense/kernel, .*dense/bias"):
         formats.make_model(formats.read(str(tmp_path)))
 
@@ -213,8 +240,10 @@ def test_formats_refuse_what_they_cannot_compute(tmp_path):
 def test_a_head_that_is_named_but_not_there_is_told(tmp_path, head):
     formats.write(stored_small(head), "hugging_face", str(tmp_path / "theirs"))
     tensors = load_file(tmp_path / "theirs/model.safetensors")
-    save_file({name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")},
-              tmp_path / "theirs/model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")},
+        tmp_path / "theirs/model.safetensors",
+    )
     stored = formats.read(str(tmp_path / "theirs"))
     assert stored.head == head and "layer_0/output/kernel" in stored.weights  # to begin with
     with pytest.raises(ValueError, match="theirs .*: missing: classifier.bias"):

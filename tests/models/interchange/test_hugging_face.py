@@ -1,5 +1,4 @@
-"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself.
-"""
+"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself."""
 
 import collections
 import json
@@ -50,11 +49,13 @@ def assert_same(model, other):
 
 def test_matrices_are_transposed_and_config_names_the_tanh_form(folder):
     model, tensors = stored_small("pretraining"), load_file(folder / "model.safetensors")
-    np.testing.assert_array_equal(tensors["bert.encoder.layer.1.intermediate.dense.weight"],
-                                  model.weights["layer_1/intermediate/kernel"].T)
+    np.testing.assert_array_equal(
+        tensors["bert.encoder.layer.1.intermediate.dense.weight"], model.weights["layer_1/intermediate/kernel"].T
+    )
     kernel = model.weights["layer_0/attention/output/kernel"]  # [N,H,D]
-    np.testing.assert_array_equal(tensors["bert.encoder.layer.0.attention.output.dense.weight"][3],
-                                  kernel[:, :, 3].reshape(-1))
+    np.testing.assert_array_equal(
+        tensors["bert.encoder.layer.0.attention.output.dense.weight"][3], kernel[:, :, 3].reshape(-1)
+    )
     np.testing.assert_array_equal(tensors["cls.seq_relationship.weight"], model.weights["next_sentence/output_weights"])
     values = json.loads((folder / "config.json").read_text())
     assert values["hidden_act"] == "gelu_new" and values["architectures"] == ["BertForPreTraining"]
@@ -74,8 +75,11 @@ def test_old_names_buffers_and_second_names_are_understood(folder, copied):
         tensors["bert.embeddings.position_ids"] = np.arange(12)[None]
         tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
-        return {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
-                for name, value in tensors.items()}
+        return {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+            for name, value in tensors.items()
+        }
+
     change_tensors(copied, age)
     assert_same(formats.read(str(copied)), formats.read(str(folder)))
 
@@ -85,6 +89,7 @@ def test_tied_tensors_under_their_second_names_alone_are_taken(folder, copied):
         tensors["cls.predictions.decoder.weight"] = tensors.pop("bert.embeddings.word_embeddings.weight")
         tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
         return tensors
+
     change_tensors(copied, renamed)
     assert_same(formats.read(str(copied)), formats.read(str(folder)))
 
@@ -98,9 +103,17 @@ def test_several_files_and_tokenizer_json_alone_are_read(folder, copied):
     (copied / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
     for name in ("model.safetensors", "vocab.txt", "tokenizer_config.json"):
         (copied / name).unlink()
-    (copied / "tokenizer.json").write_text(json.dumps({
-        "normalizer": {"type": "BertNormalizer", "lowercase": True},
-        "model": {"type": "WordPiece", "vocab": {word: index for index, word in reversed(list(enumerate(WORDS)))}}}))
+    (copied / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "normalizer": {"type": "BertNormalizer", "lowercase": True},
+                "model": {
+                    "type": "WordPiece",
+                    "vocab": {word: index for index, word in reversed(list(enumerate(WORDS)))},
+                },
+            }
+        )
+    )
     again = formats.read(str(copied))
     assert_same(again, formats.read(str(folder)))
     assert list(again.vocab) == WORDS and again.do_lower_case is True
@@ -109,8 +122,9 @@ def test_several_files_and_tokenizer_json_alone_are_read(folder, copied):
 def test_half_precision_becomes_float32_and_is_said(copied):
     change_tensors(copied, lambda tensors: {name: value.astype(np.float16) for name, value in tensors.items()})
     again = formats.read(str(copied))
-    assert {weight.dtype.name
-            for weight in again.weights.values()} == {"float32"} and "float16 weights" in again.notes[0]
+    assert {weight.dtype.name for weight in again.weights.values()} == {"float32"} and "float16 weights" in again.notes[
+        0
+    ]
 
 
 class Global:
@@ -174,8 +188,16 @@ def test_a_pickle_file_that_would_run_code_is_refused_and_runs_nothing(copied, t
     write_bin(copied / "pytorch_model.bin", {"weight": Call("os", "system", (f"touch {tmp_path}/run",))})
     with pytest.raises(ValueError, match=r"pytorch_model.bin: refused: this pickle file would run os.system"):
         formats.read(str(copied))
-    write_bin(copied / "pytorch_model.bin", {"weight": Call("torch._utils", "_rebuild_tensor_v2", (
-        ("storage", Global("torch", "FloatStorage"), "0", "cpu", 2), 1, (2, 3), (3, 1), False, {}))})
+    write_bin(
+        copied / "pytorch_model.bin",
+        {
+            "weight": Call(
+                "torch._utils",
+                "_rebuild_tensor_v2",
+                (("storage", Global("torch", "FloatStorage"), "0", "cpu", 2), 1, (2, 3), (3, 1), False, {}),
+            )
+        },
+    )
     with zipfile.ZipFile(copied / "pytorch_model.bin", "a") as archive:
         archive.writestr("archive/data/0", b"\0" * 8)
     with pytest.raises(ValueError, match="a tensor that reaches beyond its storage"):
@@ -186,15 +208,21 @@ def test_a_pickle_file_that_would_run_code_is_refused_and_runs_nothing(copied, t
         torch_pickle.load_tensors(str(copied / "pytorch_model.bin"))
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"model_type": "t5", "architectures": ["T5EncoderModel"]},
-     r"model_type bert, .*roberta.*, got model_type 't5' \(T5EncoderModel\)"),
-    ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "got model_type 'gpt2'"),
-    ({"architectures": ["BertLMHeadModel"]}, "expected one of BertModel, .* got BertLMHeadModel"),
-    ({"is_decoder": True}, "is_decoder: True is not computed here"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key' is not computed here"),
-    ({"hidden_act": "silu"}, "hidden_act: expected one of .* got 'silu'"),
-    ({"hidden_size": "8"}, "config.json.hidden_size: expected int, got '8'")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_type": "t5", "architectures": ["T5EncoderModel"]},
+            r"model_type bert, .*roberta.*, got model_type 't5' \(T5EncoderModel\)",
+        ),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "got model_type 'gpt2'"),
+        ({"architectures": ["BertLMHeadModel"]}, "expected one of BertModel, .* got BertLMHeadModel"),
+        ({"is_decoder": True}, "is_decoder: True is not computed here"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key' is not computed here"),
+        ({"hidden_act": "silu"}, "hidden_act: expected one of .* got 'silu'"),
+        ({"hidden_size": "8"}, "config.json.hidden_size: expected int, got '8'"),
+    ],
+)
 def test_other_architectures_are_named_and_refused(copied, changes, message):
     change_json(copied / "config.json", **changes)
     with pytest.raises(ValueError, match=message):
@@ -202,9 +230,9 @@ def test_other_architectures_are_named_and_refused(copied, changes, message):
 
 
 def test_missing_and_misshapen_tensors_are_named(copied):
-    change_tensors(copied,
-                   lambda tensors: {name: value
-                                    for name, value in tensors.items() if "layer.1.output" not in name})
+    change_tensors(
+        copied, lambda tensors: {name: value for name, value in tensors.items() if "layer.1.output" not in name}
+    )
     with pytest.raises(ValueError, match="missing: bert.encoder.layer.1.output.dense.weight"):
         formats.make_model(formats.read(str(copied)))
     formats.write(stored_small("pretraining"), "hugging_face", str(copied / "again"))
@@ -239,8 +267,9 @@ def test_damaged_files_are_named(copied):
 
 def run_torch(*arguments):
     script = os.path.join(os.path.dirname(__file__), "run_hugging_face.py")
-    done = subprocess.run([TORCH, script, *map(str, arguments)], check=False, capture_output=True, text=True,
-                          timeout=900)
+    done = subprocess.run(
+        [TORCH, script, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -251,15 +280,24 @@ def test_pytorch_computes_the_same_from_what_we_wrote(head, tmp_path):
     model = stored_small(head)
     formats.write(model, "hugging_face", str(tmp_path / "out"))
     rng, mask = np.random.default_rng(0), np.array([[1] * 9, [1] * 5 + [0] * 4])
-    inputs = {"input_ids": rng.integers(0, 20, (2, 9)) * mask, "input_mask": mask,
-              "segment_ids": rng.integers(0, 2, (2, 9)) * mask,
-              "masked_lm_positions": np.tile(np.arange(9), (2, 1))}
+    inputs = {
+        "input_ids": rng.integers(0, 20, (2, 9)) * mask,
+        "input_mask": mask,
+        "segment_ids": rng.integers(0, 2, (2, 9)) * mask,
+        "masked_lm_positions": np.tile(np.arange(9), (2, 1)),
+    }
     np.savez(tmp_path / "inputs.npz", **inputs)
     run_torch("outputs", tmp_path / "out", tmp_path / "inputs.npz", tmp_path / "outputs.npz")
     ours, theirs = formats.outputs(formats.make_model(model), inputs), np.load(tmp_path / "outputs.npz")
-    names = {"sequence_output": "sequence_output", "pooler_output": "pooled_output", "prediction_logits": "mlm_logits",
-             "seq_relationship_logits": "nsp_logits", "logits": "logits", "start_logits": "start_logits",
-             "end_logits": "end_logits"}
+    names = {
+        "sequence_output": "sequence_output",
+        "pooler_output": "pooled_output",
+        "prediction_logits": "mlm_logits",
+        "seq_relationship_logits": "nsp_logits",
+        "logits": "logits",
+        "start_logits": "start_logits",
+        "end_logits": "end_logits",
+    }
     compared = [name for name in names if name in theirs.files]
     assert len(compared) >= 2
     for name in compared:
@@ -280,13 +318,21 @@ def test_both_of_pytorchs_own_files_are_read(tmp_path):
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize(
     ("weight_map", "told"),
-    [({"w": "/etc/hostname"}, "weight_map: w: expected the name of a file inside the folder, got '/etc/hostname'"),
-     ({"w": "../other/model.safetensors"}, "inside the folder, got '../other/model.safetensors'"),
-     ({"w": "C:\\x"}, "inside the folder, got 'C:"), ({"w": "a\0"}, "inside the folder"),
-     ({"w": ["a"]}, "inside the folder"), ({"w": "linked"}, "inside the folder, got 'linked', a link to /etc/hostname"),
-     ({"w": "gone"}, "names 'gone', which is not there"), ({"w": ""}, "names '', which is not there"),
-     (["a"], "weight_map: expected a file for each tensor, got "), ({}, "expected a file for"),
-     ("model.safetensors", "expected a file for"), ("absent", "expected a file for each tensor, got None")])
+    [
+        ({"w": "/etc/hostname"}, "weight_map: w: expected the name of a file inside the folder, got '/etc/hostname'"),
+        ({"w": "../other/model.safetensors"}, "inside the folder, got '../other/model.safetensors'"),
+        ({"w": "C:\\x"}, "inside the folder, got 'C:"),
+        ({"w": "a\0"}, "inside the folder"),
+        ({"w": ["a"]}, "inside the folder"),
+        ({"w": "linked"}, "inside the folder, got 'linked', a link to /etc/hostname"),
+        ({"w": "gone"}, "names 'gone', which is not there"),
+        ({"w": ""}, "names '', which is not there"),
+        (["a"], "weight_map: expected a file for each tensor, got "),
+        ({}, "expected a file for"),
+        ("model.safetensors", "expected a file for"),
+        ("absent", "expected a file for each tensor, got None"),
+    ],
+)
 def test_an_index_names_files_of_its_folder(copied, weights, weight_map, told):
     (copied / "model.safetensors").unlink()
     (copied / "linked").symlink_to("/etc/hostname")
@@ -302,7 +348,8 @@ def test_types_of_safetensors_without_a_meaning_here_are_refused_by_name(copied,
     path, size = copied / "model.safetensors", {"F4": 2, "F6_E2M3": 3, "C64": 32}.get(kind, 4)
     header = json.dumps({"bert.pooler.dense.bias": {"dtype": kind, "shape": [4], "data_offsets": [0, size]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
-    with pytest.raises(ValueError,
-                       match=f"^{re.escape(str(path))}: .*{kind}: .*; expected one of F32, F16, BF16, F64$") as caught:
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(str(path))}: .*{kind}: .*; expected one of F32, F16, BF16, F64$"
+    ) as caught:
         hugging_face.read(str(copied))
     assert kind == "Q4_0" or "bert.pooler.dense.bias" in str(caught.value)

@@ -60,8 +60,9 @@ def test_heads_of_ours_lie_beside_the_preset(tmp_path):
     formats.write(model, "keras_hub", str(tmp_path / "preset"))
     again = formats.read(str(tmp_path / "preset"))
     assert again.head == "classifier" and again.labels == ["no", "maybe", "yes"] and list(again.vocab) == WORDS
-    np.testing.assert_array_equal(again.weights["classifier/output_weights"],
-                                  model.weights["classifier/output_weights"])
+    np.testing.assert_array_equal(
+        again.weights["classifier/output_weights"], model.weights["classifier/output_weights"]
+    )
 
 
 def test_damaged_heads_are_named(tmp_path):

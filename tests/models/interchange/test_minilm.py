@@ -24,9 +24,16 @@ MODEL = pathlib.Path(SPEC.origin).parent / "model" if SPEC else None
 def test_sentence_embeddings_are_those_of_pytorch():
     found = formats.read(str(MODEL))
     encoder, tokenizer = formats.make_model(found), FullTokenizer(str(MODEL / "vocab.txt"), found.do_lower_case)
-    rows = [pack_padded(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)), None, tokenizer.special_id("[CLS]"),
-                        tokenizer.special_id("[SEP]"), 48)
-            for line in (HERE / "minilm_sentences.txt").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        pack_padded(
+            tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)),
+            None,
+            tokenizer.special_id("[CLS]"),
+            tokenizer.special_id("[SEP]"),
+            48,
+        )
+        for line in (HERE / "minilm_sentences.txt").read_text(encoding="utf-8").splitlines()
+    ]
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     assert len(rows) == 10 and batch["input_mask"].sum(1).max() < 48
     weights = batch["input_mask"][:, :, None].astype("float32")

@@ -22,8 +22,9 @@ from official_bert.training import run_config
 
 LEFT_TO_RIGHT = dataclasses.replace(SMALL, attention="left_to_right")
 ROWS = {
-    "input_ids": np.array([[2, 5, 6, 3]]), "input_mask": np.array([[1, 1, 1, 1]]),
-    "segment_ids": np.array([[0, 0, 0, 0]])
+    "input_ids": np.array([[2, 5, 6, 3]]),
+    "input_mask": np.array([[1, 1, 1, 1]]),
+    "segment_ids": np.array([[0, 0, 0, 0]]),
 }
 
 
@@ -31,14 +32,19 @@ def stored_of(config):
     """The encoder of a configuration, with random weights, as if it were read from a file."""
     model = Pretrainer.make(config, {"next_sentence": False})
     weights = {name: np.array(weight) for name, weight in weights_by_name(model).items()}
-    return stored_models.StoredModel(origin="a model", weights=weights, table=ours.TABLE, config=config,
-                                     head="pretraining")
+    return stored_models.StoredModel(
+        origin="a model", weights=weights, table=ours.TABLE, config=config, head="pretraining"
+    )
 
 
 @pytest.mark.parametrize("name", ["tf1", "hugging_face", "keras_hub"])
-@pytest.mark.parametrize(("change", "told"), [
-    ({"attention": "left_to_right"}, r"attends in both directions, the model left_to_right \(model.attention\)"),
-    ({"bilstm_layers": 1}, r"has no BiLSTM, the model 1 \(model.bilstm_layers\)")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"attention": "left_to_right"}, r"attends in both directions, the model left_to_right \(model.attention\)"),
+        ({"bilstm_layers": 1}, r"has no BiLSTM, the model 1 \(model.bilstm_layers\)"),
+    ],
+)
 def test_other_formats_refuse_it(tmp_path, name, change, told):
     with pytest.raises(ValueError, match=told):
         formats.write(stored_of(dataclasses.replace(SMALL, **change)), name, str(tmp_path / "out"))
@@ -52,10 +58,15 @@ def test_our_format_keeps_it_and_it_computes_the_same(tmp_path):
     assert again.config == stored.config
     rows = {**ROWS, "masked_lm_positions": np.array([[1]])}
     np.testing.assert_array_equal(
-        formats.make_model(again)(rows)["mlm_logits"],
-        formats.make_model(stored)(rows)["mlm_logits"])
+        formats.make_model(again)(rows)["mlm_logits"], formats.make_model(stored)(rows)["mlm_logits"]
+    )
     assert {name.partition("/")[0] for name in formats.encoder_of(again).weights} == {
-        "embeddings", "layer_0", "layer_1", "bilstm_0", "pooler"}
+        "embeddings",
+        "layer_0",
+        "layer_1",
+        "bilstm_0",
+        "pooler",
+    }
 
 
 @pytest.mark.parametrize("kind", ["ours", "keras"])
@@ -74,10 +85,11 @@ def test_a_left_to_right_model_keeps_its_objective(tmp_path, kind, softmax):
     row = [2, 5, 6, 4, 7, 3]  # [CLS] a b [MASK] c [SEP]
     rows = {"input_ids": row, "input_mask": [1] * 6, "segment_ids": [0] * 6, "masked_lm_positions": [2, 3]}
     after_b, after_mask = softmax(
-        np.array(model({name: np.array([values])
-                        for name, values in rows.items()})["mlm_logits"][0]))
-    found = make_served_model(task, model,
-                              ServingOptions(top_k=20)).answer_text({"text": tf.constant(["a b [MASK] c"])})
+        np.array(model({name: np.array([values]) for name, values in rows.items()})["mlm_logits"][0])
+    )
+    found = make_served_model(task, model, ServingOptions(top_k=20)).answer_text(
+        {"text": tf.constant(["a b [MASK] c"])}
+    )
     np.testing.assert_allclose(found["probabilities"][0, 0], np.sort(after_b)[::-1], rtol=1e-4)
     assert np.abs(np.sort(after_b) - np.sort(after_mask)).max() > 0.01
     assert found["tokens"].numpy()[0, 0, 0].decode() == WORDS[after_b.argmax()]
@@ -93,16 +105,18 @@ def test_evaluation_has_the_objective_of_the_checkpoint(tmp_path):
     assert "its objective, next_token, is evaluated" in lines[0] and "only words are evaluated" in lines[1]
     assert load_task(config).loss_names == ("next_token",)
     assert run_config.with_objective_of(config, str(tmp_path / "next"), lines.append) == config and len(lines) == 2
-    assert run_config.with_objective_of(config, str(tmp_path / "masked"),
-                                        lines.append).options["objective"] == "masked_lm"
+    assert (
+        run_config.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"
+    )
 
 
 def test_pre_training_goes_on_with_the_objective_of_the_checkpoint_unless_it_is_told_otherwise(tmp_path):
     formats.write(dataclasses.replace(stored_of(LEFT_TO_RIGHT), objective="next_token"), "ours", str(tmp_path / "next"))
     start = run_config.checkpoint_values(str(tmp_path / "next"), pretraining=True)
     assert load_config(None, checkpoint=start).options == {"objective": "next_token"}
-    assert load_config(None, checkpoint=start,
-                       overrides=["options.objective=masked_lm"]).options == {"objective": "masked_lm"}
+    assert load_config(None, checkpoint=start, overrides=["options.objective=masked_lm"]).options == {
+        "objective": "masked_lm"
+    }
     resumed = run_config.checkpoint_values("gone", str(tmp_path / "next"), pretraining=True)
     assert load_config(None, checkpoint=resumed).options == {"objective": "next_token"}
     assert "options" not in run_config.checkpoint_values(str(tmp_path / "next")).values

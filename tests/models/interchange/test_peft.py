@@ -38,9 +38,11 @@ def write_adapter(folder, base, modules, whole=(), **config):
         units, width = weights[own].shape
         down, up = numbers(rank, width), numbers(units, rank)
         written |= {f"{prefix}{module}.lora_A.weight": down, f"{prefix}{module}.lora_B.weight": up}
-        alpha = next((value for pattern, value in config.get("alpha_pattern", {}).items()
-                      if module.endswith(f".{pattern}")), config.get("lora_alpha", 8))
-        scale = alpha / (rank ** 0.5 if config.get("use_rslora") else rank)
+        alpha = next(
+            (value for pattern, value in config.get("alpha_pattern", {}).items() if module.endswith(f".{pattern}")),
+            config.get("lora_alpha", 8),
+        )
+        scale = alpha / (rank**0.5 if config.get("use_rslora") else rank)
         weights[own] = weights[own] + scale * up @ down
         if config.get("use_dora"):
             magnitude = written[f"{prefix}{module}.lora_magnitude_vector"] = np.abs(numbers(units))
@@ -55,8 +57,16 @@ def write_adapter(folder, base, modules, whole=(), **config):
         weights[name] = written[f"{prefix}{name}"] = numbers(*shape)
     os.makedirs(folder)
     save_file(written, folder / "adapter_model.safetensors")
-    values = {"peft_type": "LORA", "base_model_name_or_path": "owner/base", "r": 4, "lora_alpha": 8,
-              "megatron_core": "megatron.core", "qalora_group_size": 16, "loftq_config": {}, **config}
+    values = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": "owner/base",
+        "r": 4,
+        "lora_alpha": 8,
+        "megatron_core": "megatron.core",
+        "qalora_group_size": 16,
+        "loftq_config": {},
+        **config,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(values))
     return weights
 
@@ -75,20 +85,48 @@ WIDTH = json.loads((BERT / "config.json").read_text())["hidden_size"]
 MODERN_WIDTH = json.loads((MODERN / "config.json").read_text())["hidden_size"]
 DENSE = {"classifier.dense.weight": (WIDTH, WIDTH), "classifier.dense.bias": (WIDTH,)}
 CASES = {
-    "lora": (BERT, "BertForSequenceClassification", {LAYER.format(0) + "query": 4, LAYER.format(1) + "value": 4},
-             head_of(WIDTH), {"task_type": "SEQ_CLS", "modules_to_save": None}),
-    "patterns": (BERT, "BertForTokenClassification",
-                 {LAYER.format(0) + "query": 2, "bert.encoder.layer.1.output.dense": 3}, head_of(WIDTH),
-                 {"task_type": "TOKEN_CLS", "use_rslora": True, "alpha_pattern": {"query": 5}}),
-    "dora": (BERT, "BertForSequenceClassification", {LAYER.format(0) + "key": 4}, head_of(WIDTH),
-             {"task_type": "SEQ_CLS", "use_dora": True, "bias": "lora_only"}),
-    "features": (BERT, "BertModel", {"encoder.layer.0.attention.output.dense": 4}, {},
-                 {"task_type": "FEATURE_EXTRACTION", "lora_bias": True}),
-    "own pooler": (ROBERTA, "RobertaForSequenceClassification", {"roberta.encoder.layer.1.intermediate.dense": 1},
-                   {**DENSE, **head_of(WIDTH, "classifier.out_proj.")}, {"task_type": "SEQ_CLS", "bias": "lora_only"}),
-    "fused": (MODERN, "ModernBertForSequenceClassification",
-              {"model.layers.0.attn.Wqkv": 4, "model.layers.1.mlp.Wi": 2}, head_of(MODERN_WIDTH),
-              {"task_type": "SEQ_CLS"}),
+    "lora": (
+        BERT,
+        "BertForSequenceClassification",
+        {LAYER.format(0) + "query": 4, LAYER.format(1) + "value": 4},
+        head_of(WIDTH),
+        {"task_type": "SEQ_CLS", "modules_to_save": None},
+    ),
+    "patterns": (
+        BERT,
+        "BertForTokenClassification",
+        {LAYER.format(0) + "query": 2, "bert.encoder.layer.1.output.dense": 3},
+        head_of(WIDTH),
+        {"task_type": "TOKEN_CLS", "use_rslora": True, "alpha_pattern": {"query": 5}},
+    ),
+    "dora": (
+        BERT,
+        "BertForSequenceClassification",
+        {LAYER.format(0) + "key": 4},
+        head_of(WIDTH),
+        {"task_type": "SEQ_CLS", "use_dora": True, "bias": "lora_only"},
+    ),
+    "features": (
+        BERT,
+        "BertModel",
+        {"encoder.layer.0.attention.output.dense": 4},
+        {},
+        {"task_type": "FEATURE_EXTRACTION", "lora_bias": True},
+    ),
+    "own pooler": (
+        ROBERTA,
+        "RobertaForSequenceClassification",
+        {"roberta.encoder.layer.1.intermediate.dense": 1},
+        {**DENSE, **head_of(WIDTH, "classifier.out_proj.")},
+        {"task_type": "SEQ_CLS", "bias": "lora_only"},
+    ),
+    "fused": (
+        MODERN,
+        "ModernBertForSequenceClassification",
+        {"model.layers.0.attn.Wqkv": 4, "model.layers.1.mlp.Wi": 2},
+        head_of(MODERN_WIDTH),
+        {"task_type": "SEQ_CLS"},
+    ),
 }
 
 
@@ -98,9 +136,15 @@ def test_an_adapter_makes_of_its_base_what_the_formulas_say(case, tmp_path):
     merged = write_adapter(tmp_path / "adapter", base, modules, whole, **config)
     heads = () if architecture == "BertModel" else ("cls.", "lm_head.", "decoder.")
     (tmp_path / "merged").mkdir()
-    save_file({name: tensor for name, tensor in merged.items() if not (heads and name.startswith(heads))
-               and not (architecture == "BertModel" and not name.startswith("bert."))},
-              tmp_path / "merged/model.safetensors")
+    save_file(
+        {
+            name: tensor
+            for name, tensor in merged.items()
+            if not (heads and name.startswith(heads))
+            and not (architecture == "BertModel" and not name.startswith("bert."))
+        },
+        tmp_path / "merged/model.safetensors",
+    )
     values = json.loads((base / "config.json").read_text()) | {"architectures": [architecture]}
     (tmp_path / "merged/config.json").write_text(json.dumps(values))
     stored = formats.read(str(tmp_path / "adapter"), base=str(base))
@@ -136,18 +180,28 @@ def rename(folder, old, new):
     save_file({name.replace(old, new): tensor for name, tensor in load_file(path).items()}, path)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda folder: change_config(folder, peft_type="IA3"), "adapter_config.json: peft_type: 'IA3'"),
-    (lambda folder: change_config(folder, layer_replication=[[0, 1]]), "layer_replication: .* expected none"),
-    (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not computed here"),
-    (lambda folder: change_config(folder, fan_in_fan_out=True), "fan_in_fan_out: True"),
-    (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number, got '8'"),
-    (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not computed here"),
-    (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not computed here"),
-    (lambda folder: rename(folder, "layer.0", "layer.7"), "layer.7.attention.self.query.lora_A: the base has no such"),
-    (lambda folder: rename(folder, "classifier", "score"), "score.bias: no weight of"),
-    (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),
-    (lambda folder: os.remove(folder / "adapter_model.safetensors"), "expected adapter_model.safetensors or adapter")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: change_config(folder, peft_type="IA3"), "adapter_config.json: peft_type: 'IA3'"),
+        (lambda folder: change_config(folder, layer_replication=[[0, 1]]), "layer_replication: .* expected none"),
+        (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not computed here"),
+        (lambda folder: change_config(folder, fan_in_fan_out=True), "fan_in_fan_out: True"),
+        (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number, got '8'"),
+        (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not computed here"),
+        (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not computed here"),
+        (
+            lambda folder: rename(folder, "layer.0", "layer.7"),
+            "layer.7.attention.self.query.lora_A: the base has no such",
+        ),
+        (lambda folder: rename(folder, "classifier", "score"), "score.bias: no weight of"),
+        (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),
+        (
+            lambda folder: os.remove(folder / "adapter_model.safetensors"),
+            "expected adapter_model.safetensors or adapter",
+        ),
+    ],
+)
 def test_what_is_not_computed_is_refused_by_name(change, message, tmp_path):
     base, _, modules, whole, config = CASES["lora"]
     write_adapter(tmp_path / "adapter", base, modules, whole, **config)
@@ -176,6 +230,7 @@ def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_pat
     base, _, modules, whole, config = CASES["lora"]
     write_adapter(tmp_path / "adapter", base, modules, whole, **config)
     with imported_tool("convert_checkpoint") as tool:
+
         def convert(to, **more):
             flags.FLAGS.unparse_flags()
             for name in tool.own_flags:
@@ -183,6 +238,7 @@ def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_pat
             values = {"input": tmp_path / "adapter", "to": to, "output": tmp_path / f"as_{to}", **more}
             flags.FLAGS(["convert_checkpoint.py", *(f"--{name}={value}" for name, value in values.items())])
             tool.main([])
+
         convert("hugging_face", base=base, merge_adapters=True)
         convert("peft", base=base)
         with pytest.raises(ValueError, match=r"--to=ours: .*adapter has adapters for a base: --merge_adapters writes"):
@@ -190,8 +246,10 @@ def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_pat
         with pytest.raises(ValueError, match="--merge_adapters: expected another format with it, got --to=peft"):
             convert("peft", base=base, merge_adapters=True, output=tmp_path / "again")
     wanted = logits_of(formats.read(str(tmp_path / "adapter"), base=str(base)))
-    for found in (formats.read(str(tmp_path / "as_hugging_face")),
-                  formats.read(str(tmp_path / "as_peft"), base=str(base))):
+    for found in (
+        formats.read(str(tmp_path / "as_hugging_face")),
+        formats.read(str(tmp_path / "as_peft"), base=str(base)),
+    ):
         np.testing.assert_allclose(logits_of(found), wanted, atol=1e-5)
     assert not (tmp_path / "as_ours").exists() and not (tmp_path / "again").exists()
 
@@ -205,9 +263,19 @@ def test_peft_reads_what_we_write_with_the_same_logits(case, tmp_path):
     stored = formats.read(str(tmp_path / "adapter"), base=str(base))
     formats.write(stored, "peft", str(tmp_path / "written"))
     shutil.copytree(base, tmp_path / "base")
-    done = subprocess.run([TORCH, str(pathlib.Path(__file__).with_name("run_peft.py")), str(tmp_path / "base"),
-                           architecture, str(tmp_path / "written"), str(tmp_path / "out.npy")],
-                          check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            TORCH,
+            str(pathlib.Path(__file__).with_name("run_peft.py")),
+            str(tmp_path / "base"),
+            architecture,
+            str(tmp_path / "written"),
+            str(tmp_path / "out.npy"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     wanted = np.load(tmp_path / "out.npy")
     np.testing.assert_allclose(logits_of(stored), wanted, atol=1e-4 * np.abs(wanted).max())

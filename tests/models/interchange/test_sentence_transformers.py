@@ -40,8 +40,15 @@ def plain(tmp_path_factory):
     task = load_task(make_config("retrieval"))
     encoder = task.build_model().encoder
     weights = {name: value.numpy() for name, value in checkpoints.named_weights(encoder).items()}
-    stored = StoredModel(origin="test", weights=weights, table=ours.TABLE, config=task.config.model,
-                         vocab=list(load_vocab(VOCAB)), do_lower_case=True, pooling="mean")
+    stored = StoredModel(
+        origin="test",
+        weights=weights,
+        table=ours.TABLE,
+        config=task.config.model,
+        vocab=list(load_vocab(VOCAB)),
+        do_lower_case=True,
+        pooling="mean",
+    )
     folder = tmp_path_factory.mktemp("st") / "plain"
     formats.write(stored, "hugging_face", str(folder))
     return folder, encoder
@@ -51,7 +58,8 @@ def change(plain, folder, pooling=None, modules=(), prompts=None, **settings):
     """Copies the folder with another pooling, further modules (class, configuration, weights) and settings."""
     shutil.copytree(plain[0], folder)
     (folder / "1_Pooling/config.json").write_text(
-        json.dumps({"word_embedding_dimension": SIZE, **(pooling or {"pooling_mode": "mean"})}))
+        json.dumps({"word_embedding_dimension": SIZE, **(pooling or {"pooling_mode": "mean"})})
+    )
     listed = json.loads((folder / "modules.json").read_text())
     for number, (name, values, weights) in enumerate(modules, 2):
         place = folder / f"{number}_{name}"
@@ -71,7 +79,9 @@ def rows_of(encoder, text):
     ids = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(text), "[SEP]"])
     shape = (1, len(ids))
     inputs = {
-        "input_ids": np.array([ids]), "input_mask": np.ones(shape, np.int32), "segment_ids": np.zeros(shape, np.int32)
+        "input_ids": np.array([ids]),
+        "input_mask": np.ones(shape, np.int32),
+        "segment_ids": np.zeros(shape, np.int32),
     }
     return ids, np.asarray(encoder(inputs)["sequence_output"])[0].astype(np.float64)
 
@@ -80,9 +90,12 @@ def pooled(rows, mode, prompt=0):
     """Pools rows [S,D] by the definition; the first `prompt` are left out."""
     places, rows = np.arange(1, len(rows) + 1)[prompt:, None], rows[prompt:]
     return {
-        "cls": lambda: rows[0], "lasttoken": lambda: rows[-1], "max": lambda: rows.max(axis=0),
-        "mean": lambda: rows.mean(axis=0), "mean_sqrt_len_tokens": lambda: rows.sum(axis=0) / np.sqrt(len(rows)),
-        "weightedmean": lambda: (rows * places).sum(axis=0) / places.sum()
+        "cls": lambda: rows[0],
+        "lasttoken": lambda: rows[-1],
+        "max": lambda: rows.max(axis=0),
+        "mean": lambda: rows.mean(axis=0),
+        "mean_sqrt_len_tokens": lambda: rows.sum(axis=0) / np.sqrt(len(rows)),
+        "weightedmean": lambda: (rows * places).sum(axis=0) / places.sum(),
     }[mode]()
 
 
@@ -98,30 +111,51 @@ def layer_norm(vectors):
     return (vectors - vectors.mean()) / np.sqrt(vectors.var() + 1e-5) * GAMMA + BETA
 
 
-DENSE = ("Dense", {
-    "in_features": SIZE, "out_features": 6, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"
-}, {"linear.weight": KERNEL, "linear.bias": BIAS})
+DENSE = (
+    "Dense",
+    {"in_features": SIZE, "out_features": 6, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+    {"linear.weight": KERNEL, "linear.bias": BIAS},
+)
 NORM = ("LayerNorm", {"dimension": SIZE}, {"norm.weight": GAMMA, "norm.bias": BETA})
 NORMALIZE = ("Normalize", {}, {})
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 CASES = {
-    **{mode: ({"pooling": {"pooling_mode": mode}}, lambda rows, mode=mode: pooled(rows, mode))
-       for mode in MODES}, "older": ({
-        "pooling": {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
-    }, lambda rows: np.concatenate([pooled(rows, mode) for mode in ("cls", "max", "mean")])),
-    "in order": ({"pooling": {"pooling_mode": ["mean", "cls"]}},
-                 lambda rows: np.concatenate([pooled(rows, "mean"), pooled(rows, "cls")])),
-    "dense": ({"modules": [DENSE]}, lambda rows: dense(pooled(rows, "mean"))), "no bias": ({
-        "modules": [("Dense",
-                     {"out_features": 6, "bias": False,
-                      "activation_function": "torch.nn.modules.linear.Identity"}, {"linear.weight": KERNEL})]
-    }, lambda rows: KERNEL @ pooled(rows, "mean")), "layer norm": ({"modules": [NORM]},
-                                                                   lambda rows: layer_norm(pooled(rows, "mean"))),
+    **{mode: ({"pooling": {"pooling_mode": mode}}, lambda rows, mode=mode: pooled(rows, mode)) for mode in MODES},
+    "older": (
+        {
+            "pooling": {
+                "pooling_mode_mean_tokens": True,
+                "pooling_mode_max_tokens": True,
+                "pooling_mode_cls_token": True,
+            }
+        },
+        lambda rows: np.concatenate([pooled(rows, mode) for mode in ("cls", "max", "mean")]),
+    ),
+    "in order": (
+        {"pooling": {"pooling_mode": ["mean", "cls"]}},
+        lambda rows: np.concatenate([pooled(rows, "mean"), pooled(rows, "cls")]),
+    ),
+    "dense": ({"modules": [DENSE]}, lambda rows: dense(pooled(rows, "mean"))),
+    "no bias": (
+        {
+            "modules": [
+                (
+                    "Dense",
+                    {"out_features": 6, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
+                    {"linear.weight": KERNEL},
+                )
+            ]
+        },
+        lambda rows: KERNEL @ pooled(rows, "mean"),
+    ),
+    "layer norm": ({"modules": [NORM]}, lambda rows: layer_norm(pooled(rows, "mean"))),
     "normalize": ({"modules": [NORMALIZE]}, lambda rows: unit(pooled(rows, "mean"))),
-    "normalize, dense": ({"modules": [NORMALIZE, DENSE,
-                                      NORMALIZE]}, lambda rows: unit(dense(unit(pooled(rows, "mean"))))),
+    "normalize, dense": (
+        {"modules": [NORMALIZE, DENSE, NORMALIZE]},
+        lambda rows: unit(dense(unit(pooled(rows, "mean")))),
+    ),
     "truncated": ({"truncate_dim": 5}, lambda rows: pooled(rows, "mean")[:5]),
-    "truncated after": ({"modules": [NORMALIZE], "truncate_dim": 5}, lambda rows: unit(pooled(rows, "mean"))[:5])
+    "truncated after": ({"modules": [NORMALIZE], "truncate_dim": 5}, lambda rows: unit(pooled(rows, "mean"))[:5]),
 }
 
 
@@ -136,7 +170,7 @@ def test_vectors_are_those_of_the_modules(plain, tmp_path, name):
         for key in ("input_ids", "input_mask", "segment_ids")
     }
     for row, numbers in enumerate(ids):  # padding changes nothing
-        inputs["input_ids"][row, :len(numbers)], inputs["input_mask"][row, :len(numbers)] = numbers, 1
+        inputs["input_ids"][row, : len(numbers)], inputs["input_mask"][row, : len(numbers)] = numbers, 1
     found = served.call_model({key: tf.constant(value) for key, value in inputs.items()})["embedding"]
     np.testing.assert_allclose(found, [compute(rows_of(plain[1], text)[1]) for text in TEXTS], atol=2e-5)
 
@@ -144,8 +178,11 @@ def test_vectors_are_those_of_the_modules(plain, tmp_path, name):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_prompt_may_be_read_and_not_pooled(plain, mode):
     ids, rows = rows_of(plain[1], "the king: war")
-    inputs = {"input_ids": np.array([[*ids, 0, 0]]), "input_mask": np.array([[1] * len(ids) + [0, 0]]),
-              "segment_ids": np.zeros((1, len(ids) + 2), np.int32)}
+    inputs = {
+        "input_ids": np.array([[*ids, 0, 0]]),
+        "input_mask": np.array([[1] * len(ids) + [0, 0]]),
+        "segment_ids": np.zeros((1, len(ids) + 2), np.int32),
+    }
     for prompt in (1, 4, len(ids) - 1):  # up to all but [SEP]
         found = text_vectors(plain[1], {**inputs, "prompt_tokens": np.array([[prompt]])}, mode)
         np.testing.assert_allclose(found[0], pooled(rows, mode, prompt), atol=2e-5)
@@ -157,13 +194,19 @@ PROMPTS = {"query": "the king: ", "document": "a film: ", "other": "who: "}
 @pytest.fixture(scope="module")
 def rich(plain, tmp_path_factory):
     """A folder with everything at once, and its vectors: of plain texts, of queries, of passages."""
-    folder = change(plain,
-                    tmp_path_factory.mktemp("rich") / "st", {"pooling_mode": "mean", "include_prompt": False},
-                    [DENSE, NORMALIZE], prompts=PROMPTS, default_prompt_name="other")
+    folder = change(
+        plain,
+        tmp_path_factory.mktemp("rich") / "st",
+        {"pooling_mode": "mean", "include_prompt": False},
+        [DENSE, NORMALIZE],
+        prompts=PROMPTS,
+        default_prompt_name="other",
+    )
 
     def vectors(prompt):
         skipped = len(rows_of(plain[1], prompt)[0]) - 1
         return np.stack([unit(dense(pooled(rows_of(plain[1], prompt + text)[1], "mean", skipped))) for text in TEXTS])
+
     return folder, vectors(PROMPTS["other"]), vectors(PROMPTS["query"]), vectors(PROMPTS["document"])
 
 
@@ -176,8 +219,9 @@ def test_answers_and_evaluation_have_the_same_vectors(rich, tmp_path):
         np.testing.assert_allclose(predictor.embed(TEXTS, prompt), wanted, atol=2e-5)
     path = tmp_path / "dev.jsonl"
     rows, pairs = [0, 1, 3], [1, 3, 0]  # without the empty text
-    path.write_text("".join(
-        json.dumps({"text": TEXTS[row], "text_pair": TEXTS[pair]}) + "\n" for row, pair in zip(rows, pairs)))
+    path.write_text(
+        "".join(json.dumps({"text": TEXTS[row], "text_pair": TEXTS[pair]}) + "\n" for row, pair in zip(rows, pairs))
+    )
     measured = evaluate(str(folder), str(path), {})
     found = measured.resolved.held_out._vectors(measured.predictions)[1]
     np.testing.assert_allclose(found[:, 0], queries[rows], atol=2e-5)
@@ -199,16 +243,19 @@ def test_exports_servers_and_the_command_have_the_same_vectors(rich, plain, tmp_
     found = ids(**{key: tf.constant(value, tf.int32) for key, value in inputs.items()})["embedding"]
     np.testing.assert_allclose(found[0], unit(dense(pooled(rows, "mean"))), atol=2e-5)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    done = run_here("-m", "official_bert.run_predict", f"--model={folder}", "--input_file=in.jsonl",
-                    "--output_file=answers.jsonl")
+    done = run_here(
+        "-m", "official_bert.run_predict", f"--model={folder}", "--input_file=in.jsonl", "--output_file=answers.jsonl"
+    )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line)["embedding"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(answers, texts, atol=2e-5)
     from official_bert.server.server import ServerOptions
     from official_bert.server.server_config import ServedModelConfig
+
     models = [ServedModelConfig(name="out", base_path=str(tmp_path / "out/text"))]
-    with made_serving.embedded(ServerOptions(models=models, rest_port=0, grpc_port=0, poll_seconds=0.2,
-                                             drain_seconds=5)) as server:
+    with made_serving.embedded(
+        ServerOptions(models=models, rest_port=0, grpc_port=0, poll_seconds=0.2, drain_seconds=5)
+    ) as server:
         for more, wanted in (({}, texts), ({"prompt_name": "query"}, queries), ({"prompt_name": "passage"}, passages)):
             status, answer = server.ask("/embed", json.dumps({"inputs": TEXTS, "normalize": False, **more}).encode())
             assert status == 200, answer
@@ -240,12 +287,19 @@ def retyped(folder, kind, place):
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-@pytest.mark.parametrize(("kind", "place", "told"),
-                         [("custom_st.Transformer", 0, "the module custom_st.Transformer is not computed here"),
-                          ("my.Pooling", 1, "the module my.Pooling"),
-                          ("sentence_transformers.models.CNN", 2, "the module CNN is not computed here"),
-                          ("sentence_transformers.models.Pooling", 2,
-                           "expected a Transformer, a Pooling and then Dense, LayerNorm, Normalize")])
+@pytest.mark.parametrize(
+    ("kind", "place", "told"),
+    [
+        ("custom_st.Transformer", 0, "the module custom_st.Transformer is not computed here"),
+        ("my.Pooling", 1, "the module my.Pooling"),
+        ("sentence_transformers.models.CNN", 2, "the module CNN is not computed here"),
+        (
+            "sentence_transformers.models.Pooling",
+            2,
+            "expected a Transformer, a Pooling and then Dense, LayerNorm, Normalize",
+        ),
+    ],
+)
 def test_other_modules_are_refused_by_their_class(plain, tmp_path, kind, place, told):
     folder = change(plain, tmp_path / "st", modules=[NORMALIZE])
     retyped(folder, kind, place)
@@ -254,20 +308,36 @@ def test_other_modules_are_refused_by_their_class(plain, tmp_path, kind, place, 
     assert formats.read(str(folder)).weights  # to begin a training with
 
 
-@pytest.mark.parametrize(("options", "told"), [
-    ({"pooling": {"pooling_mode": "median"}
-      }, r"1_Pooling/config\.json: pooling_mode: expected one or several of cls, .*\['median'\]"),
-    ({"pooling": {"pooling_mode": []}}, "pooling_mode: expected one or several"),
-    ({"pooling": {"include_prompt": "no"}}, "include_prompt: expected true or false, got 'no'"),
-    ({"truncate_dim": SIZE + 1}, "dimensions"), ({"truncate_dim": -1}, r"truncate_dim: expected a number"),
-    ({"default_prompt_name": "q"}, "default_prompt_name: expected one of"),
-    ({"modules": [("Dense", {**DENSE[1], "activation_function": "my.Swish"}, DENSE[2])]
-      }, "activation_function: .*my.Swish"),
-    ({"modules": [("Dense", {**DENSE[1], "use_residual": True}, DENSE[2])]}, "use_residual: true is not computed here"),
-    ({"modules": [("Dense", {**DENSE[1], "out_features": 7}, DENSE[2])]}, r"2_Dense: expected the weights .*\(7, 16\)"),
-    ({"modules": [("Dense", {**DENSE[1], "module_input_name": "token_embeddings"}, DENSE[2])]
-      }, "module_input_name: expected")
-])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"pooling": {"pooling_mode": "median"}},
+            r"1_Pooling/config\.json: pooling_mode: expected one or several of cls, .*\['median'\]",
+        ),
+        ({"pooling": {"pooling_mode": []}}, "pooling_mode: expected one or several"),
+        ({"pooling": {"include_prompt": "no"}}, "include_prompt: expected true or false, got 'no'"),
+        ({"truncate_dim": SIZE + 1}, "dimensions"),
+        ({"truncate_dim": -1}, r"truncate_dim: expected a number"),
+        ({"default_prompt_name": "q"}, "default_prompt_name: expected one of"),
+        (
+            {"modules": [("Dense", {**DENSE[1], "activation_function": "my.Swish"}, DENSE[2])]},
+            "activation_function: .*my.Swish",
+        ),
+        (
+            {"modules": [("Dense", {**DENSE[1], "use_residual": True}, DENSE[2])]},
+            "use_residual: true is not computed here",
+        ),
+        (
+            {"modules": [("Dense", {**DENSE[1], "out_features": 7}, DENSE[2])]},
+            r"2_Dense: expected the weights .*\(7, 16\)",
+        ),
+        (
+            {"modules": [("Dense", {**DENSE[1], "module_input_name": "token_embeddings"}, DENSE[2])]},
+            "module_input_name: expected",
+        ),
+    ],
+)
 def test_settings_that_are_not_computed_are_refused_by_file_and_key(plain, tmp_path, options, told):
     with pytest.raises(ValueError, match=told):
         Predictor(str(change(plain, tmp_path / "st", **options)))
@@ -279,17 +349,21 @@ def test_modules_stay_in_the_folder(plain, tmp_path):
     modules[1]["path"] = "../other"
     (folder / "modules.json").write_text(json.dumps(modules))
     os.makedirs(tmp_path / "other")
-    with pytest.raises(ValueError,
-                       match=r"modules\.json: path: expected the name of a file inside the folder, got '\.\./other'"):
+    with pytest.raises(
+        ValueError, match=r"modules\.json: path: expected the name of a file inside the folder, got '\.\./other'"
+    ):
         formats.read(str(folder))
 
 
 @pytest.mark.parametrize("path", ["/etc", "../other", "C:\\x", "1_Pooling\0", "out", 3, None])
 def test_modules_lie_in_the_folder(tmp_path, path):
     (tmp_path / "out").symlink_to("/etc")
-    modules = [{"type": "sentence_transformers.models.Transformer", "path": ""},
-               {"type": "sentence_transformers.models.Pooling", "path": path}]
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": path},
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError,
-                       match=f"^{tmp_path}/modules.json: path: expected the name of a file inside the folder, got "):
+    with pytest.raises(
+        ValueError, match=f"^{tmp_path}/modules.json: path: expected the name of a file inside the folder, got "
+    ):
         sentence_transformers.read(str(tmp_path), "", SIZE, None)

@@ -29,12 +29,17 @@ class Numbers(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def vectors(self, text):
         number = self.number(text, tf.float64)
-        return {"embedding": tf.stack([tf.ones_like(number), number], 1), "token_count": tf.strings.length(text),
-                "truncated": tf.zeros_like(text, tf.bool), "copy": text,
-                "half": tf.cast(tf.where(text == DOUBLE, 2.0, self.number(text)), tf.bfloat16)}
+        return {
+            "embedding": tf.stack([tf.ones_like(number), number], 1),
+            "token_count": tf.strings.length(text),
+            "truncated": tf.zeros_like(text, tf.bool),
+            "copy": text,
+            "half": tf.cast(tf.where(text == DOUBLE, 2.0, self.number(text)), tf.bfloat16),
+        }
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")],
-                 autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")], autograph=False
+    )
     def scores(self, text, text_pair):
         return {"score": self.number(text_pair)}
 
@@ -60,10 +65,18 @@ def serve(tmp_path_factory):
         if key not in running:
             contexts.append(
                 made_serving.embedded(
-                    ServerOptions(models=[ServedModelConfig(name=name, base_path=str(root / name))], rest_port=0,
-                                  grpc_port=0, drain_seconds=5, **options)))
+                    ServerOptions(
+                        models=[ServedModelConfig(name=name, base_path=str(root / name))],
+                        rest_port=0,
+                        grpc_port=0,
+                        drain_seconds=5,
+                        **options,
+                    )
+                )
+            )
             running[key] = contexts[-1].__enter__()
         return running[key]
+
     yield of
     for context in contexts:
         context.__exit__(None, None, None)
@@ -77,12 +90,15 @@ def post(server, path, body):
 # Of each address over REST: the model, and a request for some texts.
 ADDRESSES = {
     "/v1/models/vectors:predict": ("vectors", lambda texts: {"instances": texts}),
-    "/v2/models/vectors/infer": ("vectors", lambda texts: {"inputs": [
-        {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}]}),
+    "/v2/models/vectors/infer": (
+        "vectors",
+        lambda texts: {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}]},
+    ),
     "/v1/embeddings": ("vectors", lambda texts: {"model": "vectors", "input": texts}),
     "/embed": ("vectors", lambda texts: {"inputs": texts}),
     "/rerank": ("scores", lambda texts: {"query": "q", "texts": texts}),
-    "/embed_sparse": ("tokens", lambda texts: {"inputs": texts})}
+    "/embed_sparse": ("tokens", lambda texts: {"inputs": texts}),
+}
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
@@ -91,15 +107,21 @@ def test_the_request_fails_with_its_row_and_is_answered_without_it(serve, path):
     server = serve(name)
     for bad in (BAD, HUGE, "-inf"):
         status, answer = post(server, path, request([GOOD, GOOD, bad]))
-        assert status == 500 and "row 2, output" in json.dumps(answer) and "not a finite number" in json.dumps(
-            answer), answer
+        assert (
+            status == 500 and "row 2, output" in json.dumps(answer) and "not a finite number" in json.dumps(answer)
+        ), answer
     assert post(server, path, request([GOOD, GOOD]))[0] == 200
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    ("/v1/embeddings", {"model": "vectors", "input": [GOOD, DOUBLE]}), ("/embed", {"inputs": [GOOD, DOUBLE]}),
-    ("/embed", {"inputs": [GOOD, DOUBLE], "normalize": False}),
-    ("/v1/embeddings", {"model": "vectors", "input": [GOOD, DOUBLE], "encoding_format": "base64"})])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"model": "vectors", "input": [GOOD, DOUBLE]}),
+        ("/embed", {"inputs": [GOOD, DOUBLE]}),
+        ("/embed", {"inputs": [GOOD, DOUBLE], "normalize": False}),
+        ("/v1/embeddings", {"model": "vectors", "input": [GOOD, DOUBLE], "encoding_format": "base64"}),
+    ],
+)
 def test_a_double_beyond_float32_is_no_vector(serve, path, body):
     status, answer = post(serve("vectors"), path, body)
     assert status == 500 and "row 1, output 'embedding'" in json.dumps(answer), answer
@@ -109,26 +131,38 @@ def test_grpc_says_it_too(serve):
     server = serve("vectors")
     request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto([GOOD, BAD])})
     request.model_spec.name = "vectors"
-    infer = message_class("ModelInferRequest")(model_name="vectors", inputs=[{
-        "name": "text", "datatype": "BYTES", "shape": [2],
-        "contents": {"bytes_contents": [GOOD.encode(), BAD.encode()]}
-    }])
+    infer = message_class("ModelInferRequest")(
+        model_name="vectors",
+        inputs=[
+            {
+                "name": "text",
+                "datatype": "BYTES",
+                "shape": [2],
+                "contents": {"bytes_contents": [GOOD.encode(), BAD.encode()]},
+            }
+        ],
+    )
     with grpc.insecure_channel(server.target) as channel:
         predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
-        for call, message in ((predict, request), (channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"),
-                                                   infer.SerializeToString())):
+        for call, message in (
+            (predict, request),
+            (channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), infer.SerializeToString()),
+        ):
             with pytest.raises(grpc.RpcError) as caught:
                 call(message, timeout=60)
-            assert caught.value.code(
-            ) == grpc.StatusCode.INTERNAL and "row 1, output 'embedding'" in caught.value.details()
+            assert (
+                caught.value.code() == grpc.StatusCode.INTERNAL
+                and "row 1, output 'embedding'" in caught.value.details()
+            )
         # only what is answered counts
         for names, answered in ((["token_count", "copy", "truncated"], True), (["half"], False)):
             del request.output_filter[:]
             request.output_filter.extend(names)
             if answered:
-                assert tf.make_ndarray(predict(request,
-                                               timeout=60).outputs["copy"]).tolist() == [GOOD.encode(),
-                                                                                         BAD.encode()]
+                assert tf.make_ndarray(predict(request, timeout=60).outputs["copy"]).tolist() == [
+                    GOOD.encode(),
+                    BAD.encode(),
+                ]
             else:
                 with pytest.raises(grpc.RpcError, match="row 1, output 'half'"):
                     predict(request, timeout=60)

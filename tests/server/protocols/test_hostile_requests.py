@@ -20,25 +20,45 @@ from official_bert.server.statuses import HTTP_STATUS, RequestError
 
 READERS = readers(predict_pb2.PredictRequest)
 LIMITS = Limits(max_request_bytes=1 << 16, max_request_elements=64, max_request_rows=8, max_text_bytes=20)
-KEYS = {"openai": ["input", "model", "encoding_format", "dimensions", "user"],
-        "embed": ["inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"],
-        "rerank": ["query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"],
-        "kserve_rest": ["inputs", "outputs", "id", "parameters"]}
-GOOD = {
-    "openai": {"model": "m", "input": ["a", "b"]}, "embed": {"inputs": [[1, 2],
-                                                                        [3]]}, "rerank": {"query": "a", "texts": ["b"]},
-    "kserve_rest": {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}]}
+KEYS = {
+    "openai": ["input", "model", "encoding_format", "dimensions", "user"],
+    "embed": ["inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"],
+    "rerank": ["query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"],
+    "kserve_rest": ["inputs", "outputs", "id", "parameters"],
 }
-leaves = (st.none() | st.booleans() | st.integers() | st.integers(-3, 300) | st.floats() | st.text(max_size=5)
-          | st.sampled_from(["\ud800", "a\0b", "a" * 30, "float", "right", "BYTES", "INT8", "FP32", "BOOL"]))
-tensor = st.fixed_dictionaries({}, optional={
-    "name": leaves, "datatype": leaves | st.sampled_from([*tensors.NAMES, "TEXT"]),
-    "shape": leaves | st.lists(st.integers(-1, 5), max_size=3),
-    "data": st.lists(leaves, max_size=6) | st.lists(st.lists(leaves, max_size=3), max_size=3), "parameters": leaves
-    | st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 20) | leaves, "binary_data": leaves})
-})
-values = leaves | st.lists(leaves, max_size=12) | st.lists(st.lists(leaves, max_size=4), max_size=4) | st.lists(
-    tensor, max_size=3) | tensor
+GOOD = {
+    "openai": {"model": "m", "input": ["a", "b"]},
+    "embed": {"inputs": [[1, 2], [3]]},
+    "rerank": {"query": "a", "texts": ["b"]},
+    "kserve_rest": {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}]},
+}
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-3, 300)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["\ud800", "a\0b", "a" * 30, "float", "right", "BYTES", "INT8", "FP32", "BOOL"])
+)
+tensor = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": leaves,
+        "datatype": leaves | st.sampled_from([*tensors.NAMES, "TEXT"]),
+        "shape": leaves | st.lists(st.integers(-1, 5), max_size=3),
+        "data": st.lists(leaves, max_size=6) | st.lists(st.lists(leaves, max_size=3), max_size=3),
+        "parameters": leaves
+        | st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 20) | leaves, "binary_data": leaves}),
+    },
+)
+values = (
+    leaves
+    | st.lists(leaves, max_size=12)
+    | st.lists(st.lists(leaves, max_size=4), max_size=4)
+    | st.lists(tensor, max_size=3)
+    | tensor
+)
 
 
 def read_or_refuse(name, body, **task):
@@ -61,21 +81,35 @@ def read_or_refuse(name, body, **task):
 @pytest.mark.parametrize("name", KEYS)
 def test_any_json_is_read_within_the_limits_or_refused(name):
     @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(change=st.dictionaries(st.sampled_from([*KEYS[name], "more"]), values, max_size=4),
-           tail=st.binary(max_size=24), header=st.none() | st.integers(-1, 300))
+    @given(
+        change=st.dictionaries(st.sampled_from([*KEYS[name], "more"]), values, max_size=4),
+        tail=st.binary(max_size=24),
+        header=st.none() | st.integers(-1, 300),
+    )
     @example(change={}, tail=b"", header=None)
     def check(change, tail, header):
         body = json.dumps(GOOD[name] | change).encode("utf-8", "surrogatepass")
         task = {"header": len(body) if header is None else header} if name == "kserve_rest" else {}
         reading = read_or_refuse(name, body + (tail if task else b""), **task)
         assert reading is not None or change or tail or header is not None
+
     check()
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_bytes_without_sense_end_or_measure_are_refused(name):
-    for body in (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"inputs": ' * 20_000,
-                 b'{"inputs": [' + b"9" * 50_000 + b"]}", b"\x0a" * 40_000, b"\xff" * 4_000):
+    for body in (
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"inputs": ' * 20_000,
+        b'{"inputs": [' + b"9" * 50_000 + b"]}",
+        b"\x0a" * 40_000,
+        b"\xff" * 4_000,
+    ):
         task = {"signatures": {"serving_default": {"text": ("", "string", [None])}}} if name == "predict_rest" else {}
         reading = read_or_refuse(name, body, **task)
         assert reading is None or (name, body) == ("kserve_grpc", b""), body[:20]  # a message without any field
@@ -96,7 +130,8 @@ def grpc_request(raw=(), outputs=(), version="", **tensor_of):
 
 HOSTILE_MESSAGES = [
     (grpc_request(shape=[1 << 62], contents={"bytes_contents": [b"a"]}), "elements"),
-    (grpc_request(shape=[-1]), "sizes from 0"), (grpc_request(shape=[1] * 9), "at most 8 sizes"),
+    (grpc_request(shape=[-1]), "sizes from 0"),
+    (grpc_request(shape=[1] * 9), "at most 8 sizes"),
     (grpc_request(datatype="TEXT"), "datatype"),
     (grpc_request(shape=[2], contents={"bytes_contents": [b"a"]}), "expected 2 values in bytes_contents, got 1"),
     (grpc_request(datatype="INT32", contents={"bytes_contents": [b"a"]}), "expected 1 values in int_contents, got 0"),
@@ -108,8 +143,9 @@ HOSTILE_MESSAGES = [
     (grpc_request(raw=[b"\0\0"], shape=[1]), "the length of a string"),
     (grpc_request(raw=[struct.pack("<I", 1) + b"ab" + struct.pack("<I", 0)], shape=[1]), "input 'text'"),
     (grpc_request(raw=[b"abc"], datatype="INT32"), "expected 4 bytes"),
-    (grpc_request(contents={"bytes_contents": [b"a" * 21]}), "at most 20 bytes"), (grpc_request(shape=[9]), "elements"),
-    (grpc_request(version="x", contents={"bytes_contents": [b"a"]}), "version: expected a number")
+    (grpc_request(contents={"bytes_contents": [b"a" * 21]}), "at most 20 bytes"),
+    (grpc_request(shape=[9]), "elements"),
+    (grpc_request(version="x", contents={"bytes_contents": [b"a"]}), "version: expected a number"),
 ]
 
 

@@ -29,8 +29,9 @@ def server(serve):
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def client(request, server):
-    module, address = (triton_http, server.url.removeprefix("http://")) if request.param == "http" else (triton_grpc,
-                                                                                                         server.target)
+    module, address = (
+        (triton_http, server.url.removeprefix("http://")) if request.param == "http" else (triton_grpc, server.target)
+    )
     client = module.InferenceServerClient(address)
     client.module = module
     yield client
@@ -50,10 +51,12 @@ def test_the_clients_get_health_and_metadata(client):
     as_dict = {} if client.module is triton_http else {"as_json": True}
     assert "binary_tensor_data" in client.get_server_metadata(**as_dict)["extensions"]
     found = client.get_model_metadata("vectors-ids", **as_dict)
-    assert found["name"] == "vectors-ids" and found["versions"] == ["1"
-                                                                    ] and found["platform"] == "tensorflow_savedmodel"
-    assert [(entry["name"], entry["datatype"], [int(size) for size in entry["shape"]]) for entry in found["inputs"]
-            ] == [(name, "INT32", [-1, -1]) for name in ("input_ids", "input_mask", "segment_ids")]
+    assert (
+        found["name"] == "vectors-ids" and found["versions"] == ["1"] and found["platform"] == "tensorflow_savedmodel"
+    )
+    assert [
+        (entry["name"], entry["datatype"], [int(size) for size in entry["shape"]]) for entry in found["inputs"]
+    ] == [(name, "INT32", [-1, -1]) for name in ("input_ids", "input_mask", "segment_ids")]
     assert [entry["datatype"] for entry in found["outputs"]] == ["FP32"]
 
 
@@ -68,21 +71,25 @@ def test_the_clients_get_answers_in_the_form_that_they_use_by_default(client):
 
 def test_the_clients_choose_outputs_and_send_ids(client):
     rows = np.array([[1, 2, 3], [4, 5, 0]], np.int32)
-    inputs = [tensor(client.module, name, array) for name, array in
-              (("input_ids", rows), ("input_mask", (rows > 0).astype(np.int32)), ("segment_ids", rows * 0))]
-    result = client.infer("vectors-ids", inputs, outputs=[client.module.InferRequestedOutput("embedding")],
-                          model_version="1")
+    inputs = [
+        tensor(client.module, name, array)
+        for name, array in (("input_ids", rows), ("input_mask", (rows > 0).astype(np.int32)), ("segment_ids", rows * 0))
+    ]
+    result = client.infer(
+        "vectors-ids", inputs, outputs=[client.module.InferRequestedOutput("embedding")], model_version="1"
+    )
     np.testing.assert_array_equal(result.as_numpy("embedding"), [[6, 1, 1, 1], [9, 1, 1, 1]])
     with pytest.raises(InferenceServerException, match="output tensor alias not found in signature: size"):
-        client.infer("demo", [tensor(client.module, "text", TEXTS)],
-                     outputs=[client.module.InferRequestedOutput("size")])
+        client.infer(
+            "demo", [tensor(client.module, "text", TEXTS)], outputs=[client.module.InferRequestedOutput("size")]
+        )
 
 
 def test_the_http_client_may_send_and_get_json(server):
     with triton_http.InferenceServerClient(server.url.removeprefix("http://")) as client:
         outputs = [
             triton_http.InferRequestedOutput("length", binary_data=False),
-            triton_http.InferRequestedOutput("upper")
+            triton_http.InferRequestedOutput("upper"),
         ]
         result = client.infer("demo", [tensor(triton_http, "text", TEXTS, binary_data=False)], outputs=outputs)
         assert result.as_numpy("length").tolist() == [3, 2, 0] and result.as_numpy("upper").tolist()[0] == b"ABC"
@@ -93,8 +100,10 @@ def test_large_requests_are_read_elsewhere_and_answered_alike(client):
     result = client.infer("demo", [tensor(client.module, "text", texts)])
     assert result.as_numpy("length").tolist() == [place % 90 for place in range(900)]
     rows = np.arange(900 * 20, dtype=np.int32).reshape(900, 20)
-    inputs = [tensor(client.module, name, array) for name, array in
-              (("input_ids", rows), ("input_mask", np.ones_like(rows)), ("segment_ids", rows * 0))]
+    inputs = [
+        tensor(client.module, name, array)
+        for name, array in (("input_ids", rows), ("input_mask", np.ones_like(rows)), ("segment_ids", rows * 0))
+    ]
     np.testing.assert_array_equal(client.infer("vectors-ids", inputs).as_numpy("embedding")[:, 0], rows.sum(1))
     with pytest.raises(InferenceServerException, match="at most 1024 rows"):
         client.infer("demo", [tensor(client.module, "text", np.full(1025, b"a", object))])
@@ -111,8 +120,10 @@ def test_a_deadline_of_the_client_is_kept(server):
     """The model has work for minutes, so no machine is quick enough to answer."""
     steps = tensor(triton_grpc, "steps", np.array([200_000_000], np.int32))
     for timeout in (1e-6, 0.3):
-        with triton_grpc.InferenceServerClient(
-                server.target) as client, pytest.raises(InferenceServerException) as caught:
+        with (
+            triton_grpc.InferenceServerClient(server.target) as client,
+            pytest.raises(InferenceServerException) as caught,
+        ):
             client.infer("work", [steps], client_timeout=timeout)
         assert "DEADLINE_EXCEEDED" in str(caught.value.status())
 
@@ -136,7 +147,7 @@ def test_the_messages_are_those_of_the_protocol():
             "InferInputTensor": "ModelInferRequest.InferInputTensor",
             "TensorMetadata": "ModelMetadataResponse.TensorMetadata",
             "InferOutputTensor": "ModelInferResponse.InferOutputTensor",
-            "InferRequestedOutputTensor": "ModelInferRequest.InferRequestedOutputTensor"
+            "InferRequestedOutputTensor": "ModelInferRequest.InferRequestedOutputTensor",
         }.get(name, name).partition(".")
         theirs = getattr(service_pb2, parent).DESCRIPTOR
         theirs = theirs.nested_types_by_name[inner] if inner else theirs
@@ -150,12 +161,17 @@ def test_contents_may_be_listed_instead_of_raw(server):
     request.inputs.add(name="text", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([b"ab", b"c"])
     request.outputs.add(name="length")
     with grpc.insecure_channel(server.target) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer",
-                                   message_class("ModelInferRequest").SerializeToString,
-                                   message_class("ModelInferResponse").FromString)
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            message_class("ModelInferRequest").SerializeToString,
+            message_class("ModelInferResponse").FromString,
+        )
         answer = call(request, timeout=30)
-        assert answer.id == "7" and not answer.raw_output_contents and list(
-            answer.outputs[0].contents.int_contents) == [2, 1]
+        assert (
+            answer.id == "7"
+            and not answer.raw_output_contents
+            and list(answer.outputs[0].contents.int_contents) == [2, 1]
+        )
         request.raw_input_contents.append(b"\1\0\0\0a")
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=30)
@@ -166,8 +182,11 @@ def test_contents_may_be_listed_instead_of_raw(server):
 
 
 def ask(server, body, path=INFER, **headers):
-    status, answer = server.ask(path, body if isinstance(body, bytes) else json.dumps(body).encode(),
-                                headers={key.replace("_", "-"): value for key, value in headers.items()})
+    status, answer = server.ask(
+        path,
+        body if isinstance(body, bytes) else json.dumps(body).encode(),
+        headers={key.replace("_", "-"): value for key, value in headers.items()},
+    )
     return status, json.loads(answer)
 
 
@@ -177,26 +196,45 @@ def of(**change):
 
 def test_json_by_hand(server):
     status, answer = ask(server, {**of(), "id": "x", "outputs": [{"name": "length"}]})
-    assert (status, answer) == (200, {"model_name": "demo", "model_version": "2", "id": "x", "outputs": [
-        {"name": "length", "datatype": "INT32", "shape": [2], "data": [1, 2]}]})
+    assert (status, answer) == (
+        200,
+        {
+            "model_name": "demo",
+            "model_version": "2",
+            "id": "x",
+            "outputs": [{"name": "length", "datatype": "INT32", "shape": [2], "data": [1, 2]}],
+        },
+    )
     status, answer = ask(server, of(shape=[1], data=["a"]), "/v2/models/demo/versions/2/infer")
     assert status == 200 and {entry["name"] for entry in answer["outputs"]} == {"length", "upper", "score", "version"}
 
 
 @pytest.mark.parametrize(
-    ("body", "told"), [({}, "a tensor at least"), ({"inputs": {}}, "a list of objects"),
-                       ({"inputs": [1]}, "a list of objects"), (of(name=1), "'name' of a tensor"),
-                       (of(shape=[3]), "3 values for the shape [3], got 2"), (of(shape=[-1]), "sizes from 0"),
-                       (of(shape="2"), "sizes from 0"), (of(shape=[True]), "sizes from 0"),
-                       (of(shape=[1] * 9), "at most 8 sizes"), (of(shape=[1 << 40]), "at most 2097152 elements"),
-                       (of(datatype="TEXT"), "datatype: expected one of BOOL"),
-                       (of(datatype="FP16"), "JSON cannot stand for FP16"), (of(data="ab"), "expected data"),
-                       (of(data=[["a"], ["b", "c"]]), "lists of equal length"),
-                       (of(data=[1, 2]), "not of expected type: string"), (of(parameters=[]), "an object"),
-                       (of(parameters={"binary_data_size": 1}), "at most the 0 bytes that are left"),
-                       ({**of(), "id": 1}, "'id'"), ({**of(), "outputs": [{"name": "length"}] * 2}, "each name once"),
-                       ({**of(), "outputs": "length"}, "a list of objects"),
-                       ({"inputs": of()["inputs"] * 2}, "expected once, got twice")])
+    ("body", "told"),
+    [
+        ({}, "a tensor at least"),
+        ({"inputs": {}}, "a list of objects"),
+        ({"inputs": [1]}, "a list of objects"),
+        (of(name=1), "'name' of a tensor"),
+        (of(shape=[3]), "3 values for the shape [3], got 2"),
+        (of(shape=[-1]), "sizes from 0"),
+        (of(shape="2"), "sizes from 0"),
+        (of(shape=[True]), "sizes from 0"),
+        (of(shape=[1] * 9), "at most 8 sizes"),
+        (of(shape=[1 << 40]), "at most 2097152 elements"),
+        (of(datatype="TEXT"), "datatype: expected one of BOOL"),
+        (of(datatype="FP16"), "JSON cannot stand for FP16"),
+        (of(data="ab"), "expected data"),
+        (of(data=[["a"], ["b", "c"]]), "lists of equal length"),
+        (of(data=[1, 2]), "not of expected type: string"),
+        (of(parameters=[]), "an object"),
+        (of(parameters={"binary_data_size": 1}), "at most the 0 bytes that are left"),
+        ({**of(), "id": 1}, "'id'"),
+        ({**of(), "outputs": [{"name": "length"}] * 2}, "each name once"),
+        ({**of(), "outputs": "length"}, "a list of objects"),
+        ({"inputs": of()["inputs"] * 2}, "expected once, got twice"),
+    ],
+)
 def test_requests_of_another_shape_are_refused(server, body, told):
     status, answer = ask(server, body)
     assert status == 400 and set(answer) == {"error"} and told in answer["error"]
@@ -204,23 +242,31 @@ def test_requests_of_another_shape_are_refused(server, body, told):
 
 def test_binary_bodies_that_lie_about_their_sizes_are_refused(server):
     head = json.dumps(
-        {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES",
-                     "parameters": {"binary_data_size": 7}}]}).encode()
+        {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 7}}]}
+    ).encode()
     good = head + struct.pack("<I", 3) + b"abc"
     status, body = server.ask(INFER, good, headers={"Inference-Header-Content-Length": str(len(head))})
     assert status == 200 and json.loads(body)["outputs"]
-    for body, length, told in ((good, len(head) + 100, "expected at most the"),
-                               (good + b"x", len(head), "expected 7 bytes of binary tensors, got 8"),
-                               (head + b"\xff\xff\xff\x7fabc", len(head),
-                                "expected a string of"), (head + b"\0\0\0\0abc", len(head), "at the end"),
-                               (good[:-1], len(head), "that are left"), (good, "-1", "a number of bytes"),
-                               (good, "x", "a number of bytes"), (good, "9" * 40,
-                                                                  "a number of bytes"), (good, 0, "JSON Parse error")):
+    for body, length, told in (
+        (good, len(head) + 100, "expected at most the"),
+        (good + b"x", len(head), "expected 7 bytes of binary tensors, got 8"),
+        (head + b"\xff\xff\xff\x7fabc", len(head), "expected a string of"),
+        (head + b"\0\0\0\0abc", len(head), "at the end"),
+        (good[:-1], len(head), "that are left"),
+        (good, "-1", "a number of bytes"),
+        (good, "x", "a number of bytes"),
+        (good, "9" * 40, "a number of bytes"),
+        (good, 0, "JSON Parse error"),
+    ):
         status, answer = ask(server, body, Inference_Header_Content_Length=str(length))
         assert status == 400 and told in answer["error"], (length, answer)
-    for path, wanted in (("/v2/models/demo/versions/x/infer", 400), ("/v2/models/demo/versions/99/infer", 404),
-                         ("/v2/models/gone", 404), ("/v2/models/demo/versions/" + "9" * 5000, 400), ("/v2/nothing",
-                                                                                                     404)):
+    for path, wanted in (
+        ("/v2/models/demo/versions/x/infer", 400),
+        ("/v2/models/demo/versions/99/infer", 404),
+        ("/v2/models/gone", 404),
+        ("/v2/models/demo/versions/" + "9" * 5000, 400),
+        ("/v2/nothing", 404),
+    ):
         assert server.ask(path, json.dumps(of()).encode() if path.endswith("infer") else None)[0] == wanted, path
 
 
@@ -244,7 +290,7 @@ def test_any_bytes_are_a_request_or_refused():
             for _ in range(rng.integers(1, 4)):
                 data[rng.integers(len(data))] = rng.integers(256)
             try:
-                read(bytes(data[:rng.integers(1, len(data) + 1)]), Limits())
+                read(bytes(data[: rng.integers(1, len(data) + 1)]), Limits())
             except RequestError as error:
                 refused += 1
                 assert error.message
@@ -253,20 +299,25 @@ def test_any_bytes_are_a_request_or_refused():
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [({"id": "\ud800"}, "'id': a lone surrogate is not text"),
-     ({"id": "a\udfff"}, "'id': a lone surrogate is not text"),
-     ({"shape": [10**3999]}, "shape: expected a list of at most 8 sizes from 0 to 9223372036854775807"),
-     ({"shape": [10**3999] * 8}, "shape: expected a list"), ({"shape": [1 << 63]}, "shape: expected a list"),
-     ({"shape": [(1 << 63) - 1] * 8}, "elements in a request"), ({"shape": [10**4299]}, "shape: expected a list"),
-     ({"name": "\ud800"}, "'name' of a tensor: a lone surrogate"),
-     ({"datatype": "\ud800"}, "'datatype' of a tensor: a lone surrogate"),
-     ({"data": ["\ud800"]}, "a lone surrogate is not text"),
-     ({"outputs": [{"name": "\udc00"}]}, "'name' of a tensor: a lone surrogate"),
-     ({"parameters": {"binary_data_size": 10**4000}}, "binary_data_size: expected at most")])
+    [
+        ({"id": "\ud800"}, "'id': a lone surrogate is not text"),
+        ({"id": "a\udfff"}, "'id': a lone surrogate is not text"),
+        ({"shape": [10**3999]}, "shape: expected a list of at most 8 sizes from 0 to 9223372036854775807"),
+        ({"shape": [10**3999] * 8}, "shape: expected a list"),
+        ({"shape": [1 << 63]}, "shape: expected a list"),
+        ({"shape": [(1 << 63) - 1] * 8}, "elements in a request"),
+        ({"shape": [10**4299]}, "shape: expected a list"),
+        ({"name": "\ud800"}, "'name' of a tensor: a lone surrogate"),
+        ({"datatype": "\ud800"}, "'datatype' of a tensor: a lone surrogate"),
+        ({"data": ["\ud800"]}, "a lone surrogate is not text"),
+        ({"outputs": [{"name": "\udc00"}]}, "'name' of a tensor: a lone surrogate"),
+        ({"parameters": {"binary_data_size": 10**4000}}, "binary_data_size: expected at most"),
+    ],
+)
 def test_half_characters_and_thousands_of_digits_are_the_clients_mistake(server, changes, told):
     tensor_of_text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}
     inner = {key: value for key, value in changes.items() if key not in ("id", "outputs")}
     status, answer = ask(
-        server, {"inputs": [tensor_of_text | inner], **{key: changes[key]
-                                                        for key in changes if key not in inner}})
+        server, {"inputs": [tensor_of_text | inner], **{key: changes[key] for key in changes if key not in inner}}
+    )
     assert status == 400 and told in json.dumps(answer), answer

@@ -29,15 +29,17 @@ MINUTES = float(os.environ.get("PROTOCOLS_LOAD_MINUTES", "10"))
 WARM_UP = 0.15  # of the time
 MOST_GROWTH = 0.02
 WORDS = ["the", "surveyor", "met", "three", "youngest", "apprentices", "in", "a", "greenhouse", "while", "it", "rained"]
-WRONG = (("/v1/embeddings", {"model": "gone",
-                             "input": "a"}), ("/v1/embeddings", {"model": "text",
-                                                                 "input": []}), ("/embed", {"inputs": 1}),
-         ("/v1/embeddings", {"model": "text", "input": "a",
-                             "dimensions": 999}), ("/rerank", {"query": "a",
-                                                               "texts": ["b"]}), ("/embed_sparse", {"inputs": "a"}),
-         ("/v2/models/text/infer", {"inputs": [{"name": "text", "shape": [1 << 40],
-                                                "datatype": "BYTES"}]}), ("/v2/models/gone/infer", {}),
-         ("/v2/models/text/infer", {"inputs": [{"name": "text", "shape": [2], "datatype": "INT32"}]}))
+WRONG = (
+    ("/v1/embeddings", {"model": "gone", "input": "a"}),
+    ("/v1/embeddings", {"model": "text", "input": []}),
+    ("/embed", {"inputs": 1}),
+    ("/v1/embeddings", {"model": "text", "input": "a", "dimensions": 999}),
+    ("/rerank", {"query": "a", "texts": ["b"]}),
+    ("/embed_sparse", {"inputs": "a"}),
+    ("/v2/models/text/infer", {"inputs": [{"name": "text", "shape": [1 << 40], "datatype": "BYTES"}]}),
+    ("/v2/models/gone/infer", {}),
+    ("/v2/models/text/infer", {"inputs": [{"name": "text", "shape": [2], "datatype": "INT32"}]}),
+)
 
 
 class Loads:
@@ -58,8 +60,10 @@ class Loads:
         draw = np.random.default_rng(len(loop.__name__))
         try:
             for _ in loop(
-                    lambda:
-                [" ".join(draw.choice(WORDS, draw.integers(1, 20))) for _text in range(draw.choice([1, 1, 3, 8]))]):
+                lambda: [
+                    " ".join(draw.choice(WORDS, draw.integers(1, 20))) for _text in range(draw.choice([1, 1, 3, 8]))
+                ]
+            ):
                 self.counts[loop.__name__] = self.counts.get(loop.__name__, 0) + 1
                 if time.monotonic() > self.end:
                     return
@@ -86,8 +90,10 @@ class Loads:
     def tf_serving(self, texts):
         for pool in [urllib3.PoolManager()]:
             while True:
-                assert pool.request("POST", f"{self.url}/v1/models/text:predict",
-                                    json={"instances": texts()}).status == 200
+                assert (
+                    pool.request("POST", f"{self.url}/v1/models/text:predict", json={"instances": texts()}).status
+                    == 200
+                )
                 yield
 
     def triton(self, texts):
@@ -124,16 +130,32 @@ def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_con
     served = ServedEmbeddings(make_encoder(small_config), graph_tokenizer, 32)
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     export.export(served, config, export.ExportOptions(output=str(tmp_path / "model"), batch_sizes=(1, 8)))
-    (tmp_path / "models.config").write_text("model_config_list {" + "".join(
-        f'config {{ name: "{form}" base_path: "{tmp_path}/model/{form}" model_platform: "tensorflow" }}'
-        for form in ("text", "ids")) + "}")
-    server = subprocess.Popen([
-        sys.executable, "-m", "official_bert.serve", f"--model_config_file={tmp_path}/models.config",
-        "--default_model=text", "--rest_api_port=0", "--port=0"
-    ], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    (tmp_path / "models.config").write_text(
+        "model_config_list {"
+        + "".join(
+            f'config {{ name: "{form}" base_path: "{tmp_path}/model/{form}" model_platform: "tensorflow" }}'
+            for form in ("text", "ids")
+        )
+        + "}"
+    )
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            f"--model_config_file={tmp_path}/models.config",
+            "--default_model=text",
+            "--rest_api_port=0",
+            "--port=0",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
-                                server.stdout.readline()).groups()
+        url, target = re.search(
+            r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()
+        ).groups()
         loads = Loads(url, target, 60 * MINUTES)
         threads, began, samples = loads.run(), time.monotonic(), []
         while any(thread.is_alive() for thread in threads):
@@ -144,13 +166,14 @@ def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_con
         late = statistics.median(size for when, size in samples if when > (1 - WARM_UP) * total)
         part = max(1, len(samples) // 8)
         parts = [
-            statistics.median(size for _, size in samples[place:place + part]) / 1024
+            statistics.median(size for _, size in samples[place : place + part]) / 1024
             for place in range(0, len(samples), part)
         ]
         print(
             f"\n{json.dumps(loads.counts)}\nRssAnon {early / 1024:.1f} MB, then {late / 1024:.1f} MB: "
             f"{late / early - 1:+.2%}; over time "
-            f"{', '.join(f'{size:.1f}' for size in parts)}")
+            f"{', '.join(f'{size:.1f}' for size in parts)}"
+        )
         assert not loads.faults and len(loads.counts) == 6, loads.faults
         assert late / early - 1 < MOST_GROWTH
         server.send_signal(signal.SIGTERM)

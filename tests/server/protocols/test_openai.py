@@ -30,8 +30,9 @@ def post(server, body, **headers):
 def test_the_client_gets_vectors_of_length_1_with_counts_in_both_encodings(client):
     for encoding in ("float", "base64", openai.NOT_GIVEN):
         answer = client.embeddings.create(model="vectors", input=["abc", "a b c", ""], encoding_format=encoding)
-        assert [item.index
-                for item in answer.data] == [0, 1, 2] and answer.model == "vectors" and answer.object == "list"
+        assert (
+            [item.index for item in answer.data] == [0, 1, 2] and answer.model == "vectors" and answer.object == "list"
+        )
         for item, wanted in zip(answer.data, (unit(3, 0, 3, 4), unit(5, 2, 3, 4), unit(0, 0, 3, 4))):
             # The client decodes what it asked for itself, which is base64.
             found = np.frombuffer(base64.b64decode(item.embedding), "<f4") if encoding == "base64" else item.embedding
@@ -53,7 +54,8 @@ def test_ids_go_to_the_ids_form(client):
     assert answer.usage.prompt_tokens == 4
     assert client.embeddings.create(model="vectors-ids", input=[7, 8]).usage.prompt_tokens == 2
     np.testing.assert_allclose(
-        client.embeddings.create(model="vectors-ids", input="abc").data[0].embedding, unit(3, 0, 3, 4), rtol=1e-6)
+        client.embeddings.create(model="vectors-ids", input="abc").data[0].embedding, unit(3, 0, 3, 4), rtol=1e-6
+    )
 
 
 def test_models_are_listed_as_the_client_reads_them(client):
@@ -67,38 +69,55 @@ def test_errors_have_openais_form(client, server):
         caught.value.code == "model_not_found"
         and "'gpt': expected one of scores, vectors, vectors-ids" in caught.value.message
     )
-    with pytest.raises(openai.BadRequestError,
-                       match="model 'scores' has no output embedding: expected one that run_export"):
+    with pytest.raises(
+        openai.BadRequestError, match="model 'scores' has no output embedding: expected one that run_export"
+    ):
         client.embeddings.create(model="scores", input="a")
     with pytest.raises(openai.BadRequestError, match="text 1 has more tokens than the model takes"):
         client.embeddings.create(model="vectors", input=["a", "a" * 21])
     status, answer = post(server, {"model": "vectors"})
-    assert status == 400 and answer["error"]["type"] == "invalid_request_error" and "'input': expected" in answer[
-        "error"]["message"]
+    assert (
+        status == 400
+        and answer["error"]["type"] == "invalid_request_error"
+        and "'input': expected" in answer["error"]["message"]
+    )
 
 
-@pytest.mark.parametrize(("change", "told"), [({"input": []}, "at least one text"), ({"input": None}, "got null"),
-                                              ({"input": 3}, "got a number"), ({"input": [1, "a"]}, "got 'a'"),
-                                              ({"input": ["a", 1]}, "item 1: expected a string, got a number"),
-                                              ({"input": [[1], []]}, "item 1: expected a list of token ids"),
-                                              ({"input": [[1], "a"]}, "item 1: expected a list"),
-                                              ({"input": [-1]}, "token ids from 0, got -1"),
-                                              ({"input": [True]}, "got True"),
-                                              ({"input": [1 << 40]}, "token ids from 0"), ({"input": [1.5]}, "got 1.5"),
-                                              ({"input": "\ud800"}, "lone surrogate"),
-                                              ({"input": {"a": 1}}, "got an object"), ({"dimensions": 0}, "at least 1"),
-                                              ({"dimensions": "2"}, "a whole number, got a string"),
-                                              ({"dimensions": True}, "a whole number, got a truth value"),
-                                              ({"encoding_format": "hex"}, "'float' or 'base64'"),
-                                              ({"model": None}, "'model': expected a string"),
-                                              ({"model": 7}, "'model': expected a string"), ({"user": 1}, "'user'"),
-                                              ({"inputs": ["a"]}, "expected the keys input, model"),
-                                              ({"input": ["a"] * 1025}, "at most 1024 texts"),
-                                              ({"input": "a" * 300_000}, "at most 262144 bytes")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"input": []}, "at least one text"),
+        ({"input": None}, "got null"),
+        ({"input": 3}, "got a number"),
+        ({"input": [1, "a"]}, "got 'a'"),
+        ({"input": ["a", 1]}, "item 1: expected a string, got a number"),
+        ({"input": [[1], []]}, "item 1: expected a list of token ids"),
+        ({"input": [[1], "a"]}, "item 1: expected a list"),
+        ({"input": [-1]}, "token ids from 0, got -1"),
+        ({"input": [True]}, "got True"),
+        ({"input": [1 << 40]}, "token ids from 0"),
+        ({"input": [1.5]}, "got 1.5"),
+        ({"input": "\ud800"}, "lone surrogate"),
+        ({"input": {"a": 1}}, "got an object"),
+        ({"dimensions": 0}, "at least 1"),
+        ({"dimensions": "2"}, "a whole number, got a string"),
+        ({"dimensions": True}, "a whole number, got a truth value"),
+        ({"encoding_format": "hex"}, "'float' or 'base64'"),
+        ({"model": None}, "'model': expected a string"),
+        ({"model": 7}, "'model': expected a string"),
+        ({"user": 1}, "'user'"),
+        ({"inputs": ["a"]}, "expected the keys input, model"),
+        ({"input": ["a"] * 1025}, "at most 1024 texts"),
+        ({"input": "a" * 300_000}, "at most 262144 bytes"),
+    ],
+)
 def test_requests_of_another_shape_are_refused_in_openais_form(server, change, told):
     status, answer = post(server, {"model": "vectors", "input": "a", **change})
-    assert status == 400 and told in answer["error"]["message"] and set(
-        answer["error"]) == {"message", "type", "param", "code"}
+    assert (
+        status == 400
+        and told in answer["error"]["message"]
+        and set(answer["error"]) == {"message", "type", "param", "code"}
+    )
 
 
 def test_bodies_that_are_no_json_are_refused_in_openais_form(server):
@@ -124,17 +143,24 @@ def test_a_large_request_is_read_elsewhere_and_answered_alike(client):
 
 def test_requests_are_counted_and_need_a_token(serve, server):
     from official_bert.server.access import AccessRules
+
     post(server, {"model": "vectors", "input": "a"})
     page = server.ask("/monitoring/prometheus/metrics")[1].decode()
     assert 'API="Embeddings",entrypoint="REST",model_name="vectors"' in page
     guarded = serve("vectors", access=AccessRules(tokens=("0123456789abcdef",)))
-    with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="wrong-wrong-wrong", max_retries=0) as client, \
-            pytest.raises(openai.AuthenticationError):
+    with (
+        openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="wrong-wrong-wrong", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
         client.embeddings.create(model="vectors", input="a")
     with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="0123456789abcdef", max_retries=0) as client:
         assert client.embeddings.create(model="vectors", input="a").usage.total_tokens == 3
-    for path, body in (("/", b'{"inputs": "a"}'), ("/embed", b'{"inputs": "a"}'), ("/v2/models/vectors/infer", b"{}"),
-                       ("/v2", None)):
+    for path, body in (
+        ("/", b'{"inputs": "a"}'),
+        ("/embed", b'{"inputs": "a"}'),
+        ("/v2/models/vectors/infer", b"{}"),
+        ("/v2", None),
+    ):
         assert guarded.ask(path, body)[0] == 401, path
     for path in ("/", "/health", "/v2/health/live", "/v2/health/ready"):
         assert guarded.ask(path)[0] == 200, path

@@ -34,12 +34,18 @@ def serve(exported):
     contexts = []
 
     def of(*names):
-        models = [server_config.ServedModelConfig(name=f"{name}-{form}", base_path=str(exported / name / form))
-                  for name in names for form in ("text", "ids")]
+        models = [
+            server_config.ServedModelConfig(name=f"{name}-{form}", base_path=str(exported / name / form))
+            for name in names
+            for form in ("text", "ids")
+        ]
         contexts.append(
             made_serving.embedded(
-                ServerOptions(models=models, rest_port=0, grpc_port=0, default_model=f"{names[0]}-text")))
+                ServerOptions(models=models, rest_port=0, grpc_port=0, default_model=f"{names[0]}-text")
+            )
+        )
         return contexts[-1].__enter__()
+
     yield of
     for context in contexts:
         context.__exit__(None, None, None)
@@ -66,9 +72,11 @@ def test_vectors_with_prompts_are_those_of_predictor(serve, exported):
     assert np.abs(predictor.embed(TEXTS, "query") - predictor.embed(TEXTS)).max() > 1e-3
     info = json.loads(server.ask("/info")[1])
     assert info["prompts"] == ["passage", "query"]
-    for body, told in (({"inputs": "a", "prompt_name": "title"}, "expected one of passage, query, got 'title'"),
-                       ({"inputs": "a", "prompt_name": "examples"}, "expected one of passage, query"),
-                       ({"inputs": [5, 6], "prompt_name": "query"}, "expected texts with it, got token ids")):
+    for body, told in (
+        ({"inputs": "a", "prompt_name": "title"}, "expected one of passage, query, got 'title'"),
+        ({"inputs": "a", "prompt_name": "examples"}, "expected one of passage, query"),
+        ({"inputs": [5, 6], "prompt_name": "query"}, "expected texts with it, got token ids"),
+    ):
         status, answer = server.ask("/embed", json.dumps(body).encode())
         assert status == 400 and told in json.loads(answer)["error"]
 
@@ -93,6 +101,7 @@ def test_a_reranker_orders_passages(serve, exported):
     assert [item["text"] for item in answer] == [item["text"] for item in wanted]
     np.testing.assert_allclose([item["score"] for item in answer], [item["score"] for item in wanted], atol=1e-5)
     answer = post(server, "/rerank", query=query, texts=texts)
-    np.testing.assert_allclose([item["score"] for item in answer], 1 /
-                               (1 + np.exp([-item["score"] for item in wanted])), atol=1e-5)
+    np.testing.assert_allclose(
+        [item["score"] for item in answer], 1 / (1 + np.exp([-item["score"] for item in wanted])), atol=1e-5
+    )
     assert json.loads(server.ask("/info")[1])["model_type"]["reranker"]

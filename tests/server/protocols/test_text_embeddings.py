@@ -38,48 +38,73 @@ def test_embed_takes_lists_dimensions_and_says_what_is_too_long(vectors):
     assert post(vectors, "/embed", {"inputs": "a", "truncate": None, "prompt_name": None})[0] == 200
 
 
-@pytest.mark.parametrize(("change", "told"), [({"inputs": []}, "at least one text"), ({"inputs": 1}, "got a number"),
-                                              ({"normalize": "yes"}, "true or false, got a string"),
-                                              ({"truncation_direction": "Left"}, "cut the end of a text"),
-                                              ({"prompt_name": "query"}, "no prompts"),
-                                              ({"prompt_name": 3}, "a string"), ({"input": "a"}, "the keys"),
-                                              ({"dimensions": 9}, "at most the 4"),
-                                              ({"inputs": [1, 2]}, "takes text: expected")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"inputs": []}, "at least one text"),
+        ({"inputs": 1}, "got a number"),
+        ({"normalize": "yes"}, "true or false, got a string"),
+        ({"truncation_direction": "Left"}, "cut the end of a text"),
+        ({"prompt_name": "query"}, "no prompts"),
+        ({"prompt_name": 3}, "a string"),
+        ({"input": "a"}, "the keys"),
+        ({"dimensions": 9}, "at most the 4"),
+        ({"inputs": [1, 2]}, "takes text: expected"),
+    ],
+)
 def test_requests_of_another_shape_are_refused_in_teis_form(vectors, change, told):
     status, answer = post(vectors, "/embed", {"inputs": "a", **change})
-    assert status == 400 and set(answer) == {"error", "error_type"
-                                             } and (told in answer["error"] or "takes token ids" in answer["error"]
-                                                    or "which takes token ids" in answer["error"])
+    assert (
+        status == 400
+        and set(answer) == {"error", "error_type"}
+        and (
+            told in answer["error"]
+            or "takes token ids" in answer["error"]
+            or "which takes token ids" in answer["error"]
+        )
+    )
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("int8", "int8"), ("binary", "uint8")])
 def test_packed_vectors_are_refused_with_the_path_that_gives_them(serve, name, dtype):
     server = serve(name)
-    requests = [("/embed", {"inputs": "abc"}), ("/embed", {"inputs": "abc", "dimensions": 4, "normalize": False}),
-                ("/", {"inputs": "a"}), ("/v1/embeddings", {"model": name, "input": "abc"}),
-                ("/v1/embeddings", {"model": name, "input": "a", "dimensions": 5})]
+    requests = [
+        ("/embed", {"inputs": "abc"}),
+        ("/embed", {"inputs": "abc", "dimensions": 4, "normalize": False}),
+        ("/", {"inputs": "a"}),
+        ("/v1/embeddings", {"model": name, "input": "abc"}),
+        ("/v1/embeddings", {"model": name, "input": "a", "dimensions": 5}),
+    ]
     for path, body in requests:
         status, answer = post(server, path, body)
         assert status == 400 and f"model '{name}' gives packed vectors ({dtype};" in str(answer), answer
         assert f"POST /v1/models/{name}:predict gives the codes" in str(answer)
-    assert post(server, f"/v1/models/{name}:predict",
-                {"instances": ["abc"]})[1]["predictions"][0]["embedding"] == [3, 0, 3, 4]
+    assert post(server, f"/v1/models/{name}:predict", {"instances": ["abc"]})[1]["predictions"][0]["embedding"] == [
+        3,
+        0,
+        3,
+        4,
+    ]
 
 
 def test_rerank_gives_scores_from_the_best_down(serve):
     server = serve("scores")
     status, answer = post(server, "/rerank", {"query": "ab", "texts": ["abc", "", "abcdef", "abc"]})
     assert status == 200 and [item["index"] for item in answer] == [2, 0, 3, 1]
-    np.testing.assert_allclose([item["score"] for item in answer], [1 / (1 + math.exp(-x)) for x in (4, 1, 1, -2)],
-                               rtol=1e-6)
-    status, answer = post(server, "/rerank",
-                          {"query": "ab", "texts": ["abc", "é"], "raw_scores": True, "return_text": True})
+    np.testing.assert_allclose(
+        [item["score"] for item in answer], [1 / (1 + math.exp(-x)) for x in (4, 1, 1, -2)], rtol=1e-6
+    )
+    status, answer = post(
+        server, "/rerank", {"query": "ab", "texts": ["abc", "é"], "raw_scores": True, "return_text": True}
+    )
     assert answer == [{"index": 0, "score": 1.0, "text": "abc"}, {"index": 1, "score": -1.0, "text": "é"}]
-    for body, told in (({"query": "a", "texts": []}, "at least one text"), ({"query": "a",
-                                                                             "texts": ["b" * 21]}, "more tokens"),
-                       ({"texts": ["a"]}, "'query'"), ({"query": "a",
-                                                        "texts": [1]}, "item 0"), ({"query": ["a"],
-                                                                                    "texts": ["b"]}, "a string")):
+    for body, told in (
+        ({"query": "a", "texts": []}, "at least one text"),
+        ({"query": "a", "texts": ["b" * 21]}, "more tokens"),
+        ({"texts": ["a"]}, "'query'"),
+        ({"query": "a", "texts": [1]}, "item 0"),
+        ({"query": ["a"], "texts": ["b"]}, "a string"),
+    ):
         status, answer = post(server, "/rerank", body)
         assert status == 400 and told in answer["error"], body
     assert post(server, "/rerank", {"query": "a", "texts": ["b" * 21], "truncate": True})[0] == 200
@@ -89,17 +114,25 @@ def test_rerank_gives_scores_from_the_best_down(serve):
 def test_sparse_vectors_are_tokens_with_their_weights(serve):
     server = serve("sparse")
     status, answer = post(server, "/embed_sparse", {"inputs": ["ab", "c"]})
-    assert status == 200 and answer == [[{"index": 97, "value": 1.0}, {"index": 98, "value": 2.0}],
-                                        [{"index": 99, "value": 1.0}]]
+    assert status == 200 and answer == [
+        [{"index": 97, "value": 1.0}, {"index": 98, "value": 2.0}],
+        [{"index": 99, "value": 1.0}],
+    ]
     assert post(server, "/embed_sparse", {"inputs": "a" * 21})[0] == 400
     assert post(server, "/embed_sparse", {"inputs": "a", "dimensions": 2})[0] == 400
 
 
 def test_a_model_of_another_head_is_refused_with_what_it_gives(serve, vectors):
-    for server, path, body, told in ((vectors, "/rerank", {"query": "a", "texts": ["b"]}, "no output score"),
-                                     (vectors, "/embed_sparse", {"inputs": "a"},
-                                      "ids of tokens and their weights, got a model that gives embedding"),
-                                     (serve("scores"), "/embed", {"inputs": "a"}, "no output embedding")):
+    for server, path, body, told in (
+        (vectors, "/rerank", {"query": "a", "texts": ["b"]}, "no output score"),
+        (
+            vectors,
+            "/embed_sparse",
+            {"inputs": "a"},
+            "ids of tokens and their weights, got a model that gives embedding",
+        ),
+        (serve("scores"), "/embed", {"inputs": "a"}, "no output embedding"),
+    ):
         status, answer = post(server, path, body)
         assert status == 400 and told in answer["error"]
 

@@ -1,5 +1,4 @@
-"""Left-to-right pre-training, and pre-training without the loss of sentences, against hand-worked batches and losses.
-"""
+"""Left-to-right pre-training, and pre-training without the loss of sentences, against hand-worked batches and losses."""
 
 import dataclasses
 
@@ -25,31 +24,43 @@ OPTIONS = {"objective": "next_token", "sentence_loss": False}
 def test_the_token_after_each_place_is_predicted_also_from_masked_records():
     # [CLS] 7 8 9 [SEP] padding, with 7 masked (its id is 4) and 9 replaced by 11; the third prediction is unused.
     batch = {
-        "input_ids": [[2, 4, 8, 11, 3, 0]], "input_mask": [[1, 1, 1, 1, 1, 0]], "segment_ids": [[0, 0, 0, 1, 1, 0]],
-        "masked_lm_positions": [[1, 3, 0]], "masked_lm_ids": [[7, 9, 0]], "masked_lm_weights": [[1.0, 1.0, 0.0]],
-        "next_sentence_labels": [[1]]
+        "input_ids": [[2, 4, 8, 11, 3, 0]],
+        "input_mask": [[1, 1, 1, 1, 1, 0]],
+        "segment_ids": [[0, 0, 0, 1, 1, 0]],
+        "masked_lm_positions": [[1, 3, 0]],
+        "masked_lm_ids": [[7, 9, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 0.0]],
+        "next_sentence_labels": [[1]],
     }
     found = next_token_batch({name: tf.constant(value) for name, value in batch.items()})
     wanted = {
-        "input_ids": [[2, 7, 8, 9, 3, 0]], "masked_lm_positions": [[0, 1, 2, 3, 4]], "masked_lm_ids": [[7, 8, 9, 3, 0]],
-        "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0, 0.0]]
+        "input_ids": [[2, 7, 8, 9, 3, 0]],
+        "masked_lm_positions": [[0, 1, 2, 3, 4]],
+        "masked_lm_ids": [[7, 8, 9, 3, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0, 0.0]],
     }
     assert {name: value.numpy().tolist() for name, value in found.items()} == {
-        name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")} | wanted
+        name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")
+    } | wanted
 
 
 def test_records_without_masks_need_no_vocabulary(tmp_path):
     features = records.unmasked_features(16)
     row = {
-        "input_ids": [2, 7, 8, 3, *[0] * 12], "input_mask": [1] * 4 + [0] * 12, "segment_ids": [0] * 16,
-        "word_starts": [0] * 16, "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]
+        "input_ids": [2, 7, 8, 3, *[0] * 12],
+        "input_mask": [1] * 4 + [0] * 12,
+        "segment_ids": [0] * 16,
+        "word_starts": [0] * 16,
+        "next_sentence_labels": [0],
+        "schema_version": [records.SCHEMA_VERSION],
     }
     write_tfrecords(str(tmp_path / "train"), [encode_example(features, row)] * 2)
     found = resolve(make_config(model=LEFT_TO_RIGHT, options=OPTIONS, training={"batch_size": 2}), tmp_path / "train")
     batch = next(iter(found.train.dataset()))
     assert batch["masked_lm_ids"].numpy()[0].tolist() == [7, 8, 3, *[0] * 12]
     assert {name: value.shape for name, value in batch.items()} == {
-        name: spec.shape for name, spec in found.task.batch_spec(2).items()}
+        name: spec.shape for name, spec in found.task.batch_spec(2).items()
+    }
 
 
 def test_the_loss_is_that_of_every_next_real_token(tmp_path):
@@ -60,13 +71,18 @@ def test_the_loss_is_that_of_every_next_real_token(tmp_path):
     rows = found.model.encoder(batch)["sequence_output"]
     logits = found.model.masked_lm(rows, found.model.encoder.embeddings.word_embeddings).numpy()
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    wanted = -sum(logs[row, place, ids[row, place + 1]] for row in range(len(ids)) for place in range(ids.shape[1] - 1)
-                  if mask[row, place + 1])
+    wanted = -sum(
+        logs[row, place, ids[row, place + 1]]
+        for row in range(len(ids))
+        for place in range(ids.shape[1] - 1)
+        if mask[row, place + 1]
+    )
     loss, weight = found.task.losses(outputs, batch)["next_token"]
     assert float(weight) == mask[:, 1:].sum() == float(found.task.loss_weights(batch)["next_token"])
     np.testing.assert_allclose(loss, wanted, rtol=1e-4)
-    assert found.task.loss_names == ("next_token",) and set(found.task.counters(outputs,
-                                                                                batch)) == {"next_token_accuracy"}
+    assert found.task.loss_names == ("next_token",) and set(found.task.counters(outputs, batch)) == {
+        "next_token_accuracy"
+    }
 
 
 @pytest.mark.slow  # the weights of its loss are tested above, the sums of micro-batches in test_step
@@ -82,8 +98,9 @@ def test_parts_of_a_batch_learn_as_the_whole_one_does(tmp_path):
 def test_without_the_loss_of_sentences_their_records_teach_words_alone(tmp_path):
     path = write_records(tmp_path / "train", 32)
     found = resolve(make_config(options={"sentence_loss": False}), path)
-    assert found.task.loss_names == (
-        "mlm",) and not [name for name in weights_by_name(found.model) if "next_sentence" in name]
+    assert found.task.loss_names == ("mlm",) and not [
+        name for name in weights_by_name(found.model) if "next_sentence" in name
+    ]
     batch = next(iter(found.train.dataset()))
     assert batch["segment_ids"].numpy().any() and list(found.task.losses(found.model(batch), batch)) == ["mlm"]
 
@@ -94,17 +111,22 @@ def test_a_blank_is_filled_with_what_may_follow_the_text_before_it(golden, small
     found = served.answer_text({"text": tf.constant(["the [MASK] of"])})
     ids = [graph_tokenizer.special_id("[CLS]"), *graph_tokenizer.tokenize(tf.constant(["the"])).values.numpy()]
     rows = {
-        "input_ids": np.array([ids]), "input_mask": np.ones((1, len(ids)), int), "segment_ids": np.zeros((1, len(ids)),
-                                                                                                         int)
+        "input_ids": np.array([ids]),
+        "input_mask": np.ones((1, len(ids)), int),
+        "segment_ids": np.zeros((1, len(ids)), int),
     }
     logits = model({**rows, "masked_lm_positions": np.array([[len(ids) - 1]])})["mlm_logits"].numpy()[0, 0]
     best = np.argsort(-logits)[:3]
     np.testing.assert_allclose(found["probabilities"].numpy()[0, 0], softmax(logits)[best], rtol=1e-4)
 
 
-@pytest.mark.parametrize(("model", "options", "told"), [
-    ({}, {}, "expected model.attention left_to_right .* got bidirectional and 0"),
-    ({"attention": "left_to_right", "bilstm_layers": 1}, {}, "got left_to_right and 1")])
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        ({}, {}, "expected model.attention left_to_right .* got bidirectional and 0"),
+        ({"attention": "left_to_right", "bilstm_layers": 1}, {}, "got left_to_right and 1"),
+    ],
+)
 def test_an_objective_that_sees_its_answers_is_refused(model, options, told):
     with pytest.raises(ValueError, match=f"config.options.objective: next_token: .*{told}"):
         load_task(make_config(model=model, options=OPTIONS | options))
@@ -119,7 +141,8 @@ def test_phases_learn_the_same():
 @pytest.mark.slow
 def test_the_next_token_of_toy_data_is_learned_and_training_resumes(tmp_path):
     path = write_records(tmp_path / "train", 256)
-    config = make_config(model=LEFT_TO_RIGHT, options=OPTIONS, optimizer={"learning_rate": 1e-2},
-                         training={"steps": 60})
+    config = make_config(
+        model=LEFT_TO_RIGHT, options=OPTIONS, optimizer={"learning_rate": 1e-2}, training={"steps": 60}
+    )
     trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["next_token_accuracy"] > 0.8

@@ -32,22 +32,32 @@ def unmasked(tmp_path, golden):
             ids[:length] = rng.integers(100, 3000, length)
             ids[[0, length // 2, length - 1]] = 12, 13, 13
             mask = (np.arange(S) < length).astype(int)
-            rows.append({"input_ids": ids, "input_mask": mask, "segment_ids": (np.arange(S) > length // 2) * mask,
-                         "word_starts": (ids > 99).astype(int), "next_sentence_labels": [int(rng.integers(0, 2))],
-                         "schema_version": [records.SCHEMA_VERSION]})
-        write_tfrecords(str(tmp_path / f"part-{part}"),
-                        [encode_example(features, row) for row in rows])
+            rows.append(
+                {
+                    "input_ids": ids,
+                    "input_mask": mask,
+                    "segment_ids": (np.arange(S) > length // 2) * mask,
+                    "word_starts": (ids > 99).astype(int),
+                    "next_sentence_labels": [int(rng.integers(0, 2))],
+                    "schema_version": [records.SCHEMA_VERSION],
+                }
+            )
+        write_tfrecords(str(tmp_path / f"part-{part}"), [encode_example(features, row) for row in rows])
     return str(tmp_path / "part-*")
 
 
 def resolve(pattern, golden, **changes):
     values = {
         "model": {
-            "vocab_size": 3000, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
-            "intermediate_size": 4
-        }, "training": {"batch_size": 8,
-                        "eval_batch_size": 8}, "tokenizer": {"vocab_file": str(golden / "vocab_uncased.txt")},
-        "options": {"max_seq_length": S, "max_predictions_per_seq": P}
+            "vocab_size": 3000,
+            "hidden_size": 4,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "intermediate_size": 4,
+        },
+        "training": {"batch_size": 8, "eval_batch_size": 8},
+        "tokenizer": {"vocab_file": str(golden / "vocab_uncased.txt")},
+        "options": {"max_seq_length": S, "max_predictions_per_seq": P},
     }
     files = DataFiles(train_file=pattern, eval_file=pattern)
     return load_task(build(Config, values | changes)).resolve(files, TRAIN_AND_EVALUATE)
@@ -68,17 +78,25 @@ def rows_of(dataset):
 
 
 def test_whole_words_that_are_single_tokens_are_a_warning_where_records_are_masked_anew(
-        unmasked, golden, tmp_path, caplog):
+    unmasked, golden, tmp_path, caplog
+):
     def warned(pattern, strategy):
         caplog.clear()
-        resolve(pattern, golden,
-                options={"max_seq_length": S, "max_predictions_per_seq": P, "masking": {"strategy": strategy}})
+        resolve(
+            pattern,
+            golden,
+            options={"max_seq_length": S, "max_predictions_per_seq": P, "masking": {"strategy": strategy}},
+        )
         return "part-0: only 0.0% of the tokens continue a word (##), so masking whole words hardly" in caplog.text
+
     assert warned(unmasked, "whole_word") and not warned(unmasked, "token")
     row = {
-        "input_ids": [12, 200, 300, 13] + [0] * (S - 4), "input_mask": [1] * 4 + [0] * (S - 4), "segment_ids": [0] * S,
-        "word_starts": [0, 1, 0, 0] + [0] * (S - 4), "next_sentence_labels": [0],
-        "schema_version": [records.SCHEMA_VERSION]
+        "input_ids": [12, 200, 300, 13] + [0] * (S - 4),
+        "input_mask": [1] * 4 + [0] * (S - 4),
+        "segment_ids": [0] * S,
+        "word_starts": [0, 1, 0, 0] + [0] * (S - 4),
+        "next_sentence_labels": [0],
+        "schema_version": [records.SCHEMA_VERSION],
     }
     write_tfrecords(str(tmp_path / "english"), [encode_example(records.unmasked_features(S), row)])
     assert not warned(str(tmp_path / "english"), "whole_word")
@@ -90,9 +108,11 @@ def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
     provenance.write_origin(path, {"vocabulary": own})
     resolve(path, golden)
     provenance.write_origin(
-        path, {"vocabulary": facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4}).digest})
-    with pytest.raises(ValueError,
-                       match=r"part-0: its records were made with another vocabulary; expected --vocab_file"):
+        path, {"vocabulary": facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4}).digest}
+    )
+    with pytest.raises(
+        ValueError, match=r"part-0: its records were made with another vocabulary; expected --vocab_file"
+    ):
         resolve(path, golden)
 
 
@@ -100,8 +120,9 @@ def test_records_of_text_that_was_not_lower_cased_are_refused_unless_the_run_agr
     path = str(tmp_path / "part-0")
     provenance.write_origin(path, {"do_lower_case": False})
     with pytest.raises(
-            ValueError,
-            match=r"part-0: its records were made with --do_lower_case=False, but tokenizer.do_lower_case .* True"):
+        ValueError,
+        match=r"part-0: its records were made with --do_lower_case=False, but tokenizer.do_lower_case .* True",
+    ):
         resolve(path, golden)
     resolve(path, golden, tokenizer={"vocab_file": str(golden / "vocab_uncased.txt"), "do_lower_case": False})
 
@@ -149,8 +170,9 @@ def test_shards_without_records_among_others_are_taken_with_a_warning(unmasked, 
 
 def test_records_without_masks_are_masked_anew_each_epoch_and_alike_after_a_resume(unmasked, golden):
     source = resolve(unmasked, golden).train
-    epochs = [rows_of(source.dataset(epoch * source.batches_per_epoch).take(source.batches_per_epoch))
-              for epoch in range(2)]
+    epochs = [
+        rows_of(source.dataset(epoch * source.batches_per_epoch).take(source.batches_per_epoch)) for epoch in range(2)
+    ]
     assert len(epochs[0]) == 40 and set(epochs[0]) == set(epochs[1])
     assert sum(epochs[0][row] != epochs[1][row] for row in epochs[0]) > 30
     through = rows_of(source.dataset(0).skip(source.batches_per_epoch).take(source.batches_per_epoch))
@@ -177,16 +199,20 @@ def test_options_say_how_records_without_masks_are_masked(unmasked, golden):
 
 
 def test_masks_that_the_objective_or_the_strategy_leaves_out_are_warnings(unmasked, golden, caplog):
-    lengths, tiny = {"max_seq_length": S,
-                     "max_predictions_per_seq": P}, {"vocab_size": 3000, "hidden_size": 4, "num_attention_heads": 1}
+    lengths, tiny = (
+        {"max_seq_length": S, "max_predictions_per_seq": P},
+        {"vocab_size": 3000, "hidden_size": 4, "num_attention_heads": 1},
+    )
     left_to_right = tiny | {"num_hidden_layers": 1, "attention": "left_to_right"}
     resolve(unmasked, golden, options=lengths | {"masking": {"strategy": "span", "span_longest": 3}})
     resolve(unmasked, golden, options=lengths | {"masking": {"rate": 0.2, "span_longest": 3}})
-    resolve(unmasked, golden, model=left_to_right,
-            options=lengths | {"objective": "next_token", "masking": {"rate": 0.2}})
+    resolve(
+        unmasked, golden, model=left_to_right, options=lengths | {"objective": "next_token", "masking": {"rate": 0.2}}
+    )
     assert [told for told in caplog.messages if "masking" in told] == [
         "config.options.masking (span_longest) is not read: its strategy is token, not span",
-        "config.options.masking (rate) is not read: objective next_token masks nothing"]
+        "config.options.masking (rate) is not read: objective next_token masks nothing",
+    ]
     caplog.clear()
     resolve(unmasked, golden, options=lengths | {"masking": {"rate": 0.5}})
     assert [told for told in caplog.messages if "masking" in told] == [
@@ -208,8 +234,7 @@ def test_what_does_not_fit_is_refused(unmasked, golden, tmp_path):
         resolve(unmasked, golden, options={"max_seq_length": 64})
     arrays = np.load(golden / "generator_short.npz")
     features = records.pretraining_features(32, 5)
-    write_tfrecords(str(tmp_path / "part-2"), [
-        encode_example(features, {name: arrays[name][0] for name in arrays})])
+    write_tfrecords(str(tmp_path / "part-2"), [encode_example(features, {name: arrays[name][0] for name in arrays})])
     with pytest.raises(ValueError, match="with masks or without"):
         options = {"max_seq_length": S, "max_predictions_per_seq": 5}
         resolve(unmasked, golden, options=options)

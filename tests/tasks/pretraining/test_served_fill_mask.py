@@ -19,12 +19,19 @@ def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, gra
         return plain.convert_tokens_to_ids([token for piece in pieces for token in plain.tokenize(piece)])
 
     cls, sep = plain.special_id("[CLS]"), plain.special_id("[SEP]")
-    rows = [[cls, *ids("the"), mask, *ids("of"), mask, mask, *ids("x"), sep], [cls, *ids("no blank"), sep],
-            [cls, mask, *ids("é"), sep]]
+    rows = [
+        [cls, *ids("the"), mask, *ids("of"), mask, mask, *ids("x"), sep],
+        [cls, *ids("no blank"), sep],
+        [cls, mask, *ids("é"), sep],
+    ]
     for index, row in enumerate(rows):
         places = [place for place, token in enumerate(row) if token == mask]
-        inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [[0] * len(row)],
-                  "masked_lm_positions": [places or [0]]}
+        inputs = {
+            "input_ids": [row],
+            "input_mask": [[1] * len(row)],
+            "segment_ids": [[0] * len(row)],
+            "masked_lm_positions": [places or [0]],
+        }
         logits = model({name: np.array(value, "int32") for name, value in inputs.items()})["mlm_logits"].numpy()[0]
         for blank in range(3):
             tokens = found["tokens"].numpy()[index, blank].tolist()
@@ -33,8 +40,9 @@ def test_fill_mask_gives_the_words_that_the_model_gives_at_the_masks(golden, gra
                 continue
             best = np.argsort(-logits[blank])[:3]
             assert [token.decode() for token in tokens] == plain.convert_ids_to_tokens(best)
-            np.testing.assert_allclose(found["probabilities"].numpy()[index, blank], softmax(logits[blank])[best],
-                                       rtol=1e-4)
+            np.testing.assert_allclose(
+                found["probabilities"].numpy()[index, blank], softmax(logits[blank])[best], rtol=1e-4
+            )
     assert found["truncated"].numpy().tolist() == [False, False, False]
 
 
@@ -54,8 +62,11 @@ def test_a_mask_that_is_cut_off_is_no_blank_and_the_text_is_marked(graph_tokeniz
 
 def test_a_text_without_a_blank_is_told_so():
     nothing = {"tokens": [], "probabilities": []}
-    for text, told in (("No blank.", "the text has no [MASK]"), ("A [mask].", "the text has no [MASK]"),
-                       ("Long [MASK]", "the text is too long")):
+    for text, told in (
+        ("No blank.", "the text has no [MASK]"),
+        ("A [mask].", "the text has no [MASK]"),
+        ("Long [MASK]", "the text is too long"),
+    ):
         [line] = ServedFillMask.describe({"text": text}, nothing)
         assert told in line
     padded = {"tokens": [["", ""]], "probabilities": [[0.0, 0.0]]}  # in a batch with another text

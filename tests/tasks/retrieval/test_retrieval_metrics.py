@@ -30,7 +30,8 @@ def test_equal_vectors_find_nothing_and_a_query_does_not_find_itself():
     same = np.stack([turned(*[30] * 20)] * 2, axis=1)
     texts = np.arange(40).reshape(20, 2)
     assert metrics.search(same, texts) == pytest.approx(
-        {"recall_at_1": 0.0, "recall_at_5": 0.0, "recall_at_10": 0.0, "mrr": 1 / 20})
+        {"recall_at_1": 0.0, "recall_at_5": 0.0, "recall_at_10": 0.0, "mrr": 1 / 20}
+    )
     # The second query stands among the answers too, nearer to itself than its right answer is.
     circular = np.stack([turned(90, 0), turned(0, 45)], axis=1)
     assert metrics.search(circular, np.array([[0, 1], [1, 2]]))["mrr"] == pytest.approx((1 / 2 + 1) / 2)

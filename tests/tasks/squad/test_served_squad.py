@@ -33,8 +33,12 @@ def test_the_best_spans_are_those_of_2018(golden, version):
             may_start[number, int(place)] = row["token_is_max_context"][place]
     spans = best_span_of_rows(
         {name: tf.constant(logits[name], tf.float32) for name in ("start_logits", "end_logits")},
-        tf.ones(shape, tf.bool), tf.constant(may_start), tf.constant(may_end), features["n_best_size"],
-        features["max_answer_length"])
+        tf.ones(shape, tf.bool),
+        tf.constant(may_start),
+        tf.constant(may_end),
+        features["n_best_size"],
+        features["max_answer_length"],
+    )
     questions = np.array([row["example_index"] for row in rows])
     best = best_of_questions(spans, tf.constant(questions, tf.int32), questions.max() + 1)
     null = np.full(questions.max() + 1, np.inf)
@@ -45,8 +49,9 @@ def test_the_best_spans_are_those_of_2018(golden, version):
         np.testing.assert_allclose(best.score[index], score, rtol=1e-6)
         if version == "v2":
             np.testing.assert_allclose(null[index] - float(best.score[index]), features["null_odds"][name], atol=1e-4)
-            assert (features["predictions"][name] == "") == (null[index] - score
-                                                             > features["null_score_diff_threshold"])
+            assert (features["predictions"][name] == "") == (
+                null[index] - score > features["null_score_diff_threshold"]
+            )
 
 
 SETTINGS = {"doc_stride": 7, "max_query_length": 6, "max_answer_length": 5, "n_best_size": 12}
@@ -58,19 +63,21 @@ WORDS = (
 def plain_answer(plain, model, question, context, length):
     """Answers one question by the steps of 2018's `run_squad`; gives the answer as offsets of its tokens."""
     cls, sep = plain.special_id("[CLS]"), plain.special_id("[SEP]")
-    query = plain.convert_tokens_to_ids(plain.tokenize(question))[:SETTINGS["max_query_length"]]
+    query = plain.convert_tokens_to_ids(plain.tokenize(question))[: SETTINGS["max_query_length"]]
     tokens = plain.tokenize_with_offsets(context)
     ids = plain.convert_tokens_to_ids([token for token, _, _ in tokens])
     windows = packing.sliding_windows(len(ids), length - len(query) - 3, SETTINGS["doc_stride"])
     found, null = [], float("inf")
     for number, (first, size) in enumerate(windows):
-        input_ids, segment_ids = packing.Template(cls, sep).pack(query, ids[first:first + size])
+        input_ids, segment_ids = packing.Template(cls, sep).pack(query, ids[first : first + size])
         row = {"input_ids": input_ids, "input_mask": [1] * len(input_ids), "segment_ids": segment_ids}
         outputs = model({name: np.array([value], np.int32) for name, value in row.items()})
         start_logits, end_logits = (outputs[name].numpy()[0].astype(float) for name in ("start_logits", "end_logits"))
         null = min(null, start_logits[0] + end_logits[0])
-        best = [sorted(range(len(input_ids)), key=lambda place: -values[place])[:SETTINGS["n_best_size"]]
-                for values in (start_logits, end_logits)]
+        best = [
+            sorted(range(len(input_ids)), key=lambda place: -values[place])[: SETTINGS["n_best_size"]]
+            for values in (start_logits, end_logits)
+        ]
         for start in best[0]:
             for end in best[1]:
                 a, b = (place - len(query) - 2 + first for place in (start, end))
@@ -89,13 +96,19 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
     wanted = [plain_answer(plain, span_model, question, context, 28) for question, context in zip(questions, contexts)]
     threshold = float(np.median([null - score for _, _, _, score, null in wanted]))
     for no_answer in (False, True):
-        served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
-                             null_score_diff_threshold=threshold)
+        served = ServedSpans(
+            span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer, null_score_diff_threshold=threshold
+        )
         # A graph for one of both: its tracing takes longer than the answers.
-        answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)],
-                             autograph=False) if no_answer else served.answer_text
-        found = {name: value.numpy() for name, value in
-                 answer({"question": tf.constant(questions), "context": tf.constant(contexts)}).items()}
+        answer = (
+            tf.function(served.answer_text, input_signature=[dict(served.text_inputs)], autograph=False)
+            if no_answer
+            else served.answer_text
+        )
+        found = {
+            name: value.numpy()
+            for name, value in answer({"question": tf.constant(questions), "context": tf.constant(contexts)}).items()
+        }
         for index, (text, start, end, score, null) in enumerate(wanted):
             span = (text, start, end) if not no_answer or null - score <= threshold else ("", 0, 0)
             assert (found["answer"][index].decode(), found["start"][index], found["end"][index]) == span
@@ -141,15 +154,23 @@ def test_the_span_is_the_one_that_evaluation_selects(golden, graph_tokenizer, sp
     lengths = {"max_seq_length": 32, "doc_stride": 12, "max_query_length": 10}
     features = FeatureMaker(plain, **lengths).make(examples)
     # The second segment begins where the window does (2018's `segment_ids`).
-    rows = [pad(feature.input_ids, np.int32(np.arange(len(feature.input_ids)) >= feature.first_position), 32)
-            for feature in features]
+    rows = [
+        pad(feature.input_ids, np.int32(np.arange(len(feature.input_ids)) >= feature.first_position), 32)
+        for feature in features
+    ]
     outputs = span_model({name: np.stack([row[name] for row in rows]) for name in rows[0]})
     sizes = [len(feature.input_ids) for feature in features]
-    logits = [Logits(*(outputs[name].numpy()[number, :size].astype(float) for name in ("start_logits", "end_logits")))
-              for number, size in enumerate(sizes)]
+    logits = [
+        Logits(*(outputs[name].numpy()[number, :size].astype(float) for name in ("start_logits", "end_logits")))
+        for number, size in enumerate(sizes)
+    ]
     served = ServedSpans(span_model, graph_tokenizer, max_answer_length=7, n_best_size=9, **lengths)
-    found = served.answer_text({"question": tf.constant([example.question for example in examples]),
-                                "context": tf.constant([example.passage.context for example in examples])})
+    found = served.answer_text(
+        {
+            "question": tf.constant([example.question for example in examples]),
+            "context": tf.constant([example.passage.context for example in examples]),
+        }
+    )
     rules = DecodingRules(n_best_size=9, max_answer_length=7)
     for index, part in by_example(features):
         best = best_spans(features[part], logits[part], rules)[0]

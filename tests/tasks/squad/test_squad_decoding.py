@@ -37,9 +37,12 @@ def decoded(request, golden, tokenizer):
         Logits(start, end)
         for start, end in zip(arrays["start_logits"].astype(float), arrays["end_logits"].astype(float))
     ]
-    rules = DecodingRules(n_best_size=wanted["n_best_size"], max_answer_length=wanted["max_answer_length"],
-                          version_2_with_negative=request.param == 2,
-                          null_score_diff_threshold=wanted["null_score_diff_threshold"])
+    rules = DecodingRules(
+        n_best_size=wanted["n_best_size"],
+        max_answer_length=wanted["max_answer_length"],
+        version_2_with_negative=request.param == 2,
+        null_score_diff_threshold=wanted["null_score_diff_threshold"],
+    )
     return wanted, decode_all(examples, maker.make(examples), logits, rules)
 
 

@@ -48,6 +48,6 @@ def test_prediction_features_equal_those_of_2018(golden, tokenizer, version):
     assert len(features) == len(wanted["predict"])
     for feature, row in zip(features, wanted["predict"]):
         first, positions = feature.first_position, range(feature.window_length)
-        assert feature.input_ids.tolist() == row["input_ids"][:len(feature.input_ids)]
+        assert feature.input_ids.tolist() == row["input_ids"][: len(feature.input_ids)]
         assert {str(first + p): feature.word_at(first + p) for p in positions} == row["token_to_orig_map"]
         assert {str(first + p): bool(feature.max_context[p]) for p in positions} == row["token_is_max_context"]

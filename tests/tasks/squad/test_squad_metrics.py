@@ -9,12 +9,19 @@ from official_bert.tasks.squad.decoding import Answer, Decoded
 
 
 def articles_of(questions):
-    return [{
-        "paragraphs": [{
-            "context": "", "qas": [{"id": key, "question": "?", "answers": [{"text": text} for text in texts]}
-                                   for key, texts in questions.items()]
-        }]
-    }]
+    return [
+        {
+            "paragraphs": [
+                {
+                    "context": "",
+                    "qas": [
+                        {"id": key, "question": "?", "answers": [{"text": text} for text in texts]}
+                        for key, texts in questions.items()
+                    ],
+                }
+            ]
+        }
+    ]
 
 
 def decoded(prediction, odds=0.0, best=None):
@@ -23,16 +30,18 @@ def decoded(prediction, odds=0.0, best=None):
 
 def test_version_1_takes_the_best_of_several_gold_answers_without_articles_case_and_punctuation():
     articles = articles_of({"a": ["the Cat.", "dog"], "b": ["a red ferry boat"], "c": ["never"]})
-    measured = metrics.squad_metrics(articles,
-                                     {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
+    measured = metrics.squad_metrics(
+        articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False
+    )
     # b: 2 words of 3 in common, of 3 gold ones: F1 2/3
     assert measured == pytest.approx({"exact_match": 1 / 3, "f1": (1 + 2 / 3) / 3})
 
 
 def test_version_2_counts_no_answer_as_right_where_there_is_none():
     articles = articles_of({"a": ["cat"], "b": [], "c": []})
-    measured = metrics.squad_metrics(articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"),
-                                                "c": decoded("fish", -1.0)}, True)
+    measured = metrics.squad_metrics(
+        articles, {"a": decoded("cat", -5.0), "b": decoded("", 3.0, "dog"), "c": decoded("fish", -1.0)}, True
+    )
     assert measured["exact_match"] == pytest.approx(2 / 3)
     assert (measured["has_answer_f1"], measured["no_answer_f1"]) == (1.0, 0.5)
     assert (measured["best_f1"], measured["best_f1_threshold"]) == (1.0, -5.0)
@@ -45,8 +54,10 @@ def random_questions(draw, most_answers):
     """Returns gold answers and predictions of 30 questions, with articles, punctuation and text that normalises to
     nothing.
     """
+
     def text():
         return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
+
     questions = {str(index): [text() for _ in range(draw.randint(*most_answers))] for index in range(30)}
     predictions = {key: draw.choice([*texts, text(), ""]) for key, texts in questions.items()}
     return questions, predictions
@@ -73,8 +84,12 @@ def test_scores_of_version_2_equal_the_official_script():
         wanted = official.evaluate(articles, predictions)
         measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, True)
         names = {
-            "exact_match": "exact", "f1": "f1", "has_answer_exact_match": "HasAns_exact", "has_answer_f1": "HasAns_f1",
-            "no_answer_exact_match": "NoAns_exact", "no_answer_f1": "NoAns_f1"
+            "exact_match": "exact",
+            "f1": "f1",
+            "has_answer_exact_match": "HasAns_exact",
+            "has_answer_f1": "HasAns_f1",
+            "no_answer_exact_match": "NoAns_exact",
+            "no_answer_f1": "NoAns_f1",
         }
         expected = {ours: wanted[theirs] / 100.0 for ours, theirs in names.items()}
         assert {name: measured[name] for name in names} == pytest.approx(expected, rel=1e-12)
@@ -114,8 +129,9 @@ def test_an_impossible_question_of_version_2_needs_no_answers():
         row["is_impossible"] = True
     assert metrics.squad_metrics(articles, answers, True) == wanted and wanted["no_answer_f1"] == 0.5
     del articles[0]["paragraphs"][0]["qas"][2]["is_impossible"]
-    with pytest.raises(ValueError,
-                       match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"):
+    with pytest.raises(
+        ValueError, match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"
+    ):
         metrics.check_answers(articles, True, "dev.json")
 
 

@@ -14,16 +14,31 @@ from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.task import Task
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=96)
+SMALL = ModelConfig(
+    vocab_size=3000,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=96,
+)
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def golden_squad(request, golden):
     """Returns (2018's results, its logits, the questions of the same file with the same settings)."""
     wanted = json.loads((golden / f"squad_v{request.param}_features.json").read_text(encoding="utf-8"))
-    options = {key: wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-                                            "max_answer_length", "null_score_diff_threshold")}
+    options = {
+        key: wanted[key]
+        for key in (
+            "max_seq_length",
+            "doc_stride",
+            "max_query_length",
+            "n_best_size",
+            "max_answer_length",
+            "null_score_diff_threshold",
+        )
+    }
     task = make_task(golden, version_2_with_negative=request.param == 2, answer_alignment=2018, **options)
     files = DataFiles(eval_file=str(golden / f"squad_v{request.param}.json"))
     questions = task.resolve(files, Steps(train=False, predict=True)).tests
@@ -31,9 +46,13 @@ def golden_squad(request, golden):
 
 
 def make_task(golden, batch_size=8, **options):
-    config = Config(task="squad", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
-                    training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size,
-                                            epochs=1.0), options=options)
+    config = Config(
+        task="squad",
+        model=SMALL,
+        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+        training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size, epochs=1.0),
+        options=options,
+    )
     task = load_task(config)
     assert isinstance(task, Task)
     return task
@@ -41,16 +60,19 @@ def make_task(golden, batch_size=8, **options):
 
 def trained_on(golden, train_file, eval_file="", cache_dir="", allow_same_data=False, **options):
     """Returns the task with its training data."""
-    files = DataFiles(train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir),
-                      allow_same_data=allow_same_data)
+    files = DataFiles(
+        train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir), allow_same_data=allow_same_data
+    )
     return make_task(golden, **{"max_seq_length": 96, **options}).resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(questions, logits):
     """Returns 2018's logits as predictions in the order of the batches."""
     source = questions.source
-    return [{name: logits[name][index]
-             for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
+    return [
+        {name: logits[name][index] for name in ("start_logits", "end_logits")}
+        for index in np.concatenate(source.plan(0))
+    ]
 
 
 def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
@@ -59,8 +81,9 @@ def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
     written = {path.rpartition("/")[2]: json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in paths}
     assert written["predictions.json"] == wanted["predictions"]
     for key, answers in wanted["nbest"].items():
-        assert [answer["text"] for answer in written["nbest_predictions.json"][key]][:len(answers)] == [
-            answer["text"] for answer in answers]
+        assert [answer["text"] for answer in written["nbest_predictions.json"][key]][: len(answers)] == [
+            answer["text"] for answer in answers
+        ]
         assert list(written["nbest_predictions.json"][key][0]) == ["text", "probability", "start_logit", "end_logit"]
     assert ("null_odds.json" in written) == ("null_odds" in wanted)
     if "null_odds" in wanted:
@@ -72,8 +95,12 @@ def test_metrics_count_right_answers(golden_squad):
     metrics = questions.evaluate(rows_of(questions, logits))
     decoded = questions.decode(rows_of(questions, logits))
     right = dict.fromkeys(decoded, 0)
-    gold = {row["id"]: [answer["text"] for answer in row["answers"]] for article in questions.file.articles
-            for paragraph in article["paragraphs"] for row in paragraph["qas"]}
+    gold = {
+        row["id"]: [answer["text"] for answer in row["answers"]]
+        for article in questions.file.articles
+        for paragraph in article["paragraphs"]
+        for row in paragraph["qas"]
+    }
     for key, value in decoded.items():
         right[key] = value.prediction in (gold[key] or [""])
     assert metrics["exact_match"] >= np.mean(list(right.values())) - 1e-9
@@ -83,26 +110,29 @@ def test_metrics_count_right_answers(golden_squad):
 def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
     _, logits, questions = golden_squad
     rows = rows_of(questions, logits)
-    half = rows[:len(rows) // 2]
+    half = rows[: len(rows) // 2]
     assert 0 < len(questions.decode(half)) < len(questions.decode(rows))
     assert set(questions.evaluate(half)) == set(questions.evaluate(rows))
     owners = [questions.features[index].example_index for index in np.concatenate(questions.source.plan(0))]
     one = next(index for index, owner in enumerate(owners) if owners.count(owner) > 1)  # a window of several
-    with pytest.raises(ValueError,
-                       match=r"training\.eval_steps: expected enough batches for all rows of at least one text"):
-        questions.evaluate([None] * one + rows[one:one + 1])
+    with pytest.raises(
+        ValueError, match=r"training\.eval_steps: expected enough batches for all rows of at least one text"
+    ):
+        questions.evaluate([None] * one + rows[one : one + 1])
 
 
 def test_an_evaluation_that_stops_early_answers_the_first_questions_not_the_shortest_windows(golden, tmp_path):
     row = {
-        "context": "the atlas and the ferry " * 7, "question": "What?",
-        "answers": {"text": ["atlas"], "answer_start": [4]}
+        "context": "the atlas and the ferry " * 7,
+        "question": "What?",
+        "answers": {"text": ["atlas"], "answer_start": [4]},
     }
     path = tmp_path / "dev.jsonl"
     path.write_text("\n".join([json.dumps(row)] * 6))
     task = make_task(golden, max_seq_length=40, doc_stride=8, max_query_length=10)
-    early = load_task(dataclasses.replace(task.config, training=dataclasses.replace(task.config.training,
-                                                                                    eval_steps=1)))
+    early = load_task(
+        dataclasses.replace(task.config, training=dataclasses.replace(task.config.training, eval_steps=1))
+    )
     questions = early.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
     logits = {name: np.zeros(40, np.float32) for name in ("start_logits", "end_logits")}
     assert list(questions.decode([logits] * 8)) == ["0", "1"]  # their windows, 4 each, are the first batch of 8 rows
@@ -112,8 +142,10 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
     data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24)
     task, model = data.task, data.model
     batch = {key: tf.constant(value) for key, value in data.train.batch(0).items()}
-    longer = {key: tf.pad(value, [[0, 0], [0, 96 - value.shape[1]]]) if value.shape.rank == 2 else value
-              for key, value in batch.items()}
+    longer = {
+        key: tf.pad(value, [[0, 0], [0, 96 - value.shape[1]]]) if value.shape.rank == 2 else value
+        for key, value in batch.items()
+    }
     short, long = (task.losses(model(dict(part), training=False), part) for part in (batch, longer))
     for name in ("start", "end"):
         assert float(short[name][0]) == pytest.approx(float(long[name][0]), rel=1e-5)
@@ -124,19 +156,22 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
 
 
 def test_batches_are_those_of_the_specification(golden):
-    data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24,
-                      buckets=[96])
+    data = trained_on(
+        golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24, buckets=[96]
+    )
     spec = data.task.batch_spec(8)
     batch = data.train.batch(3)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
-        key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()}
+        key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()
+    }
 
 
 def test_training_rows_come_from_the_cache_the_second_time(golden, tmp_path):
     rows = []
     for _ in range(2):
-        data = trained_on(golden, golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32,
-                          max_query_length=24)
+        data = trained_on(
+            golden, golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32, max_query_length=24
+        )
         rows.append(data.train.batch(0))
         (stored,) = tmp_path.iterdir()
         assert stored.suffix == ".npz"
@@ -151,13 +186,19 @@ def test_answers_to_raw_text_are_slices_of_the_context(golden):
     features = oracle.encode(task, rows)
     assert len([feature for feature in features if feature["row"] == 0]) > 2
     model = task.build_model()
-    predictions = [{
-        name: value.numpy()[0]
-        for name, value in model({key: feature[key][None]
-                                  for key in ("input_ids", "input_mask", "segment_ids")}).items()
-    } for feature in features]
+    predictions = [
+        {
+            name: value.numpy()[0]
+            for name, value in model(
+                {key: feature[key][None] for key in ("input_ids", "input_mask", "segment_ids")}
+            ).items()
+        }
+        for feature in features
+    ]
     first, second = oracle.decode(task, rows, features, predictions)
-    assert first["answer"] == context[first["start"]:first["end"]] and first["answer"].strip() == first["answer"] != ""
+    assert (
+        first["answer"] == context[first["start"] : first["end"]] and first["answer"].strip() == first["answer"] != ""
+    )
     assert (second["answer"], second["start"], second["end"], second["score"]) == ("", 0, 0, 0.0)
     assert not first["truncated"]
 
@@ -173,7 +214,12 @@ def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
     row = {"question": "Who misplaced it?", "context": context}
     (answer,) = oracle.decode(task, [row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
     assert answer == {
-        "answer": "Núñez", "start": begin, "end": end, "score": 9.0, "null_score": 0.0, "truncated": False
+        "answer": "Núñez",
+        "start": begin,
+        "end": end,
+        "score": 9.0,
+        "null_score": 0.0,
+        "truncated": False,
     }
     negative = make_task(golden, max_seq_length=60, max_query_length=10, version_2_with_negative=True)
     start_logits[0] = 20.0
@@ -183,24 +229,42 @@ def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
 
 def broken(tmp_path, change):
     """Writes a file of one question, with changes."""
-    values = {"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [
-        {"id": "q1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 2}]}]}]}]}
+    values = {
+        "data": [
+            {
+                "paragraphs": [
+                    {
+                        "context": "A cat sat.",
+                        "qas": [{"id": "q1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 2}]}],
+                    }
+                ]
+            }
+        ]
+    }
     change(values["data"][0]["paragraphs"][0])
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(values), encoding="utf-8-sig")
     return path
 
 
-@pytest.mark.parametrize(("change", "wanted"), [
-    (lambda p: p.pop("context"), r"data\[0\]\.paragraphs\[0\]: 'context' is missing"),
-    (lambda p: p["qas"].append(p["qas"][0]), r"qas\[1\]: id 'q1' is that of .*qas\[0\] too"),
-    (lambda p: p["qas"][0].pop("id"), r"qas\[0\]: 'id' is missing"),
-    (lambda p: p["qas"][0].update(question=3), r"qas\[0\]\.question: expected str, got '3'"),
-    (lambda p: p["qas"][0]["answers"].append({"text": "A cat", "answer_start": 0}),
-     r"\(q1\): expected exactly 1 answer in training data, got 2; is this a development set\?"),
-    (lambda p: p["qas"][0].update(answers=[]), r"got 0; a file with questions that have none is read with version_2"),
-    (lambda p: p["qas"][0]["answers"][0].update(text="dog"), r"no question in this file, all were skipped"),
-])
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda p: p.pop("context"), r"data\[0\]\.paragraphs\[0\]: 'context' is missing"),
+        (lambda p: p["qas"].append(p["qas"][0]), r"qas\[1\]: id 'q1' is that of .*qas\[0\] too"),
+        (lambda p: p["qas"][0].pop("id"), r"qas\[0\]: 'id' is missing"),
+        (lambda p: p["qas"][0].update(question=3), r"qas\[0\]\.question: expected str, got '3'"),
+        (
+            lambda p: p["qas"][0]["answers"].append({"text": "A cat", "answer_start": 0}),
+            r"\(q1\): expected exactly 1 answer in training data, got 2; is this a development set\?",
+        ),
+        (
+            lambda p: p["qas"][0].update(answers=[]),
+            r"got 0; a file with questions that have none is read with version_2",
+        ),
+        (lambda p: p["qas"][0]["answers"][0].update(text="dog"), r"no question in this file, all were skipped"),
+    ],
+)
 def test_broken_files_are_named(golden, tmp_path, change, wanted):
     with pytest.raises(ValueError, match=wanted):
         trained_on(golden, broken(tmp_path, change))
@@ -208,14 +272,16 @@ def test_broken_files_are_named(golden, tmp_path, change, wanted):
 
 def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
     (tmp_path / "bad.json").write_text('{"data": [')
-    with pytest.raises(ValueError,
-                       match=r"bad\.json:1: not valid JSON: .* at column 11; expected an object a line, or a list of"):
+    with pytest.raises(
+        ValueError, match=r"bad\.json:1: not valid JSON: .* at column 11; expected an object a line, or a list of"
+    ):
         trained_on(golden, tmp_path / "bad.json")
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         trained_on(golden, tmp_path / "none.json")
     with pytest.raises(
-            ValueError,
-            match=r"expected training data: --train_file, or one of train-v1\.1\.json in --data_dir \(not given\)"):
+        ValueError,
+        match=r"expected training data: --train_file, or one of train-v1\.1\.json in --data_dir \(not given\)",
+    ):
         trained_on(golden, "")
     with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
         trained_on(golden, golden / "squad_v1.json", max_seq_length=60)
@@ -225,14 +291,18 @@ def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
 
 def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(golden, tmp_path, caplog):
     def change(paragraph):
-        paragraph["qas"] += [{
-            "id": f"q{number}", "question": "Who " * 70, "answers": [{"text": "dog", "answer_start": 2}]
-        } for number in range(2, 7)]
+        paragraph["qas"] += [
+            {"id": f"q{number}", "question": "Who " * 70, "answers": [{"text": "dog", "answer_start": 2}]}
+            for number in range(2, 7)
+        ]
         paragraph["qas"].append(
-            {"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
+            {"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]}
+        )
+
     path = broken(tmp_path, change)
-    with pytest.raises(ValueError,
-                       match=r"2 of its 2 questions are in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
+    with pytest.raises(
+        ValueError, match=r"2 of its 2 questions are in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"
+    ):
         trained_on(golden, path, eval_file=path)
     source = trained_on(golden, path, eval_file=path, allow_same_data=True).train
     assert len(source.examples) == 2
@@ -250,17 +320,21 @@ def test_questions_are_the_same_by_their_text_and_context_and_not_by_their_ids(g
         row = {"question": "Who sat there?", "context": context, "answers": answers, **more}
         (tmp_path / name).write_text(json.dumps(row) + "\n")  # without an id, "0"
         return tmp_path / name
+
     train = write("train.jsonl", "The cat sat on the mat.")
     assert trained_on(golden, train, eval_file=write("other.jsonl", "The dog and the cat.")).held_out is not None
-    with pytest.raises(ValueError,
-                       match=r"1 of its 1 questions are in .*renamed\.jsonl too \(0 \.\.\.\) \(--allow_same_data"):
+    with pytest.raises(
+        ValueError, match=r"1 of its 1 questions are in .*renamed\.jsonl too \(0 \.\.\.\) \(--allow_same_data"
+    ):
         trained_on(golden, train, eval_file=write("renamed.jsonl", "The cat sat on the mat.", id="another"))
 
 
 def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):
     path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].pop("answers"))
-    files, task = DataFiles(train_file=str(golden / "squad_v1.json"),
-                            eval_file=str(path)), make_task(golden, max_seq_length=96)
+    files, task = (
+        DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)),
+        make_task(golden, max_seq_length=96),
+    )
     data = task.resolve(files, Steps(predict=True))
     assert data.held_out is None and data.tests.source.batches_per_epoch == 1
     assert data.notes[0] == f"{path} has no answers: nothing is evaluated"
@@ -283,8 +357,9 @@ def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, 
 def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_before_training(golden):
     task = make_task(golden, max_seq_length=96, null_score_diff_threshold=2.0)
     with pytest.raises(
-            ValueError,
-            match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true with it, got 2\.0"):
+        ValueError,
+        match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true with it, got 2\.0",
+    ):
         task.check(TRAIN_AND_EVALUATE)
     task.check(Steps(train=False))  # a run that has it can be used
 
@@ -292,14 +367,19 @@ def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_b
 def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tmp_path):
     def change(paragraph):
         paragraph["qas"].append({"id": "q2", "question": "Who stood?", "answers": [], "is_impossible": True})
+
     path = broken(tmp_path, change)
     with pytest.raises(
-            ValueError, match=r"broken\.json: question 'q2': expected gold answers to evaluate against, got none; "
-            "a file with questions that have none is read with version_2_with_negative"):
+        ValueError,
+        match=r"broken\.json: question 'q2': expected gold answers to evaluate against, got none; "
+        "a file with questions that have none is read with version_2_with_negative",
+    ):
         trained_on(golden, golden / "squad_v1.json", eval_file=path)
     files = DataFiles(eval_file=str(path))
-    assert make_task(golden, max_seq_length=96,
-                     version_2_with_negative=True).resolve(files, Steps(train=False)).held_out is not None
+    assert (
+        make_task(golden, max_seq_length=96, version_2_with_negative=True).resolve(files, Steps(train=False)).held_out
+        is not None
+    )
 
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):

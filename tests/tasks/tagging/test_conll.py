@@ -25,10 +25,13 @@ def test_columns_may_stand_in_any_order_with_any_separator(tmp_path):
 def test_four_columns_of_conll_2003_with_documents_bom_and_crlf(tmp_path):
     text = (
         "\ufeff-DOCSTART- -X- -X- O\r\n\r\nEU NNP B-NP B-ORG\r\nrejects VBZ B-VP O\r\n\r\n-DOCSTART- -X- -X- O\r\n\r\n"
-        "Peter NNP B-NP B-PER\r\n")
+        "Peter NNP B-NP B-PER\r\n"
+    )
     sentences = conll.read_sentences(write(tmp_path, text))
     assert [(s.words, s.tags, s.document) for s in sentences] == [
-        (("EU", "rejects"), ("B-ORG", "O"), 1), (("Peter",), ("B-PER",), 2)]
+        (("EU", "rejects"), ("B-ORG", "O"), 1),
+        (("Peter",), ("B-PER",), 2),
+    ]
 
 
 def test_lines_of_spaces_and_tabs_end_sentences_and_odd_line_ends_are_words(tmp_path):
@@ -41,14 +44,18 @@ def test_comments_ranges_and_empty_nodes_of_universal_dependencies_are_no_words(
     path.write_text(
         "# newdoc id = a\n# sent_id = 1\n# text = Don't # "
         "me\n1-2\tDon't\t_\t_\t_\n1\tDo\tdo\tAUX\t_\n2\tn't\tnot\tPART\t_\n"
-        "2.1\tyou\tyou\tPRON\t_\n3\t#\t#\tSYM\t_\n4\tme\tI\tPRON\t_\n\n# newdoc\n1\t1-2\t1-2\tNUM\t_\n\n")
+        "2.1\tyou\tyou\tPRON\t_\n3\t#\t#\tSYM\t_\n4\tme\tI\tPRON\t_\n\n# newdoc\n1\t1-2\t1-2\tNUM\t_\n\n"
+    )
     columns = Columns(word=1, tag=3, separator="\t", plain=True)
     sentences = conll.read_sentences(str(path), columns)
     assert [(s.words, s.tags, s.document) for s in sentences] == [
-        (("Do", "n't", "#", "me"), ("AUX", "PART", "SYM", "PRON"), 1), (("1-2",), ("NUM",), 2)]
+        (("Do", "n't", "#", "me"), ("AUX", "PART", "SYM", "PRON"), 1),
+        (("1-2",), ("NUM",), 2),
+    ]
     assert conll.read_to_tag(str(path), columns, pytest.fail) == sentences
-    with pytest.raises(ValueError,
-                       match=r"dev\.conllu: expected options\.word_column=1 and options\.tag_column=3 .* got 0 and -1"):
+    with pytest.raises(
+        ValueError, match=r"dev\.conllu: expected options\.word_column=1 and options\.tag_column=3 .* got 0 and -1"
+    ):
         conll.read_sentences(str(path), Columns(plain=True))
 
 
@@ -56,8 +63,9 @@ def test_an_unspecified_column_of_universal_dependencies_is_no_tag(tmp_path):
     path, columns, told = tmp_path / "new.conllu", Columns(word=1, tag=3, plain=True), []
     path.write_text("1\tDo\tdo\t_\t_\n2\tso\tso\t_\t_\n\n")
     assert conll.read_to_tag(str(path), columns, pytest.fail)[0].tags == ()
-    with pytest.raises(ValueError,
-                       match=r"new\.conllu:1: expected a tag in column 3, got '_', with which CoNLL-U leaves it open"):
+    with pytest.raises(
+        ValueError, match=r"new\.conllu:1: expected a tag in column 3, got '_', with which CoNLL-U leaves it open"
+    ):
         conll.read_sentences(str(path), columns)
     path.write_text("1\tDo\tdo\t_\t_\n2\t_\t_\tPUNCT\t_\n\n")  # a word may be this sign
     (sentence,) = conll.read_to_tag(str(path), columns, told.append)
@@ -65,11 +73,19 @@ def test_an_unspecified_column_of_universal_dependencies_is_no_tag(tmp_path):
     assert conll.read_to_tag(write(tmp_path, "Do _\n"), Columns(plain=True), pytest.fail)[0].tags == ("_",)
 
 
-@pytest.mark.parametrize(("lines", "columns", "labels", "tagged"), [
-    (["a B-X", "", "b O"], Columns(), (), True), (["-DOCSTART- -X- O", "a NN O", "b NN I-X"], Columns(), (), True),
-    (["DT|the", "NN|cat"], Columns(tag=0, separator="|"), ("DT", "NN"), True), (["a DT", "b NN"], Columns(), (), False),
-    (["Vitamin B-12"], Columns(), (), False), (["They run .", "He ran away ."], Columns(), (".",), False),
-    (["O", "O"], Columns(), (), False), ([], Columns(), (), False)])
+@pytest.mark.parametrize(
+    ("lines", "columns", "labels", "tagged"),
+    [
+        (["a B-X", "", "b O"], Columns(), (), True),
+        (["-DOCSTART- -X- O", "a NN O", "b NN I-X"], Columns(), (), True),
+        (["DT|the", "NN|cat"], Columns(tag=0, separator="|"), ("DT", "NN"), True),
+        (["a DT", "b NN"], Columns(), (), False),
+        (["Vitamin B-12"], Columns(), (), False),
+        (["They run .", "He ran away ."], Columns(), (".",), False),
+        (["O", "O"], Columns(), (), False),
+        ([], Columns(), (), False),
+    ],
+)
 def test_lines_of_words_and_tags_are_known_from_texts(lines, columns, labels, tagged):
     assert conll.is_tagged(lines, columns, labels) == tagged
 
@@ -80,28 +96,38 @@ def test_a_tag_that_a_row_lacks_is_no_tag_of_its_own(tag):
     told, columns = [], Columns(plain=True)
     with pytest.raises(ValueError, match=r"test\[row 1\]: expected tags that are texts or whole numbers, got "):
         conll.read_sentences(rows, columns)
-    assert [s.tags
-            for s in conll.read_to_tag(rows, columns, told.append)] == [(), ()] and "read without gold tags" in told[0]
+    assert [s.tags for s in conll.read_to_tag(rows, columns, told.append)] == [
+        (),
+        (),
+    ] and "read without gold tags" in told[0]
 
 
 def test_spaces_of_unicode_are_words_or_parts_of_them(tmp_path):
     path = write(tmp_path, "\u00a0 NN B-NP O\nz.\u00a0B. NN\tB-NP O\n\n \u3000 NN B-NP B-X \n")
-    assert [(s.words, s.tags) for s in conll.read_sentences(path)] == [(("\u00a0", "z.\u00a0B."), ("O", "O")),
-                                                                       (("\u3000",), ("B-X",))]
+    assert [(s.words, s.tags) for s in conll.read_sentences(path)] == [
+        (("\u00a0", "z.\u00a0B."), ("O", "O")),
+        (("\u3000",), ("B-X",)),
+    ]
     assert conll.has_tags(path, Columns(tag=3))
 
 
-@pytest.mark.parametrize(("text", "columns", "wanted"), [
-    ("a O\nb\n", Columns(), r":2: column -1 \(tag\) is missing, the line has 1: 'b'"),
-    ("a O\nb O\n", Columns(tag=2), r":1: column 2 \(tag\) is missing, the line has 2"),
-    ("a O\n\nb B_PER\n", Columns(), r":3: expected a tag such as O, B-PER or I-PER, got 'B_PER'"),
-    ("a X-PER\n", Columns(), r":1: expected a tag .* got 'X-PER'"),
-    ("a\t\tO\n", Columns(tag=1, separator="\t"), r":1: column 1 \(tag\) is empty"),
-    ("a O\n", Columns(word=-1),
-     r":1: expected words and tags in two columns, got -1 and -1, .* one of the line's 2: 'O'"),
-    ("DT the\n", Columns(word=1, plain=True), r":1: expected words and tags in two columns, got 1 and -1"),
-    ("\n \n", Columns(), r"no sentence in this file"),
-])
+@pytest.mark.parametrize(
+    ("text", "columns", "wanted"),
+    [
+        ("a O\nb\n", Columns(), r":2: column -1 \(tag\) is missing, the line has 1: 'b'"),
+        ("a O\nb O\n", Columns(tag=2), r":1: column 2 \(tag\) is missing, the line has 2"),
+        ("a O\n\nb B_PER\n", Columns(), r":3: expected a tag such as O, B-PER or I-PER, got 'B_PER'"),
+        ("a X-PER\n", Columns(), r":1: expected a tag .* got 'X-PER'"),
+        ("a\t\tO\n", Columns(tag=1, separator="\t"), r":1: column 1 \(tag\) is empty"),
+        (
+            "a O\n",
+            Columns(word=-1),
+            r":1: expected words and tags in two columns, got -1 and -1, .* one of the line's 2: 'O'",
+        ),
+        ("DT the\n", Columns(word=1, plain=True), r":1: expected words and tags in two columns, got 1 and -1"),
+        ("\n \n", Columns(), r"no sentence in this file"),
+    ],
+)
 def test_bad_lines_are_named(tmp_path, text, columns, wanted):
     with pytest.raises(ValueError, match=wanted):
         conll.read_sentences(write(tmp_path, text), columns)
@@ -128,8 +154,9 @@ def test_predictions_are_written_beside_the_gold_tags_and_read_again(tmp_path):
     assert [s.tags for s in again] == [("O", "B-X"), ("B-Y",)] and [s.document for s in again] == [0, 1]
 
 
-@pytest.mark.parametrize(("separator", "text"), [("\\t", "a\tO\tO\n_\tO\tO\nb c_d|\tB-X\tO\n\n"),
-                                                 ("|", "a|O|O\n_|O|O\nb c_d_|B-X|O\n\n")])
+@pytest.mark.parametrize(
+    ("separator", "text"), [("\\t", "a\tO\tO\n_\tO\tO\nb c_d|\tB-X\tO\n\n"), ("|", "a|O|O\n_|O|O\nb c_d_|B-X|O\n\n")]
+)
 def test_predictions_have_a_line_for_each_word_and_the_separator_of_the_files(tmp_path, separator, text):
     sentence = conll.Sentence(("a", "\n", "b c\td|"), ("O", "O", "B-X"), 1, 0)
     conll.write_columns(str(tmp_path / "out.conll"), [sentence], [["O", "O", "O"]], separator)
@@ -156,15 +183,21 @@ def test_plain_tags_are_kept_and_measured_word_by_word(tmp_path):
     assert all(part.all() for part in chunk_tags.legal_transitions(["DT", "B-X", "I-Y"], "plain"))
     # Right: a twice of three, b none of one (found once). F1: a 2*2/(3+3), b 0.
     assert chunk_tags.plain_scores([["a", "a"], ["a", "b"]], [["a", "b"], ["a", "a"]]) == pytest.approx(
-        {"tag_accuracy": 0.5, "macro_f1": (2 * 2 / 6 + 0.0) / 2})
+        {"tag_accuracy": 0.5, "macro_f1": (2 * 2 / 6 + 0.0) / 2}
+    )
 
 
 def test_a_file_to_tag_may_have_no_gold_tags(tmp_path):
     said = []
-    for text, tags in (("Anna B-PER\nsings O\n", ("B-PER", "O")), ("Anna\nsings\n", ()), ("Anna NNP\nsings VBZ\n", ()),
-                       ("Anna B-PER\nsings\n", ())):
+    for text, tags in (
+        ("Anna B-PER\nsings O\n", ("B-PER", "O")),
+        ("Anna\nsings\n", ()),
+        ("Anna NNP\nsings VBZ\n", ()),
+        ("Anna B-PER\nsings\n", ()),
+    ):
         (tmp_path / "new.txt").write_text(text)
         assert conll.read_to_tag(str(tmp_path / "new.txt"), conll.Columns(), said.append)[0].tags == tags
-    assert len(
-        said
-    ) == 2 and "expected a tag such as O, B-PER or I-PER, got 'NNP'; this file is read without gold tags" in said[0]
+    assert (
+        len(said) == 2
+        and "expected a tag such as O, B-PER or I-PER, got 'NNP'; this file is read without gold tags" in said[0]
+    )

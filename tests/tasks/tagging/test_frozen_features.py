@@ -14,13 +14,36 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, batches_by
 from official_bert.tasks.tagging.word_tagger import FeatureTagger
 from official_bert.text.tokenization import FullTokenizer
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-                    initializer_range=0.3)
-TEXTS = [[
-    "the", "glassblower", "from", "Brno", "borrowed", "the", "thermometer", "while", "it", "rained", "in", "the",
-    "harbour"
-], ["Brno"], ["the", "atlas"]]
+SMALL = ModelConfig(
+    vocab_size=3000,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.3,
+)
+TEXTS = [
+    [
+        "the",
+        "glassblower",
+        "from",
+        "Brno",
+        "borrowed",
+        "the",
+        "thermometer",
+        "while",
+        "it",
+        "rained",
+        "in",
+        "the",
+        "harbour",
+    ],
+    ["Brno"],
+    ["the", "atlas"],
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +63,8 @@ def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it
     for row in rows:
         ids = row.input_ids[None]
         alone = np.asarray(
-            model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}))[0]
+            model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
+        )[0]
         for word, position in zip(row.words, row.positions):
             np.testing.assert_allclose(found[row.text][:, :, word], alone[position], rtol=1e-4, atol=1e-5)
             seen += 1
@@ -68,6 +92,7 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_told():
 def test_a_full_disk_names_the_folder_before_anything_is_computed(rows, model, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         WordFeatures(rows, [len(text) for text in TEXTS], model, str(tmp_path))[0]

@@ -52,22 +52,28 @@ def word_logits(plain, model, text, words, length=20, stride=5):
     windows = packing.sliding_windows(len(ids), length - 2, stride)
     logits, outputs = [], {}
     for _, _, piece in words:
-        number = next(index for index, (first, size) in enumerate(windows)
-                      if first <= piece < first + size and packing.is_max_context(windows, index, piece))
+        number = next(
+            index
+            for index, (first, size) in enumerate(windows)
+            if first <= piece < first + size and packing.is_max_context(windows, index, piece)
+        )
         first, size = windows[number]
-        row, segments = plain.template.pack(ids[first:first + size])
+        row, segments = plain.template.pack(ids[first : first + size])
         inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [segments]}
         if number not in outputs:
-            outputs[number] = model({name: np.array(value, np.int32)
-                                     for name, value in inputs.items()})["logits"].numpy()
+            outputs[number] = model({name: np.array(value, np.int32) for name, value in inputs.items()})[
+                "logits"
+            ].numpy()
         logits.append(outputs[number][0, piece - first + 1])
     return np.array(logits).reshape(-1, len(LABELS))
 
 
 def entities_of(text, words, tags):
     """Returns (type, start, end, slice) of the chunks that seqeval finds in the tags of one text."""
-    return [(kind, words[first][0], words[last][1], text[words[first][0]:words[last][1]])
-            for kind, first, last in get_entities(tags)]
+    return [
+        (kind, words[first][0], words[last][1], text[words[first][0] : words[last][1]])
+        for kind, first, last in get_entities(tags)
+    ]
 
 
 def rows_of(found, index):
@@ -76,25 +82,34 @@ def rows_of(found, index):
     return [(kind.decode(), start, end, text.decode()) for kind, start, end, text in zip(*columns) if kind]
 
 
-@pytest.mark.parametrize(("labels", "kinds"), [
-    (("PER", "O", "LOC", "B_X", "I_X"), ["PER", "LOC", "I_X"]), (("B-PER", "I-PER", "X", "[PAD]", "B-"), ["PER"])])
+@pytest.mark.parametrize(
+    ("labels", "kinds"),
+    [(("PER", "O", "LOC", "B_X", "I_X"), ["PER", "LOC", "I_X"]), (("B-PER", "I-PER", "X", "[PAD]", "B-"), ["PER"])],
+)
 def test_published_labels_without_prefixes_are_types_unless_others_have_prefixes(model, graph_tokenizer, labels, kinds):
     tagger = make_tagger(model, graph_tokenizer, labels)
-    found = tagger._entities(tf.constant([0, 0, 1, 2, 4, 1] if "O" in labels else [0, 1, 2, 3, 4, 2]),
-                             tf.constant([0, 6]))
+    found = tagger._entities(
+        tf.constant([0, 0, 1, 2, 4, 1] if "O" in labels else [0, 1, 2, 3, 4, 2]), tf.constant([0, 6])
+    )
     assert [tagger.types[kind] for kind in found.kind.numpy()] == kinds
 
 
-@pytest.mark.parametrize(("labels", "tags", "entities"), [
-    (("O", "B-PER", "M-PER", "E-PER", "S-PER"), [1, 2, 3, 4, 0, 2], [("PER", 0, 2), ("PER", 3, 3), ("PER", 5, 5)]),
-    (("O", "B-PER", "I-PER", "W-PER"), [1, 2, 3, 3], [("PER", 0, 1), ("PER", 2, 2), ("PER", 3, 3)]),
-    (("O", "B-LOC", "I", "B-PER"), [2, 1, 2, 2, 3, 2, 0, 2], [("LOC", 1, 3), ("PER", 4, 5)]),
-    (("B", "I", "O", "[PAD]"), [0, 1, 1, 3, 2, 0, 0], [("entity", 0, 2), ("entity", 5, 5), ("entity", 6, 6)])])
+@pytest.mark.parametrize(
+    ("labels", "tags", "entities"),
+    [
+        (("O", "B-PER", "M-PER", "E-PER", "S-PER"), [1, 2, 3, 4, 0, 2], [("PER", 0, 2), ("PER", 3, 3), ("PER", 5, 5)]),
+        (("O", "B-PER", "I-PER", "W-PER"), [1, 2, 3, 3], [("PER", 0, 1), ("PER", 2, 2), ("PER", 3, 3)]),
+        (("O", "B-LOC", "I", "B-PER"), [2, 1, 2, 2, 3, 2, 0, 2], [("LOC", 1, 3), ("PER", 4, 5)]),
+        (("B", "I", "O", "[PAD]"), [0, 1, 1, 3, 2, 0, 0], [("entity", 0, 2), ("entity", 5, 5), ("entity", 6, 6)]),
+    ],
+)
 def test_entities_of_published_labels_are_those_of_their_letters(model, graph_tokenizer, labels, tags, entities):
     tagger = make_tagger(model, graph_tokenizer, labels)
     found = tagger._entities(tf.constant(tags), tf.constant([0, len(tags)]))
-    assert [(tagger.types[kind], first, last) for kind, first, last in zip(*(part.numpy() for part in (
-        found.kind, found.first, found.last)))] == entities
+    assert [
+        (tagger.types[kind], first, last)
+        for kind, first, last in zip(*(part.numpy() for part in (found.kind, found.first, found.last)))
+    ] == entities
 
 
 def test_a_letter_alone_takes_no_type_from_another_text(model, graph_tokenizer):
@@ -104,8 +119,11 @@ def test_a_letter_alone_takes_no_type_from_another_text(model, graph_tokenizer):
 
 
 TEXTS = [
-    "The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
-    "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3
+    "The surveyor met Señora Núñez , near Brno .",
+    "",
+    "Nobody",
+    "中国 price e\u0301t",
+    "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3,
 ]
 
 
@@ -122,8 +140,8 @@ def test_entities_are_those_of_the_tags_that_the_model_gives_first_pieces_in_win
         assert rows_of(found, index) == wanted
         chances = np.exp(logits - logits.max(-1, keepdims=True))
         chances = (chances / chances.sum(-1, keepdims=True)).max(-1)
-        scores = [chances[first:last + 1].mean() for _, first, last in get_entities(tags)]
-        np.testing.assert_allclose(found["scores"].numpy()[index][:len(scores)], scores, atol=1e-5)
+        scores = [chances[first : last + 1].mean() for _, first, last in get_entities(tags)]
+        np.testing.assert_allclose(found["scores"].numpy()[index][: len(scores)], scores, atol=1e-5)
         total += len(wanted)
     assert total > 5 and not found["truncated"].numpy().any()
 
@@ -135,15 +153,23 @@ def test_a_decoder_sees_the_words_of_a_whole_text_and_its_tags_are_used(model, g
         seen.update(shape=tuple(logits.shape), real=real.numpy().tolist())
         return tf.ones(tf.shape(logits)[:2], tf.int32)  # B-PER everywhere
 
-    found = make_tagger(model, graph_tokenizer,
-                        decode=decode).answer_text({"text": tf.constant(["a price", "", "the"])})
+    found = make_tagger(model, graph_tokenizer, decode=decode).answer_text(
+        {"text": tf.constant(["a price", "", "the"])}
+    )
     assert seen == {"shape": (3, 3, 5), "real": [[True, True, False], [False] * 3, [True, False, False]]}
     assert found["entities"].numpy().tolist() == [[b"a", b"price"], [b"", b""], [b"the", b""]]
 
 
-@pytest.mark.parametrize(("text", "wanted"), [
-    ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
-    ("...", [".", ".", "."]), ("a-b 3.5%", ["a-b", "3.5", "%"]), ("中国x, é", ["中", "国", "x", ",", "é"]), ("", [])])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
+        ("...", [".", ".", "."]),
+        ("a-b 3.5%", ["a-b", "3.5", "%"]),
+        ("中国x, é", ["中", "国", "x", ",", "é"]),
+        ("", []),
+    ],
+)
 def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, graph_tokenizer, text, wanted):
     every = make_tagger(model, graph_tokenizer, decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32))
     assert [entity for _, _, _, entity in rows_of(every.answer_text({"text": tf.constant([text])}), 0)] == wanted
@@ -153,14 +179,40 @@ def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, gra
 
 @pytest.mark.parametrize(("kind", "pretokenized"), [("xlm_roberta", False), ("roberta", False), ("roberta", True)])
 def test_no_character_is_parted_and_no_white_space_belongs_to_a_word(tmp_path, kind, pretokenized):
-    texts = {"½": ["½"], "the ½ boat": ["the", "½", "boat"], "wait… the": ["wait", "…", "the"], "(½)": ["(", "½", ")"],
-             "ﬁne 12㎏": ["ﬁne", "12㎏"], "cafe\u0301": ["cafe\u0301"], "a…b": ["a…b"], "😀👍🏽 x": ["😀👍🏽", "x"],
-             "": [], "a ": ["a"], " ": [], "a  b  ": ["a", "b"], "a\tb": ["a", "b"], "x\n\ny": ["x", "y"],
-             "a\u3000\xa0b": ["a", "b"]}
-    model = Tagger.make(ModelConfig(vocab_size=1000, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
-                                    intermediate_size=4, max_position_embeddings=20), {"num_tags": len(LABELS)})
-    tagger = make_tagger(model, load_graph(made_tokenizers.write(tmp_path, kind)), pretokenized=pretokenized,
-                         decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32))
+    texts = {
+        "½": ["½"],
+        "the ½ boat": ["the", "½", "boat"],
+        "wait… the": ["wait", "…", "the"],
+        "(½)": ["(", "½", ")"],
+        "ﬁne 12㎏": ["ﬁne", "12㎏"],
+        "cafe\u0301": ["cafe\u0301"],
+        "a…b": ["a…b"],
+        "😀👍🏽 x": ["😀👍🏽", "x"],
+        "": [],
+        "a ": ["a"],
+        " ": [],
+        "a  b  ": ["a", "b"],
+        "a\tb": ["a", "b"],
+        "x\n\ny": ["x", "y"],
+        "a\u3000\xa0b": ["a", "b"],
+    }
+    model = Tagger.make(
+        ModelConfig(
+            vocab_size=1000,
+            hidden_size=4,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=4,
+            max_position_embeddings=20,
+        ),
+        {"num_tags": len(LABELS)},
+    )
+    tagger = make_tagger(
+        model,
+        load_graph(made_tokenizers.write(tmp_path, kind)),
+        pretokenized=pretokenized,
+        decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32),
+    )
     found = tagger.answer_text({"text": tf.constant([*texts])})
     for index, (text, words) in enumerate(texts.items()):
         wanted = re.split("[ \t\n]+", text.strip()) if pretokenized and text.strip() else words
@@ -176,8 +228,11 @@ def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokeniz
     tagger = make_tagger(model, graph_tokenizer, labels=labels)
     splits = np.cumsum([0, *map(len, rows)])
     found = tagger._entities(tf.constant(sum(map(tuple, rows), ()), tf.int32), tf.constant(splits, tf.int32))
-    wanted = [(tagger.types.index(kind), start + first, start + last) for start, row in zip(splits, rows)
-              for kind, first, last in get_entities([labels[tag] for tag in row])]
+    wanted = [
+        (tagger.types.index(kind), start + first, start + last)
+        for start, row in zip(splits, rows)
+        for kind, first, last in get_entities([labels[tag] for tag in row])
+    ]
     assert list(zip(*(part.numpy().tolist() for part in (found.kind, found.first, found.last)))) == wanted
 
 
@@ -186,8 +241,9 @@ def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, g
     rng = np.random.default_rng(0)
     transitions, start, end = rng.normal(size=(5, 5)) * 3, rng.normal(size=5), rng.normal(size=5)
     scores = Scores(*(tf.constant(part, tf.float32) for part in (transitions, start, end)))
-    tagger = make_tagger(model, graph_tokenizer, pretokenized=True,
-                         decode=lambda logits, real: best_path(logits, real, scores))
+    tagger = make_tagger(
+        model, graph_tokenizer, pretokenized=True, decode=lambda logits, real: best_path(logits, real, scores)
+    )
     texts = ["a price in Brno", "", "nobody", "the surveyor asked Señora"]
     answer = tf.function(tagger.answer_text, input_signature=[dict(tagger.text_inputs)], autograph=False)
     found = answer({"text": tf.constant(texts)})
@@ -195,9 +251,14 @@ def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, g
         words = spaced_words(plain, text)
         logits = word_logits(plain, model, text, words)
         paths = itertools.product(range(5), repeat=len(words)) if words else [()]
-        best = max(paths, key=lambda path: sum(logits[place, tag] for place, tag in enumerate(path))
-                   + sum(transitions[pair] for pair in itertools.pairwise(path))
-                   + (start[path[0]] + end[path[-1]] if path else 0))
+        best = max(
+            paths,
+            key=lambda path: (
+                sum(logits[place, tag] for place, tag in enumerate(path))
+                + sum(transitions[pair] for pair in itertools.pairwise(path))
+                + (start[path[0]] + end[path[-1]] if path else 0)
+            ),
+        )
         assert rows_of(found, index) == entities_of(text, words, [LABELS[tag] for tag in best])
     assert answer({"text": tf.constant([""])})["entities"].shape == [1, 0]
 
@@ -206,8 +267,11 @@ def test_ids_get_tags_where_a_piece_begins_a_word(plain, model, graph_tokenizer)
     tagger = make_tagger(model, graph_tokenizer)
     tokens = ["[CLS]", "sur", "##ve", "##y", "brno"[:2], "[SEP]"]
     ids = plain.convert_tokens_to_ids(tokens) + [0]
-    rows = {"input_ids": tf.constant([ids]), "input_mask": tf.constant([[1] * 6 + [0]]),
-            "segment_ids": tf.zeros([1, 7], tf.int32)}
+    rows = {
+        "input_ids": tf.constant([ids]),
+        "input_mask": tf.constant([[1] * 6 + [0]]),
+        "segment_ids": tf.zeros([1, 7], tf.int32),
+    }
     found = tagger.answer_ids(rows)
     best = [LABELS[index] for index in found["logits"].numpy()[0].argmax(-1)]
     wanted = [best[place] if place in (1, 4) else "" for place in range(7)]

@@ -14,8 +14,13 @@ def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
     path.write_text("".join(f"Anna{number} B-PER\nsings O\nin O\nthe O\n\n" for number in range(20)))
     frozen = {"features": features, "lstm_size": 8} if features else {}
     data = resolve(
-        make_config("ner", options={"class_weights": "balanced", "label_smoothing": 0.1, "doc_stride": 8, **frozen},
-                    training={"batch_size": 4, "eval_batch_size": 4}), train_file=path)
+        make_config(
+            "ner",
+            options={"class_weights": "balanced", "label_smoothing": 0.1, "doc_stride": 8, **frozen},
+            training={"batch_size": 4, "eval_batch_size": 4},
+        ),
+        train_file=path,
+    )
     assert data.task.options.labels == ("O", "B-PER", "I-PER")
     # 18 sentences are trained on
     assert f"weights of the tags: O {72 / (2 * 54):.4g}, B-PER {72 / (2 * 18):.4g}, I-PER 1" in data.notes
@@ -30,7 +35,8 @@ def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
     targets = 0.9 * np.eye(3)[tags] + 0.1 / 3
     assert float(total) == pytest.approx((-(targets * logged).sum(-1) * weights).sum(), rel=1e-5)
     assert float(weight) == pytest.approx(weights.sum(), rel=1e-6) and float(
-        data.task.loss_weights(batch)["loss"]) == float(weight)
+        data.task.loss_weights(batch)["loss"]
+    ) == float(weight)
     if not features:
         assert set(data.task.batch_spec(4)) == set(batch)
 

@@ -31,8 +31,11 @@ def test_a_sentence_becomes_pieces_with_tags_at_first_ones(tokenizer):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.lists(st.integers(100, 120), min_size=1, max_size=3), min_size=1, max_size=40), st.integers(4, 12),
-       st.integers(1, 10))
+@given(
+    st.lists(st.lists(st.integers(100, 120), min_size=1, max_size=3), min_size=1, max_size=40),
+    st.integers(4, 12),
+    st.integers(1, 10),
+)
 def test_every_word_is_read_once_where_it_has_the_most_context(tokenizer, words, length, stride):
     maker = TaggingFeatureMaker(tokenizer, length, stride)
     features = maker.windows(0, words)
@@ -40,14 +43,16 @@ def test_every_word_is_read_once_where_it_has_the_most_context(tokenizer, words,
     assert sorted(itertools.chain(*(feature.words for feature in features))) == list(range(len(words)))
     for feature in features:
         assert len(feature.input_ids) <= length
-        assert [feature.input_ids[position]
-                for position in feature.positions] == [words[word][0] for word in feature.words]
+        assert [feature.input_ids[position] for position in feature.positions] == [
+            words[word][0] for word in feature.words
+        ]
     if stride < length - 2:  # somewhere in the middle, both sides of a word are seen
         for feature in features:
             for word, position in zip(feature.words, feature.positions):
                 left, right = position - 1, len(feature.input_ids) - 2 - position
-                assert min(left, right) >= min(firsts[word],
-                                               len(ids) - 1 - firsts[word], (length - 2 - stride) // 2 - 1)
+                assert min(left, right) >= min(
+                    firsts[word], len(ids) - 1 - firsts[word], (length - 2 - stride) // 2 - 1
+                )
 
 
 def test_values_of_rows_come_back_to_words(tokenizer):
@@ -66,13 +71,20 @@ def test_limits_that_leave_no_room_are_named(tokenizer):
 
 
 # The same cases as those of the served model.
-@pytest.mark.parametrize(("text", "wanted"), [
-    ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
-    ("...", [".", ".", "."]), ("a-b 3.5%", ["a-b", "3.5", "%"]), ("中国x, é", ["中", "国", "x", ",", "é"]), ("", []),
-    ("\u200b  Señora\u00a0Núñez ", ["Señora", "Núñez"])])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("(Reuters) U.S. shares, don't", ["(", "Reuters", ")", "U.S", ".", "shares", ",", "don't"]),
+        ("...", [".", ".", "."]),
+        ("a-b 3.5%", ["a-b", "3.5", "%"]),
+        ("中国x, é", ["中", "国", "x", ",", "é"]),
+        ("", []),
+        ("\u200b  Señora\u00a0Núñez ", ["Señora", "Núñez"]),
+    ],
+)
 def test_words_of_raw_text_have_punctuation_set_apart_around_them(tokenizer, text, wanted):
     words = split_text(tokenizer, text)
-    assert [text[word.start:word.end] for word in words] == wanted
+    assert [text[word.start : word.end] for word in words] == wanted
     assert [piece for word in words for piece in word.pieces] == tokenizer.tokenize(text)
 
 
@@ -81,6 +93,9 @@ def test_entities_are_slices_with_the_mean_probability_of_their_words():
     words = [Word(("ada",), 0, 3), Word(("love", "##lace"), 5, 13), Word((",",), 13, 14), Word(("london",), 15, 21)]
     found = entities_of(text, words, ["B-PER", "I-PER", "O", "B-LOC"], [0.5, 0.75, 0.9, 0.25])
     assert found == {
-        "entities": ["Ada  Lovelace", "London"], "types": ["PER", "LOC"], "starts": [0, 15], "ends": [13, 21],
-        "scores": [0.625, 0.25]
+        "entities": ["Ada  Lovelace", "London"],
+        "types": ["PER", "LOC"],
+        "starts": [0, 15],
+        "ends": [13, 21],
+        "scores": [0.625, 0.25],
     }

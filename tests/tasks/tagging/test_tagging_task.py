@@ -23,9 +23,17 @@ from official_bert.training import evaluation, loop
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                    max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-                    initializer_range=0.2)
+SMALL = ModelConfig(
+    vocab_size=3000,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.2,
+)
 PEOPLE, PLACES = ("surveyor", "pilot", "keeper", "glassblower"), ("Brno", "parish", "harbour")
 OTHERS = ("the", "while", "it", "rained", "borrowed", "in", "atlas", "three")
 
@@ -50,10 +58,15 @@ def write_conll(path, count, seed=0, separator="\t"):
 
 def make_task(golden, training=None, learning_rate=5e-3, **options):
     config = Config(
-        task="ner", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
-        optimizer=OptimizerConfig(learning_rate=learning_rate, schedule="constant"), training=TrainingConfig(
-            **{"batch_size": 16, "eval_batch_size": 16, "epochs": 1.0, "log_every": 1000, **(training or {})}),
-        options={"max_seq_length": 32, "doc_stride": 8, **options})
+        task="ner",
+        model=SMALL,
+        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+        optimizer=OptimizerConfig(learning_rate=learning_rate, schedule="constant"),
+        training=TrainingConfig(
+            **{"batch_size": 16, "eval_batch_size": 16, "epochs": 1.0, "log_every": 1000, **(training or {})}
+        ),
+        options={"max_seq_length": 32, "doc_stride": 8, **options},
+    )
     return load_task(config)
 
 
@@ -69,9 +82,9 @@ def resolve(golden, files, steps=TRAIN_AND_EVALUATE, **settings):
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ner")
     return {
-        "train_file": write_conll(folder / "train.conll",
-                                  200), "eval_file": write_conll(folder / "dev.conll", 40, seed=1),
-        "predict_file": write_conll(folder / "test.conll", 20, seed=2)
+        "train_file": write_conll(folder / "train.conll", 200),
+        "eval_file": write_conll(folder / "dev.conll", 40, seed=1),
+        "predict_file": write_conll(folder / "test.conll", 20, seed=2),
     }
 
 
@@ -79,12 +92,15 @@ def test_labels_come_from_the_training_data_in_the_models_scheme(golden, files):
     for scheme, count in (("iob2", 5), ("iob1", 5), ("iobes", 9)):
         data = resolve(golden, files, scheme=scheme, max_seq_length=64)  # whole sentences
         task, source = data.task, data.train
-        assert task.config.options["labels"] == list(chunk_tags.label_list(["PER", "LOC"], scheme)) and len(
-            task.options.labels) == count
+        assert (
+            task.config.options["labels"] == list(chunk_tags.label_list(["PER", "LOC"], scheme))
+            and len(task.options.labels) == count
+        )
         sentence = conll.read_sentences(str(files["train_file"]))[0]
         row = source.examples[0]
-        assert [task.options.labels[tag]
-                for tag in row["tags"][row["tag_mask"] > 0]] == chunk_tags.convert_tags(sentence.tags, scheme)
+        assert [task.options.labels[tag] for tag in row["tags"][row["tag_mask"] > 0]] == chunk_tags.convert_tags(
+            sentence.tags, scheme
+        )
 
 
 @pytest.mark.parametrize("crf_on", [False, True])
@@ -111,14 +127,16 @@ def test_batches_are_those_of_the_specification(golden, files):
     data = resolve(golden, files, buckets=[32])
     batch, spec = data.train.batch(0), data.task.batch_spec(16)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
-        key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()}
+        key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()
+    }
 
 
 def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
     path = tmp_path / "long.conll"
     path.write_text("\n".join(f"{word}\tO" for word in OTHERS * 10) + "\n")
-    data = resolve(golden, {"eval_file": path}, Steps(train=False), crf=True, constrain=True,
-                   labels=["O", "B-X", "I-X"])
+    data = resolve(
+        golden, {"eval_file": path}, Steps(train=False), crf=True, constrain=True, labels=["O", "B-X", "I-X"]
+    )
     task, part = data.task, data.held_out
     rng = np.random.default_rng(0)
     assert len(part.features) > 4
@@ -130,7 +148,8 @@ def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
         logits = rng.normal(size=(32, 3)).astype(np.float32)
         logits[feature.positions] = emissions[feature.words]
         rows.append(
-            {"logits": logits, "transitions": chain.transitions, "start_scores": chain.start, "end_scores": chain.end})
+            {"logits": logits, "transitions": chain.transitions, "start_scores": chain.start, "end_scores": chain.end}
+        )
     (tags,) = part.tags(rows)
     legal = chunk_tags.legal_transitions(task.options.labels, "iob2")
     wanted = crf.best_path(emissions[None], np.ones((1, 80), bool), crf.constrain(chain, legal))[0]
@@ -147,21 +166,31 @@ def test_documents_are_rows_and_sentences_are_written(golden, tmp_path):
     assert [int(row["tag_mask"].sum()) for row in source.examples] == [3, 1]
     logits = np.zeros((32, 3), np.float32)
     logits[1, 1] = logits[3, 1] = 1.0  # a and c
-    (written,) = tests.write([{"logits": logits} if length > 3 else {"logits": np.zeros((32, 3))}
-                              for length in source.lengths[np.concatenate(source.plan(0))]], str(tmp_path))
+    (written,) = tests.write(
+        [
+            {"logits": logits} if length > 3 else {"logits": np.zeros((32, 3))}
+            for length in source.lengths[np.concatenate(source.plan(0))]
+        ],
+        str(tmp_path),
+    )
     assert pathlib.Path(written).read_text() == "a\tO\tB-X\nb\tO\tO\n\nc\tO\tB-X\n\n-DOCSTART-\tO\tO\n\nd\tO\tO\n\n"
 
 
 def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_evaluation_and_the_exported_graph(
-        golden, tmp_path):
+    golden, tmp_path
+):
     path = write_conll(tmp_path / "document.conll", 12, seed=3)
     with pytest.raises(
-            ValueError,
-            match=r"document\.conll: expected lines -DOCSTART- between the documents for options\.document_context"):
+        ValueError,
+        match=r"document\.conll: expected lines -DOCSTART- between the documents for options\.document_context",
+    ):
         resolve(golden, {"train_file": path}, Steps(evaluate=False), document_context=True)
     path.write_text("-DOCSTART- O\n\n" + path.read_text())
     options = {
-        "crf": True, "document_context": True, "doc_stride": 8, "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+        "crf": True,
+        "document_context": True,
+        "doc_stride": 8,
+        "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"],
     }
     data = resolve(golden, {"train_file": path, "eval_file": path, "allow_same_data": True}, **options)
     task, model, part = data.task, data.model, data.held_out
@@ -181,8 +210,11 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     assert starts == 12 and "sentence_starts" in task.batch_spec(2)
     text = "\n".join(" ".join(sentence.words) for sentence in part.sentences)
     served = task.served(model, ServingOptions(pretokenized=True)).answer_text({"text": tf.constant([text, ""])})
-    wanted = [(kind, " ".join(sentence.words[first:last + 1])) for sentence, tags in zip(part.sentences, found)
-              for kind, first, last in get_entities(tags)]
+    wanted = [
+        (kind, " ".join(sentence.words[first : last + 1]))
+        for sentence, tags in zip(part.sentences, found)
+        for kind, first, last in get_entities(tags)
+    ]
     assert len(wanted) > 10
     kinds, entities = (served[name].numpy()[0] for name in ("types", "entities"))
     assert [(kind.decode(), entity.decode()) for kind, entity in zip(kinds, entities)] == wanted
@@ -192,8 +224,10 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     # words that normalise to nothing, that hold a no-break space, a deleted character between two pieces
     draw = random.Random(1)
     odd = ("\u200b", "\u00ad", "\u0301", "x\u00a0y", "\u5317\u200b\u4eac", "three\u3000in")
-    words = [[draw.choice(odd if draw.random() < 0.4 else OTHERS + PLACES) for _ in range(draw.randint(1, 40))]
-             for _ in range(12)]
+    words = [
+        [draw.choice(odd if draw.random() < 0.4 else OTHERS + PLACES) for _ in range(draw.randint(1, 40))]
+        for _ in range(12)
+    ]
     path = tmp_path / "odd.txt"
     path.write_text("\n".join("".join(f"{word}\n" for word in sentence) for sentence in words))
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -213,13 +247,20 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
 
 
 @pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, training/test_runs.py one on frozen features
-@pytest.mark.parametrize(("epochs", "options"), [
-    pytest.param(6.0, {"crf": True, "constrain": True}, id="fine-tuned"),
-    pytest.param(20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True},
-                 id="frozen features")])
+@pytest.mark.parametrize(
+    ("epochs", "options"),
+    [
+        pytest.param(6.0, {"crf": True, "constrain": True}, id="fine-tuned"),
+        pytest.param(
+            20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True}, id="frozen features"
+        ),
+    ],
+)
 def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_path, epochs, options):
-    task, known = make_task(golden, {"epochs": epochs}, 3e-3,
-                            **options), data_files({**files, "cache_dir": tmp_path / "cache"})
+    task, known = (
+        make_task(golden, {"epochs": epochs}, 3e-3, **options),
+        data_files({**files, "cache_dir": tmp_path / "cache"}),
+    )
     trained = loop.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
     metrics = trained.metrics
     assert metrics["f1"] > 0.9 and metrics["tag_accuracy"] > 0.9
@@ -239,8 +280,10 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
 
 
 def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked_about_the_data_before(golden, files):
-    data, plain = (resolve(golden, {"train_file": files["train_file"]}, max_seq_length=64, **options)  # whole sentences
-                   for options in ({"features": "last", "lstm_layers": 0}, {}))
+    data, plain = (
+        resolve(golden, {"train_file": files["train_file"]}, max_seq_length=64, **options)  # whole sentences
+        for options in ({"features": "last", "lstm_layers": 0}, {})
+    )
     held_out = data.held_out.source
     assert held_out.content == plain.held_out.source.content and data.train.content == plain.train.content
     for weight in data.model.encoder.weights:  # as a checkpoint is taken
@@ -255,8 +298,9 @@ def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked
 def test_an_evaluation_without_one_whole_text_names_the_option(golden, tmp_path):
     path = tmp_path / "long.conll"
     path.write_text("".join("\n".join(f"{word}\tO" for word in OTHERS * 10) + "\n\n" for _ in range(2)))
-    part = resolve(golden, {"eval_file": path}, Steps(train=False), training={"eval_steps": 1},
-                   labels=["O", "B-X", "I-X"]).held_out
+    part = resolve(
+        golden, {"eval_file": path}, Steps(train=False), training={"eval_steps": 1}, labels=["O", "B-X", "I-X"]
+    ).held_out
     rows = [{"logits": np.zeros((32, 3))}] * len(part.features)
     assert part.evaluate(rows[:-1])["tag_accuracy"] == 1.0
     with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches .* got 3 of \d+ rows"):
@@ -280,12 +324,16 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
         make_task(golden, labels=["O"], features="sum", feature_layers=3).build_model()
     with pytest.raises(ValueError, match="lstm_size: expected an even number"):
         make_task(golden, labels=["O"], features="last", lstm_size=7).build_model()
-    for unused, wanted in (({"crf_rate": 10.0}, "crf: true"), ({"boundary_scores": False}, "crf: true"),
-                           ({"lstm_layers": 1}, "features"), ({"features": "last", "feature_layers": 2},
-                                                              r"features: weighted_sum or sum or concat \(not last\)")):
+    for unused, wanted in (
+        ({"crf_rate": 10.0}, "crf: true"),
+        ({"boundary_scores": False}, "crf: true"),
+        ({"lstm_layers": 1}, "features"),
+        ({"features": "last", "feature_layers": 2}, r"features: weighted_sum or sum or concat \(not last\)"),
+    ):
         with pytest.raises(
-                ValueError,
-                match=f"options.{list(unused)[-1]}: expected options.{wanted} with it, got .*it would do nothing"):
+            ValueError,
+            match=f"options.{list(unused)[-1]}: expected options.{wanted} with it, got .*it would do nothing",
+        ):
             make_task(golden, **unused)
 
 
@@ -295,14 +343,19 @@ def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
     given = {}
     for name in ("train_file", "eval_file"):
         sentences = conll.read_sentences(str(files[name]))
-        rows = [{"id": "x", "tokens": list(one.words), "ner_tags": [labels.index(tag) for tag in one.tags]}
-                for one in sentences]
+        rows = [
+            {"id": "x", "tokens": list(one.words), "ner_tags": [labels.index(tag) for tag in one.tags]}
+            for one in sentences
+        ]
         given[name] = tmp_path / f"{name}.{form}"
         if form == "parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), given[name])
         else:
-            given[name].write_text({"list.json": json.dumps(rows, indent=1), "data.json": json.dumps({"data": rows})
-                                    }.get(form, "".join(json.dumps(row) + "\n" for row in rows)))
+            given[name].write_text(
+                {"list.json": json.dumps(rows, indent=1), "data.json": json.dumps({"data": rows})}.get(
+                    form, "".join(json.dumps(row) + "\n" for row in rows)
+                )
+            )
     found, wanted = (resolve(golden, one, labels=labels) for one in (given, files))
     assert (
         found.train.content == wanted.train.content and found.held_out.source.content == wanted.held_out.source.content
@@ -313,8 +366,9 @@ def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
 def test_tags_that_are_numbers_have_the_names_of_the_labels_or_are_refused(golden, tmp_path, scheme):
     path = tmp_path / "train.jsonl"
     path.write_text('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": [2, 0]}\n')
-    with pytest.raises(ValueError,
-                       match=r"train\.jsonl:2: expected options\.labels, .* beside tags that are numbers, got 2"):
+    with pytest.raises(
+        ValueError, match=r"train\.jsonl:2: expected options\.labels, .* beside tags that are numbers, got 2"
+    ):
         resolve(golden, {"train_file": path}, scheme=scheme, dev_share=0.0)
     labels = ["O", "B-X", "I-X"] if scheme == "iob2" else ["O", "X", "Y"]
     row = resolve(golden, {"train_file": path}, scheme=scheme, labels=labels, dev_share=0.0).train.examples[1]
@@ -324,12 +378,15 @@ def test_tags_that_are_numbers_have_the_names_of_the_labels_or_are_refused(golde
 
 def test_mistakes_in_rows_are_named_with_their_line(golden, tmp_path):
     path = tmp_path / "train.jsonl"
-    for row, told in (({"tokens": ["a", "b"],
-                        "ner_tags": [0, 5]}, r"train\.jsonl:2: expected the number of one of the 2 tags"),
-                      ({"tokens": ["a", "b"],
-                        "ner_tags": ["O", "B-ORG"]}, r"train\.jsonl:2: expected a tag of one of \['O', 'B-LOC'\]"),
-                      ({"tokens": ["a"], "ner_tags": []}, r"train\.jsonl:2: expected 1 tags under ner_tags or tags"),
-                      ({"text": "a"}, r"train\.jsonl:2: expected a list of words under tokens or words")):
+    for row, told in (
+        ({"tokens": ["a", "b"], "ner_tags": [0, 5]}, r"train\.jsonl:2: expected the number of one of the 2 tags"),
+        (
+            {"tokens": ["a", "b"], "ner_tags": ["O", "B-ORG"]},
+            r"train\.jsonl:2: expected a tag of one of \['O', 'B-LOC'\]",
+        ),
+        ({"tokens": ["a"], "ner_tags": []}, r"train\.jsonl:2: expected 1 tags under ner_tags or tags"),
+        ({"text": "a"}, r"train\.jsonl:2: expected a list of words under tokens or words"),
+    ):
         path.write_text('{"tokens": ["x"], "ner_tags": ["O"]}\n' + json.dumps(row) + "\n")
         with pytest.raises(ValueError, match=told):
             resolve(golden, {"train_file": path}, labels=["O", "B-LOC"])

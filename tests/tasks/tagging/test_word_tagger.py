@@ -7,9 +7,17 @@ import pytest
 from official_bert.config import ModelConfig
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 
-SMALL = ModelConfig(vocab_size=50, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=16, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
-                    initializer_range=0.3)
+SMALL = ModelConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    initializer_range=0.3,
+)
 IDS = np.array([[2, 7, 8, 9, 10, 3, 0], [2, 11, 3, 0, 0, 0, 0]], np.int32)
 INPUTS = {"input_ids": IDS, "input_mask": (IDS > 0).astype(np.int32), "segment_ids": np.zeros_like(IDS)}
 FIRST_PIECES = np.array([[0, 1, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0]], np.int32)
@@ -43,7 +51,8 @@ def by_hand(model, words):
 def tagger():
     keras.utils.set_random_seed(0)
     return FeatureTagger.make(
-        SMALL, {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 6, "lstm_layers": 2})
+        SMALL, {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 6, "lstm_layers": 2}
+    )
 
 
 def test_words_run_through_a_bilstm_in_their_order_and_padding_through_none(tagger):
@@ -56,7 +65,7 @@ def test_words_run_through_a_bilstm_in_their_order_and_padding_through_none(tagg
 
 
 def test_features_computed_before_give_the_same_logits(tagger):
-    features = np.asarray(tagger.features(INPUTS))                          # [B,S,N,D]
+    features = np.asarray(tagger.features(INPUTS))  # [B,S,N,D]
     words = np.zeros((2, 3, *features.shape[2:]), np.float32)
     mask = np.array([[1, 1, 1], [1, 0, 0]], np.int32)
     words[mask > 0] = features[FIRST_PIECES > 0]

@@ -55,23 +55,29 @@ def test_a_label_of_the_development_set_that_training_lacks_names_its_line(tmp_p
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "text.tsv", "columns.csv", "tabs.csv"])
 def test_several_labels_from_lists_text_or_columns(tmp_path, name):
-    rows = {"rows.jsonl": [json.dumps({"text": text, "label": labels}) for text, labels in
-                           (("a", ["sharp", "loud"]), ("b", []), ("c", ["loud"]))],
-            "text.tsv": ["text\tlabel", "a\tsharp|loud", "b\t", "c\tloud"],
-            "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"],
-            "tabs.csv": ["text,label", "a,sharp\tloud", "b,", "c,loud"]}[name]
+    rows = {
+        "rows.jsonl": [
+            json.dumps({"text": text, "label": labels})
+            for text, labels in (("a", ["sharp", "loud"]), ("b", []), ("c", ["loud"]))
+        ],
+        "text.tsv": ["text\tlabel", "a\tsharp|loud", "b\t", "c\tloud"],
+        "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"],
+        "tabs.csv": ["text,label", "a,sharp\tloud", "b,", "c,loud"],
+    }[name]
     separator = r"\t" if name == "tabs.csv" else "|"
     options = {
-        "kind": "multi_label", "label_separator": separator,
-        "label_columns": ["loud", "sharp"] if "columns" in name else []
+        "kind": "multi_label",
+        "label_separator": separator,
+        "label_columns": ["loud", "sharp"] if "columns" in name else [],
     }
     data = data_of(written(tmp_path / name, rows), options)
     task, source = data.task, data.train
     assert task.options.labels == ("loud", "sharp")
     np.testing.assert_array_equal([row["label_ids"] for row in source.examples], [[1, 1], [0, 0], [1, 0]])
     logits = np.array([[2.0, -1.0]], np.float32)
-    total, weight = task.losses({"logits": tf.constant(logits)}, {"label_ids": tf.constant([[1.0, 1.0]]),
-                                                                  "example_weights": tf.constant([1.0])})["loss"]
+    total, weight = task.losses(
+        {"logits": tf.constant(logits)}, {"label_ids": tf.constant([[1.0, 1.0]]), "example_weights": tf.constant([1.0])}
+    )["loss"]
     assert float(total) == pytest.approx((np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))) / 2) and float(weight) == 1.0
     assert task.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
     with open(task.write_set("answers", np.array([[2.0, 1.0]]), str(tmp_path)), newline="") as file:
@@ -87,14 +93,19 @@ def test_columns_of_labels_are_put_into_the_order_of_the_classes(tmp_path):
     np.testing.assert_array_equal(held_out[0].data.targets, [[0, 1, 0], [1, 0, 0]])
 
 
-@pytest.mark.parametrize(("kind", "value", "said"),
-                         [("classifier", ["a", "b"], "expected one label"),
-                          ("multi_label", ["a", None], r"expected a label, got \['a', None\]"),
-                          ("multi_label", [["a"]], "expected a list of labels")])
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("classifier", ["a", "b"], "expected one label"),
+        ("multi_label", ["a", None], r"expected a label, got \['a', None\]"),
+        ("multi_label", [["a"]], "expected a list of labels"),
+    ],
+)
 def test_cells_without_labels_of_their_kind_name_their_line(tmp_path, kind, value, said):
-    train = written(tmp_path / "train.jsonl",
-                    [json.dumps({"text": "one", "label": "a"}),
-                     json.dumps({"text": "two", "label": value})])
+    train = written(
+        tmp_path / "train.jsonl",
+        [json.dumps({"text": "one", "label": "a"}), json.dumps({"text": "two", "label": value})],
+    )
     with pytest.raises(ValueError, match=rf"train\.jsonl:2: column 'label': {said}"):
         load_task(make_config("classification", options={"kind": kind})).read_train(data_files(train_file=train))
 
@@ -113,35 +124,62 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
         data_of(train, {**options, "score_range": [0.0, 1.0]})
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"label_column": "labels"}, r"train\.tsv: expected a column 'labels', found 'text', 'label'"),
-    ({"score_range": [3.0, 1.0]}, "score_range: expected lowest and highest score"),
-    ({"metrics": ["rouge"]}, r"config\.options\.metrics: unknown \['rouge'\]"),
-    ({"metrics": ["pearson"]
-      }, r"config\.options\.metrics: \['pearson'\] do not fit kind classifier; expected \['accuracy', 'f1'"),
-    ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
-    ({"metrics": ["f1"], "labels": ["0", "1", "2"]
-      }, "f1 is that of the second of two labels, got 3; expected macro_f1"),
-    ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) with it"),
-    ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
-    ({"kind": "multi_label", "label_columns": ["a", "a"]}, r"config\.options\.label_columns: expected every name once"),
-    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]
-      }, r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]"),
-    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]
-      }, r"the names of the labels, \['x', 'y'\], got"),
-    ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
-    ({"labels": ["0", "1"], "kind": "regression"
-      }, r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) with it"),
-    ({"score_range": [0.0, 1.0]
-      }, r"config.options.score_range: expected options.kind: regression \(not classifier\) with it"),
-    ({"score_range": [0.0, 1.0], "kind": "multi_label"
-      }, r"config.options.score_range: expected options.kind: regression \(not multi_label\) with it"),
-    ({"text_column": "label"}, "text_column, label_column: expected different columns, got 'label' for text and label"),
-    ({"kind": "multi_label", "label_columns": ["label", "text"]
-      }, "expected different columns, got 'text' for text and label"),
-    ({"label_separator": ";"
-      }, r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) with it, got ;"),
-])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"label_column": "labels"}, r"train\.tsv: expected a column 'labels', found 'text', 'label'"),
+        ({"score_range": [3.0, 1.0]}, "score_range: expected lowest and highest score"),
+        ({"metrics": ["rouge"]}, r"config\.options\.metrics: unknown \['rouge'\]"),
+        (
+            {"metrics": ["pearson"]},
+            r"config\.options\.metrics: \['pearson'\] do not fit kind classifier; expected \['accuracy', 'f1'",
+        ),
+        ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
+        (
+            {"metrics": ["f1"], "labels": ["0", "1", "2"]},
+            "f1 is that of the second of two labels, got 3; expected macro_f1",
+        ),
+        ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) with it"),
+        ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
+        (
+            {"kind": "multi_label", "label_columns": ["a", "a"]},
+            r"config\.options\.label_columns: expected every name once",
+        ),
+        (
+            {"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]},
+            r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]",
+        ),
+        (
+            {"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]},
+            r"the names of the labels, \['x', 'y'\], got",
+        ),
+        ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
+        (
+            {"labels": ["0", "1"], "kind": "regression"},
+            r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) with it",
+        ),
+        (
+            {"score_range": [0.0, 1.0]},
+            r"config.options.score_range: expected options.kind: regression \(not classifier\) with it",
+        ),
+        (
+            {"score_range": [0.0, 1.0], "kind": "multi_label"},
+            r"config.options.score_range: expected options.kind: regression \(not multi_label\) with it",
+        ),
+        (
+            {"text_column": "label"},
+            "text_column, label_column: expected different columns, got 'label' for text and label",
+        ),
+        (
+            {"kind": "multi_label", "label_columns": ["label", "text"]},
+            "expected different columns, got 'text' for text and label",
+        ),
+        (
+            {"label_separator": ";"},
+            r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) with it, got ;",
+        ),
+    ],
+)
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])
     with pytest.raises(ValueError, match=said):
@@ -179,12 +217,14 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
         for _ in range(count):
             text = " ".join(rng.choice(words, rng.integers(2, 9)))
             yield f"{text}\t{'yes' if 'water' in text else 'no'}"
+
     train = written(tmp_path / "train.tsv", ["text\tlabel", *rows(400)])
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
     config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
-    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True),
-                         report=lambda _: None)
+    trained = loop.train(
+        load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
+    )
     metrics, data = trained.metrics, trained.resolved
     assert metrics["accuracy"] > 0.9 and metrics["macro_f1"] > 0.85
     again, model = restore_for_inference(str(tmp_path / "run"))
@@ -199,9 +239,7 @@ def test_rows_without_agreement_are_left_out_of_gold_labels_alone(tmp_path, capl
     rows = ["text,gold_label", "a,yes", "b,-", "c,no"]
     data = data_of(written(tmp_path / "train.csv", rows), {"label_column": "gold_label"})
     assert data.task.options.labels == ("no", "yes") and len(data.train.examples) == 2
-    assert (
-        "train.csv:3: column 'gold_label': '-', because the annotators disagreed; ignored\n" in caplog.text
-    )
+    assert "train.csv:3: column 'gold_label': '-', because the annotators disagreed; ignored\n" in caplog.text
     rows[0] = "text,label"
     assert data_of(written(tmp_path / "other.csv", rows), {}).task.options.labels == ("-", "no", "yes")
     with pytest.raises(ValueError, match="no row with a label in column 'gold_label', only '-'"):
@@ -212,8 +250,10 @@ def test_the_labels_that_are_found_are_told_with_their_rows_before_training(tmp_
     train = written(tmp_path / "train.csv", ["text,label", "a,yes", "b,no", "c,no"])
     assert data_of(train, {"dev_share": 0.0}).training_rows == "training rows: 3, of the labels no 2, yes 1"
     scores = written(tmp_path / "scores.csv", ["text,label", "a,1.5", "b,-2"])
-    assert data_of(scores,
-                   {"dev_share": 0.0, "kind": "regression"}).training_rows == "training rows: 2, scores from -2 to 1.5"
+    assert (
+        data_of(scores, {"dev_share": 0.0, "kind": "regression"}).training_rows
+        == "training rows: 2, scores from -2 to 1.5"
+    )
 
 
 def test_rows_that_nobody_accepted_are_told_with_the_training_rows(tmp_path):
@@ -222,7 +262,8 @@ def test_rows_that_nobody_accepted_are_told_with_the_training_rows(tmp_path):
     train = written(tmp_path / "train.jsonl", map(json.dumps, rows))
     data = data_of(train, {"dev_share": 0.0}, Steps(evaluate=False))
     assert data.task.options.labels == ("a", "b") and data.training_rows == (
-        "training rows: 4, of the labels a 2, b 2; 1 rows that people rejected or skipped left out")
+        "training rows: 4, of the labels a 2, b 2; 1 rows that people rejected or skipped left out"
+    )
 
 
 def test_lines_of_fasttext_without_a_label_have_none_or_are_left_out(tmp_path):

@@ -93,8 +93,10 @@ def test_the_saved_configuration_says_all_that_answering_needs():
     assert config["options"]["labels"] == ["entailment", "not_entailment"]
     task = load_task(make_config("glue", options=config["options"]))
     model = task.build_model()
-    rows = [{"text": "Three climbers were rescued.", "text_pair": "Climbers were rescued."},
-            {"text": "One.", "text_pair": "Two."}]
+    rows = [
+        {"text": "Three climbers were rescued.", "text_pair": "Climbers were rescued."},
+        {"text": "One.", "text_pair": "Two."},
+    ]
     features = oracle.encode(task, rows)
     assert features[0]["segment_ids"].sum() > features[1]["segment_ids"].sum() > 0
     predictions = []
@@ -111,15 +113,16 @@ def test_batches_have_the_shapes_that_a_fixed_length_promises():
     spec = data.task.batch_spec(16)
     batch = next(iter(data.train.dataset()))
     assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
-        name: (tuple(value.shape), value.dtype) for name, value in spec.items()}
+        name: (tuple(value.shape), value.dtype) for name, value in spec.items()
+    }
 
 
 @pytest.mark.parametrize("options", [{"language": "de"}, {"train_language": "en"}])
 def test_languages_are_those_of_xnli_alone(options):
     assert fixture_task("xnli", **options).options.pairs
     with pytest.raises(
-            ValueError,
-            match="config.options.language, train_language: expected xnli with them, mnli has one language"):
+        ValueError, match="config.options.language, train_language: expected xnli with them, mnli has one language"
+    ):
         fixture_task("mnli", **options)
 
 

@@ -21,17 +21,31 @@ def folder(root):
 EXPECTED = {
     "cola": ([1, 0, 1, 0, 1, 0], [1, 0], ("The ferry left the harbour before the fog came down.",)),
     "sst2": ([1, 0, 1, 0], [1, 0], ("a patient , quietly funny portrait of a lighthouse crew ",)),
-    "mrpc": ([1, 0, 1, 0], [1, 0], ('The mayor said "the bridge" would reopen in May, two months late.',
-                                    "Two months behind schedule, the bridge will reopen in May, the mayor said.")),
+    "mrpc": (
+        [1, 0, 1, 0],
+        [1, 0],
+        (
+            'The mayor said "the bridge" would reopen in May, two months late.',
+            "Two months behind schedule, the bridge will reopen in May, the mayor said.",
+        ),
+    ),
     "stsb": ([4.6, 1.4, 0.0, 5.0], [4.8, 1.2, 0.2], ("A boy is peeling a pear.", "A child peels a pear.")),
-    "qqp": ([0, 1,
-             1], [1,
-                  0], ("How is the length of a marathon measured?", "Who measures the length of a marathon course?")),
-    "mnli": ([0, 1, 2], [1, 2], ("The inn stands at the old toll gate and takes guests all year.",
-                                 "The inn is closed in winter.")),
+    "qqp": (
+        [0, 1, 1],
+        [1, 0],
+        ("How is the length of a marathon measured?", "Who measures the length of a marathon course?"),
+    ),
+    "mnli": (
+        [0, 1, 2],
+        [1, 2],
+        ("The inn stands at the old toll gate and takes guests all year.", "The inn is closed in winter."),
+    ),
     "qnli": ([0, 1], [1, 0], ("When was the canal opened?", "After nine years of work, the canal was opened in 1827.")),
-    "rte": ([0, 1], [0, 1], ("The opera house, burnt down in 1911, was rebuilt within three years.",
-                             "The opera house was rebuilt.")),
+    "rte": (
+        [0, 1],
+        [0, 1],
+        ("The opera house, burnt down in 1911, was rebuilt within three years.", "The opera house was rebuilt."),
+    ),
     "wnli": ([1, 0, 0], [1, 0], ("The key would not turn in the lock because it was rusty.", "The lock was rusty.")),
 }
 
@@ -57,8 +71,15 @@ def test_published_files_are_read_from_their_folder_or_the_one_above(folder, nam
 def test_tests_are_named_after_the_files_to_hand_in(folder):
     names = {name: [part.name for part in Reader(name, folder).tests()] for name in EXPECTED}
     assert names == {
-        "cola": ["CoLA"], "sst2": ["SST-2"], "mrpc": ["MRPC"], "stsb": ["STS-B"], "qqp": ["QQP"], "qnli": ["QNLI"],
-        "mnli": ["MNLI-m", "MNLI-mm", "AX"], "rte": ["RTE"], "wnli": ["WNLI"]
+        "cola": ["CoLA"],
+        "sst2": ["SST-2"],
+        "mrpc": ["MRPC"],
+        "stsb": ["STS-B"],
+        "qqp": ["QQP"],
+        "qnli": ["QNLI"],
+        "mnli": ["MNLI-m", "MNLI-mm", "AX"],
+        "rte": ["RTE"],
+        "wnli": ["WNLI"],
     }
     assert {name for found in names.values() for name in found} == set(glue_files.SUBMISSION_FILES)
     test = Reader("cola", folder).tests()[0].data
@@ -66,9 +87,15 @@ def test_tests_are_named_after_the_files_to_hand_in(folder):
     assert test.text == ["The clerk misfiled both of the letters.", "Both the of letters misfiled clerk."]
 
 
-@pytest.mark.parametrize(("file", "name"), [("MNLI/test_mismatched.tsv", "MNLI-mm"),
-                                            ("MNLI/test_matched.tsv", "MNLI-m"), ("diagnostic.tsv", "AX"),
-                                            ("new.tsv", "MNLI-m")])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("MNLI/test_mismatched.tsv", "MNLI-mm"),
+        ("MNLI/test_matched.tsv", "MNLI-m"),
+        ("diagnostic.tsv", "AX"),
+        ("new.tsv", "MNLI-m"),
+    ],
+)
 def test_one_published_file_to_answer_has_the_name_of_its_own_submission(folder, tmp_path, file, name):
     path = f"{folder}/{file}" if "/" in file else shutil.copy(f"{folder}/MNLI/test_matched.tsv", tmp_path / file)
     assert [part.name for part in Reader("mnli", "").tests(str(path))] == [name]
@@ -82,8 +109,9 @@ def test_a_list_in_the_place_of_a_label_is_told_with_its_row():
 
 def test_rows_without_agreement_are_left_out_of_mnli_alone(tmp_path):
     (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tlabel\nOne.\tTwo.\tentailment\nOne.\tTwo.\t-\n")
-    with pytest.raises(ValueError,
-                       match=r"train\.tsv:3: .*expected one of \['entailment', 'not_entailment'\], got '-'"):
+    with pytest.raises(
+        ValueError, match=r"train\.tsv:3: .*expected one of \['entailment', 'not_entailment'\], got '-'"
+    ):
         Reader("rte", str(tmp_path)).train()
     (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tgold_label\nOne.\tTwo.\tentailment\nOne.\tTwo.\t-\n")
     assert len(Reader("mnli", str(tmp_path), warn=[].append).train().targets) == 1
@@ -95,8 +123,9 @@ def test_rows_to_answer_may_have_no_labels_in_their_column(name, missing, tmp_pa
     path.write_text(f"sentence1\tsentence2\t{DATASETS[name].label}\nOne.\tTwo.\t{missing}\n")
     (test,) = Reader(name, "").tests(str(path))
     assert test.data.text == ["One."] and test.data.targets is None
-    with pytest.raises(ValueError,
-                       match=rf"test\.tsv:2: column '{DATASETS[name].label}': expected .*, got '{missing}'"):
+    with pytest.raises(
+        ValueError, match=rf"test\.tsv:2: column '{DATASETS[name].label}': expected .*, got '{missing}'"
+    ):
         Reader(name, "").held_out(str(path))
 
 
@@ -151,8 +180,9 @@ def test_answers_are_labels_or_scores_within_their_scale(tmp_path):
     assert pathlib.Path(path).read_bytes() == b"index\tprediction\n0\tnot_entailment\n1\tentailment\n"
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("MRPC", "mrpc"), ("SST-2", "sst2"), ("sts_b", "stsb"), ("CoLA", "cola"), ("squad", None)])
+@pytest.mark.parametrize(
+    ("text", "name"), [("MRPC", "mrpc"), ("SST-2", "sst2"), ("sts_b", "stsb"), ("CoLA", "cola"), ("squad", None)]
+)
 def test_data_sets_are_found_by_the_names_that_people_write(text, name):
     assert glue_files.dataset_name(text) == name
 
@@ -161,6 +191,7 @@ def test_a_broken_row_to_answer_is_refused_with_its_number(folder, tmp_path):
     path = tmp_path / "test.tsv"
     path.write_text("id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n2\ta\tb\n3\tc\n")
     with pytest.raises(
-            ValueError,
-            match=r"test\.tsv:3: expected 3 columns, got 2; .*test\.tsv:5: .* the index of the others would shift"):
+        ValueError,
+        match=r"test\.tsv:3: expected 3 columns, got 2; .*test\.tsv:5: .* the index of the others would shift",
+    ):
         Reader("qqp", folder).tests(str(path))

@@ -37,8 +37,8 @@ def test_correlations_by_their_formulas():
     x, y = scores - scores.mean(), found[:, 0] - found.mean()
     ranks = np.array([2.0, 1.0, 3.0, 4.0]) - 2.5
     measured = measure(["pearson", "spearman", "mean_squared_error"], scores, found)
-    assert measured["pearson"] == pytest.approx((x * y).sum() / np.sqrt((x ** 2).sum() * (y ** 2).sum()))
-    assert measured["spearman"] == pytest.approx((np.arange(4) - 1.5) @ ranks / (ranks ** 2).sum())
+    assert measured["pearson"] == pytest.approx((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()))
+    assert measured["spearman"] == pytest.approx((np.arange(4) - 1.5) @ ranks / (ranks**2).sum())
     assert measured["mean_squared_error"] == pytest.approx(((scores - found[:, 0]) ** 2).mean())
 
 
@@ -46,7 +46,8 @@ def test_constant_predictions_measure_nothing_and_break_nothing():
     scores = np.array([1.0, 2.0])
     for few in (scores, scores[:1]):  # undefined: 0 would be a value, and could be the best of a run
         assert all(
-            math.isnan(value) for value in measure(["pearson", "spearman"], few, np.ones((len(few), 1))).values())
+            math.isnan(value) for value in measure(["pearson", "spearman"], few, np.ones((len(few), 1))).values()
+        )
     assert measure(["matthews", "f1"], np.array([0, 1]), logits_of([0, 0], 2)) == {"matthews": 0.0, "f1": 0.0}
 
 
@@ -55,7 +56,8 @@ def test_several_labels_by_hand():
     logits = np.array([[2.0, -1.0, -1.0], [-1.0, -1.0, -1.0], [1.0, 3.0, -2.0]])  # TP 2, FP 1, FN 1
     found = measure(["micro_f1_of_labels", "macro_f1_of_labels", "exact_match"], labels, logits)
     assert found == pytest.approx(
-        {"micro_f1_of_labels": 4 / 6, "macro_f1_of_labels": (2 / 3 + 1 + 0) / 3, "exact_match": 1 / 3})
+        {"micro_f1_of_labels": 4 / 6, "macro_f1_of_labels": (2 / 3 + 1 + 0) / 3, "exact_match": 1 / 3}
+    )
 
 
 @pytest.mark.parametrize(("predicted", "wanted"), [([0] * 10, 0.0), ([1, 1] + [0] * 8, 2 / 3), ([1] + [0] * 9, 1.0)])

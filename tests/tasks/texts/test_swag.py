@@ -21,8 +21,18 @@ from official_bert.training.task import Steps
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
 COLUMNS = [
-    "", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2",
-    "ending3", "label"
+    "",
+    "video-id",
+    "fold-ind",
+    "startphrase",
+    "sent1",
+    "sent2",
+    "gold-source",
+    "ending0",
+    "ending1",
+    "ending2",
+    "ending3",
+    "label",
 ]
 
 
@@ -43,14 +53,16 @@ def test_a_batch_has_four_rows_for_each_example():
     data = resolve(config, data_dir=SWAG)
     batch = next(iter(data.train.dataset()))
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        name: tuple(value.shape) for name, value in data.task.batch_spec(2).items()}
+        name: tuple(value.shape) for name, value in data.task.batch_spec(2).items()
+    }
 
 
 def test_wrong_labels_and_missing_columns_are_told(tmp_path):
     text = pathlib.Path(SWAG, "train.csv").read_text()
     (tmp_path / "train.csv").write_text(text.replace(",2\n", ",4\n"))
-    with pytest.raises(ValueError,
-                       match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"):
+    with pytest.raises(
+        ValueError, match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"
+    ):
         resolve(make_config("swag"), data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"test\.csv: expected a column 'label'"):
         resolve(make_config("swag"), train_file=f"{SWAG}/test.csv")
@@ -75,15 +87,35 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
             for number in range(count):
                 chosen = rng.permutation(colours)[:4]
                 label = int(rng.integers(4))
-                writer.writerow([number, "v", "1", "", f"{rng.choice(people)} saw {chosen[label]}.", "Then,", "gold",
-                                 *(f"she said {colour}." for colour in chosen), label])
+                writer.writerow(
+                    [
+                        number,
+                        "v",
+                        "1",
+                        "",
+                        f"{rng.choice(people)} saw {chosen[label]}.",
+                        "Then,",
+                        "gold",
+                        *(f"she said {colour}." for colour in chosen),
+                        label,
+                    ]
+                )
         return path
-    config = make_config("swag", training={"epochs": 20.0, "batch_size": 32}, optimizer={"learning_rate": 2e-3},
-                         model={"hidden_size": 32, "num_hidden_layers": 2})
-    files = data_files(train_file=write(tmp_path / "train.csv", 256), eval_file=write(tmp_path / "val.csv", 64),
-                       predict_file=f"{SWAG}/test.csv")
-    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True),
-                         report=lambda _: None)
+
+    config = make_config(
+        "swag",
+        training={"epochs": 20.0, "batch_size": 32},
+        optimizer={"learning_rate": 2e-3},
+        model={"hidden_size": 32, "num_hidden_layers": 2},
+    )
+    files = data_files(
+        train_file=write(tmp_path / "train.csv", 256),
+        eval_file=write(tmp_path / "val.csv", 64),
+        predict_file=f"{SWAG}/test.csv",
+    )
+    trained = loop.train(
+        load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
+    )
     assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
 
     tests = trained.resolved.tests
@@ -97,11 +129,16 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
 
 
 RACE = {
-    "text_column": "article", "begin_column": "question", "choices_column": "options", "label_column": "answer",
-    "max_seq_length": 64
+    "text_column": "article",
+    "begin_column": "question",
+    "choices_column": "options",
+    "label_column": "answer",
+    "max_seq_length": 64,
 }
-ROWS = [{"article": "It rained.", "question": "What fell?", "options": ["water", "books", "a king"], "answer": "A"},
-        {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": "B"}]
+ROWS = [
+    {"article": "It rained.", "question": "What fell?", "options": ["water", "books", "a king"], "answer": "A"},
+    {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": "B"},
+]
 
 
 def write_rows(path, rows):
@@ -120,22 +157,34 @@ def test_lists_of_any_length_share_a_batch_and_a_missing_choice_is_never_chosen(
     logits = data.model(batch)["logits"].numpy()
     assert logits[short, 2] == np.float32(-1e9) and np.all(np.abs(logits[1 - short]) < 100)
     # The row with two choices alone has the same logits.
-    alone = {name: value[short:short + 1, :2] for name, value in batch.items() if value.ndim == 3}
+    alone = {name: value[short : short + 1, :2] for name, value in batch.items() if value.ndim == 3}
     np.testing.assert_allclose(data.model(alone)["logits"].numpy()[0], logits[short, :2], atol=1e-6)
     task, tokenizer = data.task, data.task.tokenizer
     length = int(batch["input_mask"][1 - short, 2].sum())
     assert tokenizer.convert_ids_to_tokens(batch["input_ids"][1 - short, 2, :length]) == [
-        "[CLS]", *tokenizer.tokenize("It rained."), "[SEP]", *tokenizer.tokenize("What fell? a king"), "[SEP]"]
+        "[CLS]",
+        *tokenizer.tokenize("It rained."),
+        "[SEP]",
+        *tokenizer.tokenize("What fell? a king"),
+        "[SEP]",
+    ]
     (path,) = [task.write_set("predictions", logits[[1 - short, short]], str(tmp_path))]
     rows = list(csv.DictReader(pathlib.Path(path).read_text().splitlines()))
     assert rows[1]["probability:2"] == "0.000000" and len(rows) == 2
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"answer": "C"}, r"dev\.jsonl:2: column 'answer': expected one of \['A', 'B'\], got 'C'"),
-    ({"answer": 2}, r"dev\.jsonl:2: column 'answer': got '2', and 'A' in .*dev\.jsonl:1: expected numbers or letters"),
-    ({"options": ["here"]}, r"dev\.jsonl:2: column 'options': expected a list of two or more texts"),
-    ({"options": "here"}, r"dev\.jsonl:2: column 'options': expected a list")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"answer": "C"}, r"dev\.jsonl:2: column 'answer': expected one of \['A', 'B'\], got 'C'"),
+        (
+            {"answer": 2},
+            r"dev\.jsonl:2: column 'answer': got '2', and 'A' in .*dev\.jsonl:1: expected numbers or letters",
+        ),
+        ({"options": ["here"]}, r"dev\.jsonl:2: column 'options': expected a list of two or more texts"),
+        ({"options": "here"}, r"dev\.jsonl:2: column 'options': expected a list"),
+    ],
+)
 def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
     path = write_rows(tmp_path / "dev.jsonl", [ROWS[0], ROWS[1] | change])
     with pytest.raises(ValueError, match=told):
@@ -146,22 +195,41 @@ def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(RACE | {"choice_columns": ["a", "b"]}, "choice_columns: expected none beside choices_column"),
-     ({"choice_columns": ["a", "a"]}, r"choice_columns: expected every column once, got \['a', 'a'\]"),
-     (RACE | {"label_column": "question"},
-      "label_column: expected another column than those of the texts and choices, got 'question'")])
+    [
+        (RACE | {"choice_columns": ["a", "b"]}, "choice_columns: expected none beside choices_column"),
+        ({"choice_columns": ["a", "a"]}, r"choice_columns: expected every column once, got \['a', 'a'\]"),
+        (
+            RACE | {"label_column": "question"},
+            "label_column: expected another column than those of the texts and choices, got 'question'",
+        ),
+    ],
+)
 def test_columns_that_cannot_be_are_refused(tmp_path, options, told):
     path = write_rows(tmp_path / "dev.jsonl", [row | {"question": "A"} for row in ROWS])
     with pytest.raises(ValueError, match=f"config.options.{told}"):
         resolve(make_config("swag", options=options), Steps(train=False), eval_file=path)
 
 
-AI2 = [{"id": "1", "question": {"stem": "It rained.",
-                                "choices": [{"text": "sun", "label": "1"}, {"text": "water", "label": "2"}]},
-        "answerKey": "2"},
-       {"id": "2", "question": {"question_concept": "x", "stem": "Where?", "choices": [
-           {"label": "A", "text": "here"}, {"label": "B", "text": "there"}, {"label": "C", "text": "away"}]},
-           "answerKey": "C"}]
+AI2 = [
+    {
+        "id": "1",
+        "question": {"stem": "It rained.", "choices": [{"text": "sun", "label": "1"}, {"text": "water", "label": "2"}]},
+        "answerKey": "2",
+    },
+    {
+        "id": "2",
+        "question": {
+            "question_concept": "x",
+            "stem": "Where?",
+            "choices": [
+                {"label": "A", "text": "here"},
+                {"label": "B", "text": "there"},
+                {"label": "C", "text": "away"},
+            ],
+        },
+        "answerKey": "C",
+    },
+]
 
 
 def test_published_lines_of_choices_need_no_option_and_their_columns_stay_in_the_configuration(tmp_path):
@@ -176,8 +244,9 @@ def test_published_lines_of_choices_need_no_option_and_their_columns_stay_in_the
     (tmp_path / "piqa-labels.lst").write_text("1\n0\n")
     task, rows = load_task(make_config("swag")).read_train(data_files(train_file=path))
     assert rows.choices == [("a", "b")] * 2 and rows.targets.tolist() == [1, 0] and task.num_outputs == 2
-    with pytest.raises(ValueError,
-                       match=r"piqa\.jsonl:1: expected a key 'objective', .*options\.text_column= names another"):
+    with pytest.raises(
+        ValueError, match=r"piqa\.jsonl:1: expected a key 'objective', .*options\.text_column= names another"
+    ):
         load_task(make_config("swag", options={"text_column": "objective"})).read_train(data_files(train_file=path))
 
 
@@ -185,20 +254,41 @@ def test_published_lines_of_choices_need_no_option_and_their_columns_stay_in_the
 def test_lists_of_choices_go_through_the_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["air", "water", "road", "river", "music", "film"]
-    rows = [{"article": f"the {word}", "question": "Which?", "options": [other, word], "answer": "B"}
-            for word in words for other in words if other != word]
+    rows = [
+        {"article": f"the {word}", "question": "Which?", "options": [other, word], "answer": "B"}
+        for word in words
+        for other in words
+        if other != word
+    ]
     write_rows(tmp_path / "train.jsonl", rows)
-    write_rows(tmp_path / "dev.jsonl", [
-        row | {"article": f"a {row['article'][4:]}", "options": [*row["options"], "king"][:2 + number % 2]}
-        for number, row in enumerate(rows)
-    ])
+    write_rows(
+        tmp_path / "dev.jsonl",
+        [
+            row | {"article": f"a {row['article'][4:]}", "options": [*row["options"], "king"][: 2 + number % 2]}
+            for number, row in enumerate(rows)
+        ],
+    )
     (tmp_path / "race.yaml").write_text(yaml.safe_dump(to_dict(make_config("swag", options=RACE))))
-    done = run_here("-m", "official_bert.run_finetuning", "--config=race.yaml", "--train_file=train.jsonl",
-                    "--eval_file=dev.jsonl", "--predict_file=dev.jsonl", "--output_dir=run", "--cache_dir=")
+    done = run_here(
+        "-m",
+        "official_bert.run_finetuning",
+        "--config=race.yaml",
+        "--train_file=train.jsonl",
+        "--eval_file=dev.jsonl",
+        "--predict_file=dev.jsonl",
+        "--output_dir=run",
+        "--cache_dir=",
+    )
     assert done.returncode == 0, done.stderr
     written = list(csv.DictReader((tmp_path / "run/predictions.csv").read_text().splitlines()))
-    asked = run_here("-m", "official_bert.run_predict", "--task=swag", "--model=run", "--input_file=dev.jsonl",
-                     "--output_file=out.jsonl")
+    asked = run_here(
+        "-m",
+        "official_bert.run_predict",
+        "--task=swag",
+        "--model=run",
+        "--input_file=dev.jsonl",
+        "--output_file=out.jsonl",
+    )
     assert asked.returncode == 0, asked.stderr
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {len(answer["probabilities"]) for answer in answers} == {2, 3} and len(answers) == len(written)

@@ -16,8 +16,32 @@ from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 from official_bert.text.subwords.definition import is_letter
 
-WORDS = [" ", "  ", "   ", "\t", "\n", "\u3000", "\xa0", "\x1c", "\x85", "a", "b1", "new", "new_", "new_words", "boat",
-         "s", "½", "\u200d", "e\u0301", "'s", "<e>", "<f>", "<mask>", "</s>"]
+WORDS = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\u3000",
+    "\xa0",
+    "\x1c",
+    "\x85",
+    "a",
+    "b1",
+    "new",
+    "new_",
+    "new_words",
+    "boat",
+    "s",
+    "½",
+    "\u200d",
+    "e\u0301",
+    "'s",
+    "<e>",
+    "<f>",
+    "<mask>",
+    "</s>",
+]
 
 
 def made_texts(count):
@@ -49,14 +73,31 @@ def check_alike(host, graph, texts):
 
 
 SETS = {
-    "roberta": (made_tokenizers.byte_bpe, [
-        AddedToken("<e>", rstrip=True, normalized=False), AddedToken("  ", normalized=False)]),
-    "two_rounds": (made_tokenizers.byte_bpe, [
-        AddedToken("<e>", rstrip=True), AddedToken("  ", special=True), AddedToken("new_words", single_word=True),
-        AddedToken("new"), AddedToken("<f>", lstrip=True, rstrip=True, special=True), AddedToken("\t")]),
-    "modernbert": (made_tokenizers.modern_bpe, [
-        AddedToken("<e>", rstrip=True, special=True), AddedToken("boat", single_word=True, normalized=False),
-        AddedToken("e\u0301s"), AddedToken("<f>", lstrip=True)])}
+    "roberta": (
+        made_tokenizers.byte_bpe,
+        [AddedToken("<e>", rstrip=True, normalized=False), AddedToken("  ", normalized=False)],
+    ),
+    "two_rounds": (
+        made_tokenizers.byte_bpe,
+        [
+            AddedToken("<e>", rstrip=True),
+            AddedToken("  ", special=True),
+            AddedToken("new_words", single_word=True),
+            AddedToken("new"),
+            AddedToken("<f>", lstrip=True, rstrip=True, special=True),
+            AddedToken("\t"),
+        ],
+    ),
+    "modernbert": (
+        made_tokenizers.modern_bpe,
+        [
+            AddedToken("<e>", rstrip=True, special=True),
+            AddedToken("boat", single_word=True, normalized=False),
+            AddedToken("e\u0301s"),
+            AddedToken("<f>", lstrip=True),
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -90,16 +131,23 @@ def test_letters_are_those_beside_which_the_library_finds_no_whole_word():
     codes = [code for code in (*range(0x3400), *range(0xA000, 0xAC80), *range(0xF900, 0x20000)) if code not in skipped]
     found = [len(row.ids) > 1 for row in made.encode_batch([f"{chr(code)}<t>" for code in codes])]
     # Python's tables of characters are older than the library's: characters that it does not know are no letters.
-    wrong = [hex(code) for code, alone in zip(codes, found)
-             if alone == is_letter(chr(code)) and chr(code).isprintable()]
+    wrong = [
+        hex(code) for code, alone in zip(codes, found) if alone == is_letter(chr(code)) and chr(code).isprintable()
+    ]
     assert not wrong
 
 
 def unigram_model(**settings):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(made_tokenizers.TEXT * 3), model_writer=model, vocab_size=400, hard_vocab_limit=False,
-        character_coverage=1.0, minloglevel=2, **settings)
+        sentence_iterator=iter(made_tokenizers.TEXT * 3),
+        model_writer=model,
+        vocab_size=400,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        minloglevel=2,
+        **settings,
+    )
     return model.getvalue()
 
 
@@ -109,9 +157,13 @@ def write_unigram(folder, content):
     return str(folder)
 
 
-@pytest.mark.parametrize("settings", [
-    {"user_defined_symbols": ["new york", "x\ty", "\t", "  "]},
-    {"normalization_rule_name": "identity", "user_defined_symbols": ["a\u3000b"]}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"user_defined_symbols": ["new york", "x\ty", "\t", "  "]},
+        {"normalization_rule_name": "identity", "user_defined_symbols": ["a\u3000b"]},
+    ],
+)
 def test_user_symbols_and_white_space_have_one_place_on_the_host_and_in_the_graph(tmp_path, settings):
     path = write_unigram(tmp_path, unigram_model(**settings))
     host, graph = loading.load(path), load_graph(path)
@@ -124,7 +176,8 @@ def test_user_symbols_and_white_space_have_one_place_on_the_host_and_in_the_grap
     check_alike(host, graph, texts)
     text = "in new york"
     assert [text[start:end] for _, start, end in host.tokenize_with_offsets(text) if start < end] == [
-        token.strip("\u2581") for token in host.tokenize(text) if token != "\u2581"]
+        token.strip("\u2581") for token in host.tokenize(text) if token != "\u2581"
+    ]
 
 
 def test_a_model_whose_pieces_end_with_the_space_is_refused(tmp_path):
@@ -160,7 +213,8 @@ def test_a_unigram_model_in_json_whose_spaces_are_tokens_has_no_graph_and_accent
     made, path = unigram_json(tmp_path / "usual", usual, before.Metaspace(), [AddedToken("new", normalized=False)])
     texts = ["the  boat ", " new  boat <mask> x", "new", "  ", ""]
     assert load_graph(path).tokenize(tf.constant(texts)).to_list() == [
-        made.encode(text, add_special_tokens=False).ids for text in texts]
+        made.encode(text, add_special_tokens=False).ids for text in texts
+    ]
     pair = before.Sequence([before.WhitespaceSplit(), before.Metaspace()])
     made, path = unigram_json(tmp_path / "words", [steps.NFC()], pair)
     host = loading.load(path)

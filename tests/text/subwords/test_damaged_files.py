@@ -30,7 +30,7 @@ def damaged(content, number):
         for _ in range(rng.choice([1, 1, 3, 20])):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     elif number % 4 == 2:
-        data[place:place + rng.randrange(1, 50)] = rng.randbytes(rng.randrange(50))
+        data[place : place + rng.randrange(1, 50)] = rng.randbytes(rng.randrange(50))
     else:  # the first pieces, and the settings at the end
         data[rng.choice([rng.randrange(400), len(data) - 1 - rng.randrange(400)])] = rng.randrange(256)
     return bytes(data)
@@ -53,8 +53,10 @@ def load_damaged(folder, numbers, with_graph=False):
                 load_graph(files[kind])._pieces(tf.constant(made_tokenizers.texts()))
             loaded += 1
         except ValueError as error:
-            assert type(error) is ValueError and re.fullmatch(f"{re.escape(files[kind])}: .+",
-                                                              str(error)), (number, repr(error))
+            assert type(error) is ValueError and re.fullmatch(f"{re.escape(files[kind])}: .+", str(error)), (
+                number,
+                repr(error),
+            )
     return loaded
 
 
@@ -68,7 +70,8 @@ def test_411_damaged_sentencepiece_models(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [
+    "change",
+    [
         lambda model: setattr(model.pieces[0], "type", model_proto.NORMAL),
         lambda model: setattr(model.pieces[9], "type", model_proto.UNKNOWN),
         lambda model: setattr(model.pieces[9], "score", float("nan")),
@@ -76,12 +79,23 @@ def test_411_damaged_sentencepiece_models(tmp_path):
         lambda model: setattr(model.pieces[9], "piece", ""),
         lambda model: setattr(model.pieces[9], "piece", model.pieces[8].piece),
         lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", b"\xff" * 40),
-        lambda model: model.ClearField("pieces"), lambda model: [model.pieces.pop() for _ in model.pieces[1:]],
-        lambda model: [model.pieces.pop() for _ in model.pieces[3:]]
-    ], ids=[
-        "no_unknown", "two_unknown", "nan", "infinite", "empty", "twice", "charsmap", "no_pieces", "unknown_alone",
-        "special_alone"
-    ])
+        lambda model: model.ClearField("pieces"),
+        lambda model: [model.pieces.pop() for _ in model.pieces[1:]],
+        lambda model: [model.pieces.pop() for _ in model.pieces[3:]],
+    ],
+    ids=[
+        "no_unknown",
+        "two_unknown",
+        "nan",
+        "infinite",
+        "empty",
+        "twice",
+        "charsmap",
+        "no_pieces",
+        "unknown_alone",
+        "special_alone",
+    ],
+)
 @pytest.mark.parametrize("kind", ["xlm_roberta", "albert"])
 def test_what_no_model_has_is_refused(tmp_path, change, kind):
     folder = made_tokenizers.write(tmp_path / kind, kind)
@@ -101,8 +115,11 @@ def test_what_no_model_has_is_refused(tmp_path, change, kind):
 def test_word_pieces_of_special_tokens_alone_give_unknown_words(tmp_path, kind):
     folder = made_tokenizers.write(tmp_path / kind, kind)
     path = tmp_path / kind / "vocab.txt"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-               ] if kind == "bert" else ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
+    special = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        if kind == "bert"
+        else ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
+    )
     path.write_text("\n".join(special) + "\n")
     file = str(path) if kind == "bert" else folder
     assert loading.load(file).tokenize("two words") == ["[UNK]", "[UNK]"]
@@ -115,17 +132,25 @@ def test_a_unigram_model_without_its_unknown_piece_is_refused(tmp_path, unknown)
     """The library loads one and fails at the first unknown character."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     settings = {
-        "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None, "decoder": None,
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "post_processor": None,
+        "decoder": None,
         "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
         "model": {
-            "type": "Unigram", "unk_id": unknown, "byte_fallback": False, "vocab": [[token, 0.0] for token in special]
-        }
+            "type": "Unigram",
+            "unk_id": unknown,
+            "byte_fallback": False,
+            "vocab": [[token, 0.0] for token in special],
+        },
     }
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizerFast"}')
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
     with pytest.raises(
-            ValueError,
-            match=f"^{tmp_path}: tokenizer.json: model.unk_id: expected the id of an unknown piece, got {unknown}$"):
+        ValueError,
+        match=f"^{tmp_path}: tokenizer.json: model.unk_id: expected the id of an unknown piece, got {unknown}$",
+    ):
         loading.load(str(tmp_path))
 
 

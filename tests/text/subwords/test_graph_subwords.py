@@ -10,8 +10,12 @@ import tensorflow as tf
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 
-ADDED = [("boat", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True}), ("new_word", {}),
-         ("new_words", {})]
+ADDED = [
+    ("boat", {"single_word": True}),
+    ("<ent>", {"lstrip": True, "rstrip": True}),
+    ("new_word", {}),
+    ("new_words", {}),
+]
 
 
 def both(folder, kind, traced=False, **config):
@@ -27,6 +31,7 @@ def both(folder, kind, traced=False, **config):
     def tokens(texts):
         rows = zip(*(part.to_list() for part in run(tf.constant(texts, tf.string))))
         return [[(host.inv_vocab[index], start, end) for index, start, end in zip(*row)] for row in rows]
+
     return host, tokens, graph
 
 
@@ -38,20 +43,24 @@ def random_texts(count, seed=0):
 
 def random_accents(count, seed=0):
     draw = random.Random(seed)
-    letters = ("aeoq \u0301\u0323\u0307\u0338\u1100\u1161\u11a8\u0958\u212b\u00e9\uac00\u0345\u0b47\u0b56\u0f73  "
-               "x1\u2126")
+    letters = (
+        "aeoq \u0301\u0323\u0307\u0338\u1100\u1161\u11a8\u0958\u212b\u00e9\uac00\u0345\u0b47\u0b56\u0f73  x1\u2126"
+    )
     return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 30))) for _ in range(count)]
 
 
 QUICK = [("xlm_roberta", True), ("xlm_roberta", False), ("roberta", False), ("modernbert", False)]
-CASES = [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
-         for case in itertools.product(made_tokenizers.KINDS, (False, True))]
+CASES = [
+    pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
+    for case in itertools.product(made_tokenizers.KINDS, (False, True))
+]
 
 
 @pytest.mark.parametrize(("kind", "traced"), CASES)
 def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
-    host, tokens, graph = both(tmp_path, kind, traced,
-                               **({"add_prefix_space": True} if kind == "roberta_files" else {}))
+    host, tokens, graph = both(
+        tmp_path, kind, traced, **({"add_prefix_space": True} if kind == "roberta_files" else {})
+    )
     texts = [*made_tokenizers.texts(), *random_texts(200), *(random_accents(100) if kind == "modernbert" else ()), ""]
     wanted = [host.tokenize_with_offsets(text) for text in texts]
     for text, row, expected in zip(texts, tokens(texts), wanted):
@@ -65,13 +74,20 @@ def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
 def test_the_graph_finds_added_tokens(tmp_path, kind):
     plain = loading.load(made_tokenizers.write(tmp_path / "plain", kind))
     host, tokens, _ = both(
-        tmp_path / "added", kind, added_tokens_decoder={
+        tmp_path / "added",
+        kind,
+        added_tokens_decoder={
             str(plain.vocab.get(content, plain.size + number)): {"content": content, **flags}
             for number, (content, flags) in enumerate(ADDED)
-        })
+        },
+    )
     texts = [
-        "a boat, aboat boats boat", "x <ent> y<ent>", "new_words new_word new_wordsnew_word", " <ent> ",
-        "<mask><ent> <mask>", *random_texts(100, 1)
+        "a boat, aboat boats boat",
+        "x <ent> y<ent>",
+        "new_words new_word new_wordsnew_word",
+        " <ent> ",
+        "<mask><ent> <mask>",
+        *random_texts(100, 1),
     ]
     for text, row in zip(texts, tokens(texts)):
         assert row == host.tokenize_with_offsets(text), text

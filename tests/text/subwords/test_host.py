@@ -18,7 +18,8 @@ from official_bert.text.subwords import byte_bpe, tokenizer_files
 @pytest.fixture(scope="module", params=made_tokenizers.KINDS)
 def tokenizer(request, tmp_path_factory):
     return official_bert.load_tokenizer(
-        made_tokenizers.write(tmp_path_factory.mktemp("t") / request.param, request.param))
+        made_tokenizers.write(tmp_path_factory.mktemp("t") / request.param, request.param)
+    )
 
 
 def test_xlm_roberta_has_fairseqs_ids(tmp_path):
@@ -26,8 +27,13 @@ def test_xlm_roberta_has_fairseqs_ids(tmp_path):
     model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model())
     for text in [*made_tokenizers.TEXT, *made_tokenizers.DIFFICULT]:
         assert tokenizer.tokenize_ids(text) == [3 if index == 0 else index + 1 for index in model.encode(text)]
-    assert [tokenizer.special_id(role)
-            for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [0, 1, 2, 3, len(model) + 1]
+    assert [tokenizer.special_id(role) for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [
+        0,
+        1,
+        2,
+        3,
+        len(model) + 1,
+    ]
 
 
 def test_camembert_has_its_own_ids(tmp_path):
@@ -35,20 +41,27 @@ def test_camembert_has_its_own_ids(tmp_path):
     model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model())
     for text in made_tokenizers.TEXT:
         assert tokenizer.tokenize_ids(text) == [3 if index == 0 else index + 4 for index in model.encode(text)]
-    assert [tokenizer.special_id(role)
-            for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [5, 1, 6, 3, len(model) + 4]
+    assert [tokenizer.special_id(role) for role in ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")] == [
+        5,
+        1,
+        6,
+        3,
+        len(model) + 4,
+    ]
 
 
 def test_albert_makes_quotes_drops_accents_and_lower_cases_before_its_model(tmp_path):
     tokenizer = loading.load(made_tokenizers.write(tmp_path, "albert"))
     model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model(True))
-    steps = tokenizers.normalizers.Sequence([
-        tokenizers.normalizers.Replace("``", '"'),
-        tokenizers.normalizers.Replace("''", '"'),
-        tokenizers.normalizers.NFKD(),
-        tokenizers.normalizers.StripAccents(),
-        tokenizers.normalizers.Lowercase()
-    ])
+    steps = tokenizers.normalizers.Sequence(
+        [
+            tokenizers.normalizers.Replace("``", '"'),
+            tokenizers.normalizers.Replace("''", '"'),
+            tokenizers.normalizers.NFKD(),
+            tokenizers.normalizers.StripAccents(),
+            tokenizers.normalizers.Lowercase(),
+        ]
+    )
     for text in [*made_tokenizers.TEXT, *made_tokenizers.DIFFICULT]:
         assert tokenizer.tokenize_ids(text) == model.encode(steps.normalize_str(text)), text
     assert tokenizer.do_lower_case
@@ -61,8 +74,9 @@ def test_modernbert_composes_letters_and_has_tokens_for_runs_of_spaces(tmp_path)
     tokenizer = loading.load(made_tokenizers.write(tmp_path, "modernbert"))
     for text in made_tokenizers.texts():
         assert tokenizer.tokenize_ids(text) == library.encode(text, add_special_tokens=False).ids, text
-        assert [tokenizer.vocab[token]
-                for token, _, _ in tokenizer.tokenize_with_offsets(text)] == tokenizer.tokenize_ids(text), text
+        assert [
+            tokenizer.vocab[token] for token, _, _ in tokenizer.tokenize_with_offsets(text)
+        ] == tokenizer.tokenize_ids(text), text
     pair = library.encode("the boat", "the river")
     packed = tokenizer.encode(["the boat"], ["the river"])
     assert packed["input_ids"][0].tolist() == pair.ids and packed["segment_ids"][0].tolist() == pair.type_ids
@@ -74,10 +88,12 @@ def test_modernbert_composes_letters_and_has_tokens_for_runs_of_spaces(tmp_path)
 def test_texts_in_nfc_have_as_many_parts_as_before():
     def parts(text):
         return sum(not place or not byte_bpe.may_compose(char) for place, char in enumerate(text))
+
     for code in (*range(0xD800), *range(0xF900, 0x20000)):
         for text in (f"a{chr(code)}", f"\u1100{chr(code)}\u0301"):
-            assert unicodedata.is_normalized("NFC", text) or parts(text) == parts(unicodedata.normalize(
-                "NFC", text)), ascii(text)
+            assert unicodedata.is_normalized("NFC", text) or parts(text) == parts(unicodedata.normalize("NFC", text)), (
+                ascii(text)
+            )
 
 
 def _slices(tokenizer, text):
@@ -91,18 +107,22 @@ def test_byte_bpe_is_the_librarys_from_either_kind_of_files(tmp_path):
         ids = library.encode(text, add_special_tokens=False).ids
         assert [one.tokenize_ids(text) for one in two] == [ids, ids]
     # 中 is three bytes, and each of its tokens spans it; a space before it or at the end is a token without a place.
-    assert [part for part in _slices(two[0], "naïve 中 ")
-            if part] == [*_slices(two[0], "naïve"), *["中"] * len(_slices(two[0], "中"))]
+    assert [part for part in _slices(two[0], "naïve 中 ") if part] == [
+        *_slices(two[0], "naïve"),
+        *["中"] * len(_slices(two[0], "中")),
+    ]
 
 
 def test_mpnet_has_special_tokens_of_its_own_around_the_word_pieces_of_bert(tmp_path):
     tokenizer = loading.load(made_tokenizers.write(tmp_path, "mpnet"))
     pieces = made_tokenizers.word_pieces()
     library = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({piece: index
-                                     for index, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    library.normalizer, library.pre_tokenizer = tokenizers.normalizers.BertNormalizer(
-    ), tokenizers.pre_tokenizers.BertPreTokenizer()
+        tokenizers.models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    library.normalizer, library.pre_tokenizer = (
+        tokenizers.normalizers.BertNormalizer(),
+        tokenizers.pre_tokenizers.BertPreTokenizer(),
+    )
     library.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True), "<s>", "</s>", "<pad>", "[UNK]"])
     for text in made_tokenizers.texts():
         assert tokenizer.tokenize_ids(text) == library.encode(text, add_special_tokens=False).ids, text
@@ -128,19 +148,29 @@ def test_tokens_lie_in_the_text_in_order_and_without_spaces_at_their_ends(tokeni
 def test_special_tokens_in_a_text_are_found_and_the_mask_takes_the_space_before_it(tmp_path):
     tokenizer = loading.load(made_tokenizers.write(tmp_path, "xlm_roberta"))
     tokens = tokenizer.tokenize_with_offsets("the <mask></s>boat")
-    assert [(token, start, end) for token, start, end in tokens if token.startswith("<")] == [("<mask>", 4, 10),
-                                                                                              ("</s>", 10, 14)]
+    assert [(token, start, end) for token, start, end in tokens if token.startswith("<")] == [
+        ("<mask>", 4, 10),
+        ("</s>", 10, 14),
+    ]
     assert [token for token, _, _ in tokens[:3]] == ["\u2581the", "<mask>", "</s>"]  # the space is not a piece
 
 
 def test_added_tokens_are_whole_words_if_they_say_so(tmp_path):
-    added = {str(9000 + number): {"content": content, **flags} for number, (content, flags) in enumerate(
-        [("boa", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True})])}
+    added = {
+        str(9000 + number): {"content": content, **flags}
+        for number, (content, flags) in enumerate(
+            [("boa", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True})]
+        )
+    }
     tokenizer = loading.load(made_tokenizers.write(tmp_path, "camembert", added_tokens_decoder=added))
-    assert tokenizer.size == 9002 and "boa" in tokenizer.tokenize("a boa, b") and "boa" not in tokenizer.tokenize(
-        "a boat aboa")
-    assert ("<ent>", 2,
-            7) in tokenizer.tokenize_with_offsets("a <ent> b") and "\u2581" not in tokenizer.tokenize("a <ent> ")
+    assert (
+        tokenizer.size == 9002
+        and "boa" in tokenizer.tokenize("a boa, b")
+        and "boa" not in tokenizer.tokenize("a boat aboa")
+    )
+    assert ("<ent>", 2, 7) in tokenizer.tokenize_with_offsets("a <ent> b") and "\u2581" not in tokenizer.tokenize(
+        "a <ent> "
+    )
 
 
 def test_rows_are_of_each_ones_form(tmp_path):
@@ -149,18 +179,21 @@ def test_rows_are_of_each_ones_form(tmp_path):
     a, b = roberta.tokenize_ids("the boat"), roberta.tokenize_ids("the river")
     encoded = roberta.encode(["the boat", "the"], ["the river", ""])
     assert encoded["input_ids"][0].tolist() == [0, *a, 2, 2, *b, 2] and not encoded["segment_ids"].any()
-    assert encoded["input_ids"][1].tolist() == [0, *roberta.tokenize_ids("the"), 2] + [1] * (len(a + b) + 4 - 2 - len(
-        roberta.tokenize_ids("the")))
+    assert encoded["input_ids"][1].tolist() == [0, *roberta.tokenize_ids("the"), 2] + [1] * (
+        len(a + b) + 4 - 2 - len(roberta.tokenize_ids("the"))
+    )
     encoded = albert.encode(["the boat"], ["the river"], max_seq_length=9)
-    assert encoded["input_ids"].shape == (1, 9) and encoded["segment_ids"][0, -1] == 1 and encoded["input_ids"][0,
-                                                                                                                -1] == 3
+    assert (
+        encoded["input_ids"].shape == (1, 9) and encoded["segment_ids"][0, -1] == 1 and encoded["input_ids"][0, -1] == 3
+    )
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
 TEMPLATES = {
     "one separator": ("<s> $A </s>", "<s> $A </s> $B </s>"),
     "two separators": ("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
-    "segments": ("<s> $A </s>", "<s> $A </s> $B:1 </s>:1")}
+    "segments": ("<s> $A </s>", "<s> $A </s> $B:1 </s>:1"),
+}
 
 
 @pytest.mark.parametrize("class_name", ["PreTrainedTokenizerFast", "RobertaTokenizer"])
@@ -179,18 +212,34 @@ def test_rows_of_pairs_are_those_of_the_template_in_a_sequence_too(tmp_path, nam
     assert (packed["input_ids"][0].tolist(), packed["segment_ids"][0].tolist()) == (pair.ids, pair.type_ids)
 
 
-@pytest.mark.parametrize(("processor", "told"), [
-    ({"type": "Sequence", "processors": [BYTE_LEVEL, {"type": "Another"}]},
-     "post_processor: expected TemplateProcessing, RobertaProcessing, BertProcessing or ByteLevel, alone or in a "
-     "Sequence, got Another"),
-    ({"type": "Sequence", "processors": [{"type": "BertProcessing"}, {"type": "RobertaProcessing"}]},
-     "expected one step that makes rows, got BertProcessing and RobertaProcessing"),
-    ({"type": "BertProcessing", "cls": ["<cls>", 1], "sep": ["</s>", 2]},
-     "expected rows with <s> and </s>, got <cls> and </s>"),
-    ({"type": "TemplateProcessing", "special_tokens": {}, "single": [{"Sequence": {"id": "A", "type_id": 0}}],
-      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]},
-     "expected rows <s> A </s>, and <s> A </s> B </s> or <s> A </s> </s> B </s> in segment 0 but for B and its </s>, "
-     "got A, and A B:1")])
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        (
+            {"type": "Sequence", "processors": [BYTE_LEVEL, {"type": "Another"}]},
+            "post_processor: expected TemplateProcessing, RobertaProcessing, BertProcessing or ByteLevel, alone or in a "
+            "Sequence, got Another",
+        ),
+        (
+            {"type": "Sequence", "processors": [{"type": "BertProcessing"}, {"type": "RobertaProcessing"}]},
+            "expected one step that makes rows, got BertProcessing and RobertaProcessing",
+        ),
+        (
+            {"type": "BertProcessing", "cls": ["<cls>", 1], "sep": ["</s>", 2]},
+            "expected rows with <s> and </s>, got <cls> and </s>",
+        ),
+        (
+            {
+                "type": "TemplateProcessing",
+                "special_tokens": {},
+                "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            },
+            "expected rows <s> A </s>, and <s> A </s> B </s> or <s> A </s> </s> B </s> in segment 0 but for B and its </s>, "
+            "got A, and A B:1",
+        ),
+    ],
+)
 def test_rows_of_another_form_are_refused(tmp_path, processor, told):
     values = json.loads(made_tokenizers.byte_bpe()) | {"post_processor": processor}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
@@ -199,8 +248,11 @@ def test_rows_of_another_form_are_refused(tmp_path, processor, told):
 
 
 def test_a_piece_begins_a_word_behind_a_space(tokenizer):
-    text = made_tokenizers.TEXT[0] if tokenizer.kind != "wordpiece" else made_tokenizers.TEXT[-1].replace(",",
-                                                                                                          "").strip(".")
+    text = (
+        made_tokenizers.TEXT[0]
+        if tokenizer.kind != "wordpiece"
+        else made_tokenizers.TEXT[-1].replace(",", "").strip(".")
+    )
     tokens = tokenizer.tokenize_with_offsets(text)
     begins = ~tokenizer.continues_word[[tokenizer.vocab[token] for token, _, _ in tokens]]
     for (before, *_), (_, start, end), begin in zip(tokens, tokens[1:], begins[1:]):
@@ -212,19 +264,29 @@ def test_the_files_of_a_run_are_one_file_with_the_same_bytes_each_time(tmp_path,
     content = tokenizer_files.pack(tokenizer.definition.files)
     (tmp_path / "tokenizer.zip").write_bytes(content)
     again = loading.load(str(tmp_path / "tokenizer.zip"))
-    assert loading.content_of(str(tmp_path / "tokenizer.zip")) == content == tokenizer_files.pack(
-        again.definition.files)
+    assert (
+        loading.content_of(str(tmp_path / "tokenizer.zip")) == content == tokenizer_files.pack(again.definition.files)
+    )
     assert again.vocab == tokenizer.vocab and again.template == tokenizer.template
     assert again.tokenize_ids(made_tokenizers.TEXT[2]) == tokenizer.tokenize_ids(made_tokenizers.TEXT[2])
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    (lambda folder: (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}'),
-     "expected BertTokenizer, got 'T5Tok"),
-    (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not JSON"),
-    (lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"hello"), "expected a SentencePiece model"),
-    (lambda folder: (folder / "tokenizer_config.json").unlink(), "expected tokenizer_config.json with tokenizer_class"),
-    (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "no tokenizer found there")])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda folder: (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}'),
+            "expected BertTokenizer, got 'T5Tok",
+        ),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not JSON"),
+        (lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"hello"), "expected a SentencePiece model"),
+        (
+            lambda folder: (folder / "tokenizer_config.json").unlink(),
+            "expected tokenizer_config.json with tokenizer_class",
+        ),
+        (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "no tokenizer found there"),
+    ],
+)
 def test_unusable_files_are_refused_by_name(tmp_path, change, told):
     folder = made_tokenizers.write(tmp_path, "xlm_roberta")
     change(tmp_path)
@@ -242,8 +304,9 @@ def test_a_tokenizer_json_with_another_step_is_refused(tmp_path):
     assert loading.load(folder).tokenize("e\u0301") == loading.load(folder).tokenize("\xe9")
 
 
-@pytest.mark.parametrize("changes",
-                         [{"normalizer": True}, {"pre_tokenizer": True}, {"pre_tokenizer": 5}, {"model": "BPE"}])
+@pytest.mark.parametrize(
+    "changes", [{"normalizer": True}, {"pre_tokenizer": True}, {"pre_tokenizer": 5}, {"model": "BPE"}]
+)
 def test_a_tokenizer_json_whose_sections_are_none_is_refused(tmp_path, changes):
     folder = made_tokenizers.write(tmp_path, "roberta")
     values = json.loads((tmp_path / "tokenizer.json").read_text()) | changes

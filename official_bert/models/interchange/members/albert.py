@@ -22,8 +22,10 @@ from official_bert.models.interchange.names import DENSE, NameTable, googles_enc
 # of groups of one layer, as all published models have
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."
 NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
-POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", "predictions.LayerNorm.",
-                                                          "predictions.bias")
+POOLER, WORDS = (
+    dense("pooler/", "albert.pooler."),
+    words("predictions.dense.", "predictions.LayerNorm.", "predictions.bias"),
+)
 
 
 def all_layers(values: Values) -> Fields:
@@ -46,65 +48,111 @@ def their_layers(config: ModelConfig) -> Fields:
 
 def unpack(tensors: Tensors, config: ModelConfig) -> Tensors:
     """Numbers the layers of all groups."""
+
     def numbered(match: re.Match) -> str:
         return f"{match[1]}.{int(match[2]) * config.layers_in_group + int(match[4])}.{match[3]}.0."
+
     return {NUMBERS.sub(numbered, name): tensor for name, tensor in tensors.items()}
 
 
 def pack(tensors: Tensors, config: ModelConfig) -> Tensors:
     """The reverse of `unpack`."""
+
     def numbered(match: re.Match) -> str:
         group, layer = divmod(int(match[2]), config.layers_in_group)
         return f"{match[1]}.{group}.{match[3]}.{layer}."
+
     return {NUMBERS.sub(numbered, name): tensor for name, tensor in tensors.items()}
 
 
 ALBERT = Member(
-    stems={"albert": "Albert"}, prefix="albert.",
-    encoder=(*tables("albert."), *dense("embeddings/projection/", "albert.encoder.embedding_hidden_mapping_in."),
-             *layers(
-                 LAYER, {
-                     "attention/query": "attention.query", "attention/key": "attention.key",
-                     "attention/value": "attention.value", "attention/output": "attention.dense",
-                     "attention_LayerNorm": "attention.LayerNorm", "intermediate": "ffn", "output": "ffn_output",
-                     "output_LayerNorm": "full_layer_layer_norm"
-                 })), forms={
-                     "Model": Form("", POOLER),
-                     "ForPreTraining": Form("pretraining", POOLER, WORDS,
-                                            output("next_sentence/", "sop_classifier.classifier.")),
-                     "ForMaskedLM": Form("pretraining", WORDS), **usual_forms(POOLER)
-                 }, tied={
-                     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-                     "predictions.decoder.bias": "predictions.bias"
-                 }, keys={ours: theirs
-                          for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"}
+    stems={"albert": "Albert"},
+    prefix="albert.",
+    encoder=(
+        *tables("albert."),
+        *dense("embeddings/projection/", "albert.encoder.embedding_hidden_mapping_in."),
+        *layers(
+            LAYER,
+            {
+                "attention/query": "attention.query",
+                "attention/key": "attention.key",
+                "attention/value": "attention.value",
+                "attention/output": "attention.dense",
+                "attention_LayerNorm": "attention.LayerNorm",
+                "intermediate": "ffn",
+                "output": "ffn_output",
+                "output_LayerNorm": "full_layer_layer_norm",
+            },
+        ),
+    ),
+    forms={
+        "Model": Form("", POOLER),
+        "ForPreTraining": Form("pretraining", POOLER, WORDS, output("next_sentence/", "sop_classifier.classifier.")),
+        "ForMaskedLM": Form("pretraining", WORDS),
+        **usual_forms(POOLER),
+    },
+    tied={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"}
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups", "layers_in_group": "inner_group_num"},
-    fields=all_layers, values=their_layers, used=("num_hidden_layers",), unpack=unpack, pack=pack, sentence_task="sop",
+    fields=all_layers,
+    values=their_layers,
+    used=("num_hidden_layers",),
+    unpack=unpack,
+    pack=pack,
+    sentence_task="sop",
     defaults={
-        "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12,
-        "num_hidden_groups": 1, "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1,
-        "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
-    })
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_hidden_layers": 12,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "inner_group_num": 1,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+)
 # Google's checkpoints (TF 1).
-TF1_PARTS = {"attention/query": "attention_1/self/query", "attention/key": "attention_1/self/key",
-             "attention/value": "attention_1/self/value", "attention/output": "attention_1/output/dense",
-             "attention_LayerNorm": "LayerNorm", "intermediate": "ffn_1/intermediate/dense",
-             "output": "ffn_1/intermediate/output/dense", "output_LayerNorm": "LayerNorm_1"}
-TF1_TABLE = NameTable([
-    *googles_encoder("bert/", "encoder/transformer/group_{i}/inner_group_0/", TF1_PARTS),
-    *rows("embeddings/projection/", "bert/encoder/embedding_hidden_mapping_in/", DENSE), *googles_heads()])
+TF1_PARTS = {
+    "attention/query": "attention_1/self/query",
+    "attention/key": "attention_1/self/key",
+    "attention/value": "attention_1/self/value",
+    "attention/output": "attention_1/output/dense",
+    "attention_LayerNorm": "LayerNorm",
+    "intermediate": "ffn_1/intermediate/dense",
+    "output": "ffn_1/intermediate/output/dense",
+    "output_LayerNorm": "LayerNorm_1",
+}
+TF1_TABLE = NameTable(
+    [
+        *googles_encoder("bert/", "encoder/transformer/group_{i}/inner_group_0/", TF1_PARTS),
+        *rows("embeddings/projection/", "bert/encoder/embedding_hidden_mapping_in/", DENSE),
+        *googles_heads(),
+    ]
+)
 
 
 def tf1_layer(name: str, config: ModelConfig) -> str:
     """A variable's name with the number of its layer among those of all groups."""
-    return re.sub(r"group_(\d+)/inner_group_(\d+)/",
-                  lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/", name)
+    return re.sub(
+        r"group_(\d+)/inner_group_(\d+)/",
+        lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/",
+        name,
+    )
 
 
 def tf1_name(name: str, config: ModelConfig) -> str:
     """The reverse of `tf1_layer`."""
-    return re.sub(r"group_(\d+)/inner_group_0/", lambda match: "group_{}/inner_group_{}/".format(
-        *divmod(int(match[1]), config.layers_in_group)), name)
+    return re.sub(
+        r"group_(\d+)/inner_group_0/",
+        lambda match: "group_{}/inner_group_{}/".format(*divmod(int(match[1]), config.layers_in_group)),
+        name,
+    )
 
 
 def tf1_config(values: Values, path: str) -> Fields:

@@ -31,30 +31,48 @@ def narrow_tables(values: Values) -> Fields:
 
 
 ELECTRA = Member(
-    stems={"electra": "Electra"}, prefix="electra.",
-    encoder=(*tables("electra."), *dense("embeddings/projection/", "electra.embeddings_project."),
-             *layers("electra.encoder.layer.{i}.")),
-    forms={"Model": Form(""),
-           "ForPreTraining": Form("replaced", dense("replaced_transform/", "discriminator_predictions.dense."),
-                                  output("replaced/", "discriminator_predictions.dense_prediction.")),
-           "ForMaskedLM": Form("pretraining", words(
-               "generator_predictions.dense.", "generator_predictions.LayerNorm.", "generator_lm_head.bias")),
-           **usual_forms(dense("pooler/", "sequence_summary.summary."), own_pooler=True)},
+    stems={"electra": "Electra"},
+    prefix="electra.",
+    encoder=(
+        *tables("electra."),
+        *dense("embeddings/projection/", "electra.embeddings_project."),
+        *layers("electra.encoder.layer.{i}."),
+    ),
+    forms={
+        "Model": Form(""),
+        "ForPreTraining": Form(
+            "replaced",
+            dense("replaced_transform/", "discriminator_predictions.dense."),
+            output("replaced/", "discriminator_predictions.dense_prediction."),
+        ),
+        "ForMaskedLM": Form(
+            "pretraining",
+            words("generator_predictions.dense.", "generator_predictions.LayerNorm.", "generator_lm_head.bias"),
+        ),
+        **usual_forms(dense("pooler/", "sequence_summary.summary."), own_pooler=True),
+    },
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    fixed={"pooler_act": "gelu_erf", "masked_lm_act": "gelu_erf"}, fields=narrow_tables,
-    values=lambda config: {"embedding_size": config.table_width}, used=("embedding_size",),
+    fixed={"pooler_act": "gelu_erf", "masked_lm_act": "gelu_erf"},
+    fields=narrow_tables,
+    values=lambda config: {"embedding_size": config.table_width},
+    used=("embedding_size",),
     switches={"summary_type": ("first", None), "summary_use_proj": (True, None), "summary_activation": ("gelu", None)},
-    defaults={"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4})
+    defaults={"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4},
+)
 # Google's checkpoints (TF 1) hold both models, the generator under its own prefix, and no configuration.
 OF_CONFIG = ("num_attention_heads", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-TF1_TABLE = NameTable([
-    *googles_encoder("electra/"), *rows("embeddings/projection/", "electra/embeddings_project/", DENSE),
-    *rows("masked_lm/transform/", "generator_predictions/dense/", DENSE),
-    *rows("masked_lm/LayerNorm/", "generator_predictions/LayerNorm/", NORM),
-    ("masked_lm/output_bias", "generator_predictions/output_bias"),
-    *rows("replaced_transform/", "discriminator_predictions/dense/", DENSE),
-    # dense_1 there: numbers are those of layers in a table
-    *rows("replaced/", "discriminator_predictions/dense_one/", OUTPUT, DENSE)])
+TF1_TABLE = NameTable(
+    [
+        *googles_encoder("electra/"),
+        *rows("embeddings/projection/", "electra/embeddings_project/", DENSE),
+        *rows("masked_lm/transform/", "generator_predictions/dense/", DENSE),
+        *rows("masked_lm/LayerNorm/", "generator_predictions/LayerNorm/", NORM),
+        ("masked_lm/output_bias", "generator_predictions/output_bias"),
+        *rows("replaced_transform/", "discriminator_predictions/dense/", DENSE),
+        # dense_1 there: numbers are those of layers in a table
+        *rows("replaced/", "discriminator_predictions/dense_one/", OUTPUT, DENSE),
+    ]
+)
 TF1_GENERATOR = ("generator/", "generator_predictions/")
 
 
@@ -85,7 +103,9 @@ def tf1_sizes(weights: Mapping[str, np.ndarray], config: ModelConfig | None, whe
     """
     sizes = stored_models.sizes_in(weights, TF1_TABLE, where)
     width = sizes["hidden_size"]
-    fields = {key: getattr(config, key)
-              for key in OF_CONFIG
-              } if config is not None and config.hidden_size == width else {"num_attention_heads": max(1, width // 64)}
+    fields = (
+        {key: getattr(config, key) for key in OF_CONFIG}
+        if config is not None and config.hidden_size == width
+        else {"num_attention_heads": max(1, width // 64)}
+    )
     return ModelConfig(**sizes, **fields, hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf")

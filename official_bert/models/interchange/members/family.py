@@ -30,16 +30,20 @@ def bert_forms(prefix: str) -> dict[str, Form]:
     """BERT's classes over an encoder with this prefix."""
     pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")
     return {
-        "Model": Form("", pooler), "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
-        "ForMaskedLM": Form("pretraining", WORDS), "ForNextSentencePrediction": Form("pretraining", pooler,
-                                                                                     sentences), **usual_forms(pooler)
+        "Model": Form("", pooler),
+        "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
+        "ForMaskedLM": Form("pretraining", WORDS),
+        "ForNextSentencePrediction": Form("pretraining", pooler, sentences),
+        **usual_forms(pooler),
     }
 
 
 def bert_tied(prefix: str) -> dict[str, str]:
     """The second names of the word table and of the words' bias."""
-    return {"cls.predictions.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias"}
+    return {
+        "cls.predictions.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
 
 
 def task_table(values: Values) -> Fields:
@@ -53,14 +57,28 @@ def their_task_table(config: ModelConfig) -> Fields:
     return {"use_task_id": bool(rows_there)} | ({"task_type_vocab_size": rows_there} if rows_there else {})
 
 
-BERT = Member(stems={"bert": "Bert"}, prefix="bert.", forms=bert_forms("bert."), tied=bert_tied("bert."),
-              encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")))
+BERT = Member(
+    stems={"bert": "Bert"},
+    prefix="bert.",
+    forms=bert_forms("bert."),
+    tied=bert_tied("bert."),
+    encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")),
+)
 ERNIE = Member(
-    stems={"ernie": "Ernie"}, prefix="ernie.", forms=bert_forms("ernie."), tied=bert_tied("ernie."), fields=task_table,
+    stems={"ernie": "Ernie"},
+    prefix="ernie.",
+    forms=bert_forms("ernie."),
+    tied=bert_tied("ernie."),
+    fields=task_table,
     values=their_task_table,
-    encoder=(*tables("ernie."), ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
-             *layers("ernie.encoder.layer.{i}.")), used=("use_task_id", "task_type_vocab_size"),
-    defaults={"use_task_id": False, "task_type_vocab_size": 3})
+    encoder=(
+        *tables("ernie."),
+        ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
+        *layers("ernie.encoder.layer.{i}."),
+    ),
+    used=("use_task_id", "task_type_vocab_size"),
+    defaults={"use_task_id": False, "task_type_vocab_size": 3},
+)
 
 # BigBird (Zaheer et al. 2020), for rows of which its authors' and Hugging Face's code computes full attention: a BERT
 # then.
@@ -78,38 +96,57 @@ def row_limit(values: Values) -> Fields:
         raise ValueError(
             f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
             f"expected "
-            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full")
+            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
+        )
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 
 
 def their_attention(config: ModelConfig) -> Fields:
     """The reverse of `row_limit`."""
-    return {"attention_type": "block_sparse" if config.row_limit else "original_full", "block_size": BIG_BIRD_BLOCK,
-            "num_random_blocks": RANDOM_BLOCKS, "use_bias": True, "rescale_embeddings": False}
+    return {
+        "attention_type": "block_sparse" if config.row_limit else "original_full",
+        "block_size": BIG_BIRD_BLOCK,
+        "num_random_blocks": RANDOM_BLOCKS,
+        "use_bias": True,
+        "rescale_embeddings": False,
+    }
 
 
 BIG_BIRD = Member(
-    stems={"big_bird": "BigBird"}, prefix="bert.", tied=bert_tied("bert."),
+    stems={"big_bird": "BigBird"},
+    prefix="bert.",
+    tied=bert_tied("bert."),
     encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")),
     # Its heads for classes and answers are others than BERT's; a run holds them in ours.
     forms={
-        "Model": Form("", BIG_BIRD_POOLER), "ForMaskedLM": Form("pretraining", BIG_BIRD_POOLER, WORDS),
-        "ForPreTraining": Form("pretraining", BIG_BIRD_POOLER, WORDS, output("next_sentence/",
-                                                                             "cls.seq_relationship.")),
+        "Model": Form("", BIG_BIRD_POOLER),
+        "ForMaskedLM": Form("pretraining", BIG_BIRD_POOLER, WORDS),
+        "ForPreTraining": Form(
+            "pretraining", BIG_BIRD_POOLER, WORDS, output("next_sentence/", "cls.seq_relationship.")
+        ),
         "ForMultipleChoice": Form("choice", BIG_BIRD_POOLER, output("classifier/", "classifier.")),
-        "ForTokenClassification": Form("tagger", BIG_BIRD_POOLER, output("tagger/", "classifier."))
-    }, fields=row_limit, values=their_attention, used=("attention_type", "block_size", "num_random_blocks"),
-    switches={"use_bias": (True, None), "rescale_embeddings": (False, None)}, defaults={
-        "vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096,
-        "attention_type": "block_sparse", "block_size": BIG_BIRD_BLOCK, "num_random_blocks": RANDOM_BLOCKS
-    })
+        "ForTokenClassification": Form("tagger", BIG_BIRD_POOLER, output("tagger/", "classifier.")),
+    },
+    fields=row_limit,
+    values=their_attention,
+    used=("attention_type", "block_size", "num_random_blocks"),
+    switches={"use_bias": (True, None), "rescale_embeddings": (False, None)},
+    defaults={
+        "vocab_size": 50358,
+        "hidden_act": "gelu_new",
+        "max_position_embeddings": 4096,
+        "attention_type": "block_sparse",
+        "block_size": BIG_BIRD_BLOCK,
+        "num_random_blocks": RANDOM_BLOCKS,
+    },
+)
 
 # DeBERTa v3 and v2 (He et al. 2021): distances in the attention instead of positions; v2 may have a convolution.
 # Names of `legacy: false`, by those of `legacy: true`, which are written.
 NEWER_NAMES = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
     "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
-    "lm_predictions.lm_head.bias": "cls.predictions.bias"
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
 }
 REPLACED = "mask_predictions."  # spelt classifer in the authors' code
 
@@ -123,14 +160,20 @@ def distances(values: Values) -> Fields:
         raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
     if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:
         raise ValueError(
-            f"pooler_hidden_size: expected hidden_size {values['hidden_size']}, got {values['pooler_hidden_size']}")
+            f"pooler_hidden_size: expected hidden_size {values['hidden_size']}, got {values['pooler_hidden_size']}"
+        )
     size = values["conv_kernel_size"] or 0
     if (size and size % 2 == 0) or values["conv_groups"] != 1:
-        raise ValueError("conv_kernel_size: expected 0 or an odd number, with conv_groups 1, got "
-                         f"{values['conv_kernel_size']} and {values['conv_groups']}")
+        raise ValueError(
+            "conv_kernel_size: expected 0 or an odd number, with conv_groups 1, got "
+            f"{values['conv_kernel_size']} and {values['conv_groups']}"
+        )
     span = values["max_relative_positions"]
-    return {"convolution": size, "distance_projections": not values["share_att_key"],
-            "position_span": span if span > 0 else values["max_position_embeddings"]}
+    return {
+        "convolution": size,
+        "distance_projections": not values["share_att_key"],
+        "position_span": span if span > 0 else values["max_position_embeddings"],
+    }
 
 
 def their_distances(config: ModelConfig) -> Fields:
@@ -138,10 +181,15 @@ def their_distances(config: ModelConfig) -> Fields:
     span = config.position_span
     return {
         "max_relative_positions": -1 if span == config.max_position_embeddings else span,
-        "pos_att_type": ["p2c", "c2p"], "relative_attention": True, "position_biased_input": False,
-        "norm_rel_ebd": "layer_norm", "share_att_key": not config.distance_projections,
-        "conv_kernel_size": config.convolution, "conv_groups": 1, "pooler_hidden_size": config.hidden_size,
-        "legacy": True
+        "pos_att_type": ["p2c", "c2p"],
+        "relative_attention": True,
+        "position_biased_input": False,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": not config.distance_projections,
+        "conv_kernel_size": config.convolution,
+        "conv_groups": 1,
+        "pooler_hidden_size": config.hidden_size,
+        "legacy": True,
     }
 
 
@@ -154,60 +202,103 @@ def older_names(tensors: Tensors, _: ModelConfig) -> Tensors:
     if any(name.startswith(REPLACED) for name in tensors):
         tensors = {
             name.replace(f"{REPLACED}classifer.", f"{REPLACED}classifier."): tensor
-            for name, tensor in tensors.items() if not name.startswith(("cls.predictions.", "lm_predictions."))
+            for name, tensor in tensors.items()
+            if not name.startswith(("cls.predictions.", "lm_predictions."))
         }
 
     def renamed(name: str) -> str:
         newer = next((newer for newer in NEWER_NAMES if name.startswith(newer)), "")
         return NEWER_NAMES[newer] + name.removeprefix(newer) if newer else name
+
     return {renamed(name): tensor for name, tensor in tensors.items()}
 
 
 DEBERTA = Member(
-    stems={"deberta-v2": "DebertaV2"}, prefix="deberta.",
-    encoder=(*tables("deberta.", ("word_embeddings", "token_type_embeddings")),
-             ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
-             *norm("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm."), *layers(
-                 "deberta.encoder.layer.{i}.", {
-                     "attention/query": "attention.self.query_proj", "attention/key": "attention.self.key_proj",
-                     "attention/value": "attention.self.value_proj",
-                     "attention/distance_query": "attention.self.pos_query_proj",
-                     "attention/distance_key": "attention.self.pos_key_proj"
-                 }), *dense("convolution/", "deberta.encoder.conv.conv."),
-             *norm("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.")), forms={
-                 "Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
-                 "ForPreTraining": Form("replaced", norm("replaced_LayerNorm/", f"{REPLACED}LayerNorm."),
-                                        dense("replaced_transform/", f"{REPLACED}dense."),
-                                        output("replaced/", f"{REPLACED}classifier.")),
-                 **usual_forms(dense("pooler/", "pooler.dense."))
-             }, tied=bert_tied("deberta."), keys=USUAL_KEYS
+    stems={"deberta-v2": "DebertaV2"},
+    prefix="deberta.",
+    encoder=(
+        *tables("deberta.", ("word_embeddings", "token_type_embeddings")),
+        ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
+        *norm("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm."),
+        *layers(
+            "deberta.encoder.layer.{i}.",
+            {
+                "attention/query": "attention.self.query_proj",
+                "attention/key": "attention.self.key_proj",
+                "attention/value": "attention.self.value_proj",
+                "attention/distance_query": "attention.self.pos_query_proj",
+                "attention/distance_key": "attention.self.pos_key_proj",
+            },
+        ),
+        *dense("convolution/", "deberta.encoder.conv.conv."),
+        *norm("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm."),
+    ),
+    forms={
+        "Model": Form(""),
+        "ForMaskedLM": Form("pretraining", WORDS),
+        "ForPreTraining": Form(
+            "replaced",
+            norm("replaced_LayerNorm/", f"{REPLACED}LayerNorm."),
+            dense("replaced_transform/", f"{REPLACED}dense."),
+            output("replaced/", f"{REPLACED}classifier."),
+        ),
+        **usual_forms(dense("pooler/", "pooler.dense.")),
+    },
+    tied=bert_tied("deberta."),
+    keys=USUAL_KEYS
     | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
-    fields=distances, values=their_distances,
+    fields=distances,
+    values=their_distances,
     switches={"relative_attention": (True,), "position_biased_input": (False,), "norm_rel_ebd": ("layer_norm",)},
-    used=("pos_att_type", "share_att_key", "conv_kernel_size", "conv_groups", "max_relative_positions",
-          "pooler_hidden_size"), unpack=older_names, defaults={
-              "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
-              "intermediate_size": 6144, "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7,
-              "relative_attention": False, "max_relative_positions": -1, "position_biased_input": True,
-              "pos_att_type": None, "position_buckets": -1, "pooler_hidden_act": "gelu", "norm_rel_ebd": "none",
-              "share_att_key": False, "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh"
-          })
+    used=(
+        "pos_att_type",
+        "share_att_key",
+        "conv_kernel_size",
+        "conv_groups",
+        "max_relative_positions",
+        "pooler_hidden_size",
+    ),
+    unpack=older_names,
+    defaults={
+        "vocab_size": 128100,
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "relative_attention": False,
+        "max_relative_positions": -1,
+        "position_biased_input": True,
+        "pos_att_type": None,
+        "position_buckets": -1,
+        "pooler_hidden_act": "gelu",
+        "norm_rel_ebd": "none",
+        "share_att_key": False,
+        "conv_kernel_size": 0,
+        "conv_groups": 1,
+        "conv_act": "tanh",
+    },
+)
+
 
 # RoBERTa, and XLM-R and CamemBERT, which have its weights over other vocabularies (Liu et al. 2019; docs/family.md).
 def roberta_forms(prefix: str) -> dict[str, Form]:
     """RoBERTa's classes over an encoder with this prefix; the head for classes has a pooler of its own."""
     pooler = dense("pooler/", f"{prefix}pooler.dense.")
     return {
-        "Model": Form("", pooler), "ForMaskedLM": Form("pretraining",
-                                                       words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
-        **usual_forms(pooler, own_pooler=True)
+        "Model": Form("", pooler),
+        "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
+        **usual_forms(pooler, own_pooler=True),
     }
 
 
 def roberta_tied(prefix: str) -> dict[str, str]:
     """The second names of the word table and of the words' bias."""
     return {
-        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"
+        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
     }
 
 
@@ -223,10 +314,18 @@ def padding(config: ModelConfig) -> Fields:
     return {"pad_token_id": config.first_position - 1}
 
 
-ROBERTA = Member(stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}, prefix="roberta.",
-                 encoder=(*tables("roberta."), *layers("roberta.encoder.layer.{i}.")), forms=roberta_forms("roberta."),
-                 tied=roberta_tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position,
-                 values=padding, used=("pad_token_id",), defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12})
+ROBERTA = Member(
+    stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
+    prefix="roberta.",
+    encoder=(*tables("roberta."), *layers("roberta.encoder.layer.{i}.")),
+    forms=roberta_forms("roberta."),
+    tied=roberta_tied("roberta."),
+    fixed={"masked_lm_act": "gelu_erf"},
+    fields=first_position,
+    values=padding,
+    used=("pad_token_id",),
+    defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12},
+)
 
 # MPNet (Song et al. 2020): RoBERTa's heads and positions, no segments, and a table of distances that all layers share.
 MPNET_BUCKETS, MPNET_TABLE = 32, "mpnet.encoder.relative_attention_bias.weight"
@@ -253,39 +352,74 @@ def used_buckets(tensors: Tensors, _: ModelConfig) -> Tensors:
 
 
 MPNET = Member(
-    stems={"mpnet": "MPNet"}, prefix="mpnet.",
-    encoder=(*tables("mpnet.",
-                     ("word_embeddings", "position_embeddings")), ("relative_positions/table", MPNET_TABLE), *layers(
-                         "mpnet.encoder.layer.{i}.", {
-                             "attention/query": "attention.attn.q", "attention/key": "attention.attn.k",
-                             "attention/value": "attention.attn.v", "attention/output": "attention.attn.o",
-                             "attention_LayerNorm": "attention.LayerNorm"
-                         })), forms=roberta_forms("mpnet."), tied=roberta_tied("mpnet."),
-    keys={ours: theirs
-          for ours, theirs in USUAL_KEYS.items() if ours != "type_vocab_size"}, fixed={"masked_lm_act": "gelu_erf"},
-    fields=buckets, values=their_buckets, used=("relative_attention_num_buckets",),
-    defaults={"relative_attention_num_buckets": MPNET_BUCKETS, "vocab_size": 30527,
-              "layer_norm_eps": 1e-12}, unpack=used_buckets)
+    stems={"mpnet": "MPNet"},
+    prefix="mpnet.",
+    encoder=(
+        *tables("mpnet.", ("word_embeddings", "position_embeddings")),
+        ("relative_positions/table", MPNET_TABLE),
+        *layers(
+            "mpnet.encoder.layer.{i}.",
+            {
+                "attention/query": "attention.attn.q",
+                "attention/key": "attention.attn.k",
+                "attention/value": "attention.attn.v",
+                "attention/output": "attention.attn.o",
+                "attention_LayerNorm": "attention.LayerNorm",
+            },
+        ),
+    ),
+    forms=roberta_forms("mpnet."),
+    tied=roberta_tied("mpnet."),
+    keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "type_vocab_size"},
+    fixed={"masked_lm_act": "gelu_erf"},
+    fields=buckets,
+    values=their_buckets,
+    used=("relative_attention_num_buckets",),
+    defaults={"relative_attention_num_buckets": MPNET_BUCKETS, "vocab_size": 30527, "layer_norm_eps": 1e-12},
+    unpack=used_buckets,
+)
 
 # DistilBERT (Sanh et al. 2019): half the layers, no segments, no pooler of the encoder's own.
 DISTILBERT = Member(
-    stems={"distilbert": "DistilBert"}, prefix="distilbert.",
-    encoder=(*tables("distilbert.", ("word_embeddings", "position_embeddings")), *layers(
-        "distilbert.transformer.layer.{i}.", {
-            "attention/query": "attention.q_lin", "attention/key": "attention.k_lin",
-            "attention/value": "attention.v_lin", "attention/output": "attention.out_lin",
-            "attention_LayerNorm": "sa_layer_norm", "intermediate": "ffn.lin1", "output": "ffn.lin2",
-            "output_LayerNorm": "output_layer_norm"
-        })), forms={
-            "Model": Form(""),
-            "ForMaskedLM": Form("pretraining", words("vocab_transform.", "vocab_layer_norm.", "vocab_projector.bias")),
-            **usual_forms(dense("pooler/", "pre_classifier."))
-        }, tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}, keys={
-            "vocab_size": "vocab_size", "hidden_size": "dim", "num_hidden_layers": "n_layers",
-            "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim", "hidden_act": "activation",
-            "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
-            "max_position_embeddings": "max_position_embeddings", "initializer_range": "initializer_range"
-        }, fixed={"type_vocab_size": 0, "layer_norm_epsilon": 1e-12, "pooler_act": "relu"}, defaults={"n_layers": 6})
+    stems={"distilbert": "DistilBert"},
+    prefix="distilbert.",
+    encoder=(
+        *tables("distilbert.", ("word_embeddings", "position_embeddings")),
+        *layers(
+            "distilbert.transformer.layer.{i}.",
+            {
+                "attention/query": "attention.q_lin",
+                "attention/key": "attention.k_lin",
+                "attention/value": "attention.v_lin",
+                "attention/output": "attention.out_lin",
+                "attention_LayerNorm": "sa_layer_norm",
+                "intermediate": "ffn.lin1",
+                "output": "ffn.lin2",
+                "output_LayerNorm": "output_layer_norm",
+            },
+        ),
+    ),
+    forms={
+        "Model": Form(""),
+        "ForMaskedLM": Form("pretraining", words("vocab_transform.", "vocab_layer_norm.", "vocab_projector.bias")),
+        **usual_forms(dense("pooler/", "pre_classifier.")),
+    },
+    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    keys={
+        "vocab_size": "vocab_size",
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+    },
+    fixed={"type_vocab_size": 0, "layer_norm_epsilon": 1e-12, "pooler_act": "relu"},
+    defaults={"n_layers": 6},
+)
 
 FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD)
 
@@ -306,7 +440,8 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
     computed = ", ".join(name for member in FAMILY for name in member.stems)
     raise ValueError(
         f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
-        f"({', '.join(architectures) or 'no architectures'})")
+        f"({', '.join(architectures) or 'no architectures'})"
+    )
 
 
 def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
@@ -322,4 +457,5 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
     values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
     raise ValueError(
-        f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it")
+        f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it"
+    )

@@ -20,27 +20,48 @@ Tensors = dict[str, np.ndarray]  # of a file
 LINEAR = ("weight", "bias")
 Rows = Iterable[tuple[str, str]]
 ACTS = {
-    "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
-    "relu": "relu", "tanh": "tanh", "linear": "linear"
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
 }
 OUR_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act", "convolution_act")
 # The keys of `config.json` that most members share, by our fields.
 SIZES = {
     name: name
-    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                 "max_position_embeddings", "type_vocab_size", "initializer_range")
+    for name in (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "initializer_range",
+    )
 }
-USUAL_KEYS = SIZES | {name: name for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")} | {
-    "layer_norm_epsilon": "layer_norm_eps"}
+USUAL_KEYS = (
+    SIZES
+    | {name: name for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")}
+    | {"layer_norm_epsilon": "layer_norm_eps"}
+)
 
 
 # The parts of a layer under BERT's names.
 PARTS = {
-    "attention/query": "attention.self.query", "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value", "attention/output": "attention.output.dense",
-    "attention_LayerNorm": "attention.output.LayerNorm", "intermediate": "intermediate.dense", "output": "output.dense",
-    "output_LayerNorm": "output.LayerNorm"
+    "attention/query": "attention.self.query",
+    "attention/key": "attention.self.key",
+    "attention/value": "attention.self.value",
+    "attention/output": "attention.output.dense",
+    "attention_LayerNorm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_LayerNorm": "output.LayerNorm",
 }
 
 
@@ -55,17 +76,22 @@ def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:
     """
     classifier = output("classifier/", "classifier.")
     own = Form("classifier", dense("pooler/", "classifier.dense."), output("classifier/", "classifier.out_proj."))
-    return {"ForSequenceClassification": own if own_pooler else Form("classifier", pooler, classifier),
-            "ForMultipleChoice": Form("choice", pooler, classifier),
-            "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
-            "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))}
+    return {
+        "ForSequenceClassification": own if own_pooler else Form("classifier", pooler, classifier),
+        "ForMultipleChoice": Form("choice", pooler, classifier),
+        "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+        "ForQuestionAnswering": Form("span", output("span/", "qa_outputs.")),
+    }
 
 
 def tables(
-    prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list:
+    prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+) -> list:
     """The rows of embedding tables and their layer norm under BERT's names."""
-    return [*((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
-            *norm("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm.")]
+    return [
+        *((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
+        *norm("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm."),
+    ]
 
 
 def dense(ours: str, theirs: str) -> list[tuple[str, str]]:
@@ -81,8 +107,9 @@ def norm(ours: str, theirs: str) -> list[tuple[str, str]]:
 def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
     """The rows of the head for words."""
     return [
-        *dense("masked_lm/transform/", transform), *norm("masked_lm/LayerNorm/", layer_norm),
-        *rows("masked_lm/output_bias", bias)
+        *dense("masked_lm/transform/", transform),
+        *norm("masked_lm/LayerNorm/", layer_norm),
+        *rows("masked_lm/output_bias", bias),
     ]
 
 
@@ -110,58 +137,170 @@ def _same(tensors: Tensors, _: ModelConfig) -> Tensors:
 # reason. A key that a member's table does not read is refused for a value that changes the computation, or is named
 # here. Switches that change the computation of every member, with the values that are computed.
 SWITCHES: Mapping[str, tuple] = {
-    "position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
-    "pruned_heads": ({}, None), "quantization_config": (None,), "compression_config": (None,)}
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "compression_config": (None,),
+}
 # Keys that change the computation of some members. To a member that has no use for one, only these values say the same
 # as its absence.
-OF_OTHERS = ("num_hidden_groups", "inner_group_num", "use_task_id", "relative_attention",
-             "relative_attention_num_buckets", "position_buckets", "pos_att_type", "share_att_key", "norm_rel_ebd",
-             "conv_kernel_size", "rope_parameters", "rope_scaling", "rope_theta", "global_rope_theta",
-             "local_rope_theta", "layer_types", "local_attention", "global_attn_every_n_layers", "sliding_window",
-             "attention_window", "attention_type", "rescale_embeddings", "trigram_input", "intra_bottleneck_size",
-             "use_bottleneck", "num_feedforward_networks", "normalization_type", "is_encoder_decoder", "embedding_size",
-             "norm_bias", "mlp_bias", "attention_bias", "head_dim", "attention_head_size", "alibi_starting_size",
-             "feed_forward_type", "rotary_emb_fraction", "prenorm", "use_qk_norm", "per_layer_config",
-             "summary_proj_to_labels")
+OF_OTHERS = (
+    "num_hidden_groups",
+    "inner_group_num",
+    "use_task_id",
+    "relative_attention",
+    "relative_attention_num_buckets",
+    "position_buckets",
+    "pos_att_type",
+    "share_att_key",
+    "norm_rel_ebd",
+    "conv_kernel_size",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "global_rope_theta",
+    "local_rope_theta",
+    "layer_types",
+    "local_attention",
+    "global_attn_every_n_layers",
+    "sliding_window",
+    "attention_window",
+    "attention_type",
+    "rescale_embeddings",
+    "trigram_input",
+    "intra_bottleneck_size",
+    "use_bottleneck",
+    "num_feedforward_networks",
+    "normalization_type",
+    "is_encoder_decoder",
+    "embedding_size",
+    "norm_bias",
+    "mlp_bias",
+    "attention_bias",
+    "head_dim",
+    "attention_head_size",
+    "alibi_starting_size",
+    "feed_forward_type",
+    "rotary_emb_fraction",
+    "prenorm",
+    "use_qk_norm",
+    "per_layer_config",
+    "summary_proj_to_labels",
+)
 NEUTRAL: tuple[Any, ...] = (None, False, 0, -1, "", "none", "original", [], {})
 # Rates of dropout that change training alone; here embeddings drop as layers do, and heads what a task says (0.1, as in
 # 2018).
-RATES = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout", "pooler_dropout",
-         "cls_dropout", "summary_last_dropout", "summary_first_dropout", "embedding_dropout")
+RATES = (
+    "classifier_dropout",
+    "classifier_dropout_prob",
+    "seq_classif_dropout",
+    "qa_dropout",
+    "pooler_dropout",
+    "cls_dropout",
+    "summary_last_dropout",
+    "summary_first_dropout",
+    "embedding_dropout",
+)
 # Keys that change no output of the models that are computed here, by the reason.
 HARMLESS: Mapping[str, tuple[str, ...]] = {
-    "names and versions, which the files' other parts say, too": ("architectures", "model_type", "transformers_version",
-                                                                  "_name_or_path", "name_or_path", "_commit_hash",
-                                                                  "auto_map", "tokenizer_class", "finetuning_task",
-                                                                  "task_specific_params", "language", "prefix"),
-    "the type of the weights is that of the tensors; they are computed as the run says": ("torch_dtype", "dtype",
-                                                                                          "use_bfloat16"),
+    "names and versions, which the files' other parts say, too": (
+        "architectures",
+        "model_type",
+        "transformers_version",
+        "_name_or_path",
+        "name_or_path",
+        "_commit_hash",
+        "auto_map",
+        "tokenizer_class",
+        "finetuning_task",
+        "task_specific_params",
+        "language",
+        "prefix",
+    ),
+    "the type of the weights is that of the tensors; they are computed as the run says": (
+        "torch_dtype",
+        "dtype",
+        "use_bfloat16",
+    ),
     "read with the head": ("id2label", "label2id", "num_labels", "_num_labels", "problem_type"),
-    "how the same numbers are computed and handed out": ("return_dict", "output_hidden_states", "output_attentions",
-                                                         "use_cache", "torchscript", "gradient_checkpointing",
-                                                         "chunk_size_feed_forward", "attn_implementation",
-                                                         "_attn_implementation", "_attn_implementation_autoset",
-                                                         "use_return_dict", "deterministic_flash_attn",
-                                                         "reference_compile", "repad_logits_with_grad", "output_past",
-                                                         "xla_device"),
-    "ids that the tokenizer's files say": ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id",
-                                           "sep_token_id", "unk_token_id", "mask_token_id", "decoder_start_token_id"),
-    "first weights, of which the file has others": ("initializer_factor", "initializer_cutoff_factor",
-                                                    "sinusoidal_pos_embds"),
+    "how the same numbers are computed and handed out": (
+        "return_dict",
+        "output_hidden_states",
+        "output_attentions",
+        "use_cache",
+        "torchscript",
+        "gradient_checkpointing",
+        "chunk_size_feed_forward",
+        "attn_implementation",
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "use_return_dict",
+        "deterministic_flash_attn",
+        "reference_compile",
+        "repad_logits_with_grad",
+        "output_past",
+        "xla_device",
+    ),
+    "ids that the tokenizer's files say": (
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+        "cls_token_id",
+        "sep_token_id",
+        "unk_token_id",
+        "mask_token_id",
+        "decoder_start_token_id",
+    ),
+    "first weights, of which the file has others": (
+        "initializer_factor",
+        "initializer_cutoff_factor",
+        "sinusoidal_pos_embds",
+    ),
     "words of their own are found by comparing both tensors": ("tie_word_embeddings", "tie_encoder_decoder"),
-    "both names of the head for words are read": ("legacy",), "which losses are computed": ("sparse_prediction",
-                                                                                            "sparse_pred_ignore_index"),
-    "written by the authors, and read by no code": ("directionality", "pooler_fc_size", "pooler_num_attention_heads",
-                                                    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-                                                    "down_scale_factor", "gap_size", "net_structure_type",
-                                                    "num_memory_blocks"),
-    "how decoders choose words": ("max_length", "min_length", "do_sample", "early_stopping", "num_beams",
-                                  "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
-                                  "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-                                  "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
-                                  "output_scores", "return_dict_in_generate", "forced_bos_token_id",
-                                  "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-                                  "suppress_tokens", "begin_suppress_tokens", "cross_attention_hidden_size")
+    "both names of the head for words are read": ("legacy",),
+    "which losses are computed": ("sparse_prediction", "sparse_pred_ignore_index"),
+    "written by the authors, and read by no code": (
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "down_scale_factor",
+        "gap_size",
+        "net_structure_type",
+        "num_memory_blocks",
+    ),
+    "how decoders choose words": (
+        "max_length",
+        "min_length",
+        "do_sample",
+        "early_stopping",
+        "num_beams",
+        "num_beam_groups",
+        "diversity_penalty",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "bad_words_ids",
+        "num_return_sequences",
+        "output_scores",
+        "return_dict_in_generate",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "remove_invalid_values",
+        "exponential_decay_length_penalty",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "cross_attention_hidden_size",
+    ),
 }
 PASSED_OVER = frozenset((*RATES, *itertools.chain(*HARMLESS.values())))
 
@@ -177,7 +316,8 @@ def check_keys(values: Values, switches: Mapping[str, tuple], read: frozenset[st
                 expected = "none: no quantised weights, but float32, float16 or bfloat16"
             raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {expected}")
     usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(
-        ("head_dim", "attention_head_size"), _head_size(values))
+        ("head_dim", "attention_head_size"), _head_size(values)
+    )
     for key in OF_OTHERS:
         if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):
             raise ValueError(f"{key}: {values[key]!r} is not computed here in a model of this type; expected none")
@@ -189,20 +329,27 @@ def _head_size(values: Values) -> int | None:
 
 
 def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
-    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and keys that are not known.
-    """
+    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and keys that are not known."""
     drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
     return [
-        *([f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"]
-          if rates else []),
-        *([
-            f"keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
-            f"{', '.join(unknown)}"
-        ] if unknown else [])
+        *(
+            [
+                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"
+            ]
+            if rates
+            else []
+        ),
+        *(
+            [
+                f"keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
+                f"{', '.join(unknown)}"
+            ]
+            if unknown
+            else []
+        ),
     ]
-
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -247,8 +394,9 @@ class Member:
         names: dict[str, str] = {}
         their_names: set[str] = set()
         for ours, theirs in [
-                *self.encoder, *(form.rows if form else ()),
-                *(row for other in self.forms.values() for row in other.rows)
+            *self.encoder,
+            *(form.rows if form else ()),
+            *(row for other in self.forms.values() for row in other.rows),
         ]:
             if ours not in names and theirs not in their_names:
                 names[ours] = theirs
@@ -305,6 +453,7 @@ class Member:
             again = ModelConfig(**self.read_config(self.write_config(config), ""))
         except (KeyError, TypeError, ValueError):
             return list(ModelConfig.__dataclass_fields__)
-        again, config = (dataclasses.replace(one, masked_lm_act=one.masked_lm_act or one.hidden_act)
-                         for one in (again, config))
+        again, config = (
+            dataclasses.replace(one, masked_lm_act=one.masked_lm_act or one.hidden_act) for one in (again, config)
+        )
         return [name for name in ModelConfig.__dataclass_fields__ if getattr(again, name) != getattr(config, name)]

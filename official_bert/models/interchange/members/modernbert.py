@@ -29,7 +29,8 @@ def parts(values: Values) -> Fields:
             raise ValueError(
                 f"layer_types: expected {GLOBAL} in the first layer and every n-th from there, {LOCAL} in the others, "
                 f"got "
-                f"{', '.join(map(str, kinds))}")
+                f"{', '.join(map(str, kinds))}"
+            )
     if (pooling := values["classifier_pooling"]) not in POOLINGS:
         raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r}")
     near = values["local_attention"] // 2 if every > 1 else 0
@@ -37,8 +38,11 @@ def parts(values: Values) -> Fields:
         raise ValueError(f"local_attention: expected at least 2 tokens, got {values['local_attention']}")
     bases = [base_of(values, kind, key) for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta"))]
     return {
-        "pooling": POOLINGS[pooling], "window": near, "global_every": max(every, 2) if near else 3, "rotary": bases[0],
-        "window_rotary": bases[1] if near else 0.0
+        "pooling": POOLINGS[pooling],
+        "window": near,
+        "global_every": max(every, 2) if near else 3,
+        "rotary": bases[0],
+        "window_rotary": bases[1] if near else 0.0,
     }
 
 
@@ -49,7 +53,8 @@ def base_of(values: Values, kind: str, key: str) -> float:
     rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(
-            f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}")
+            f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}"
+        )
     base = rope.get("rope_theta", values[key] if values[key] is not None else values["global_rope_theta"])
     if not isinstance(base, int | float) or base <= 1:
         raise ValueError(f"{key}: expected a number above 1, got {base!r}")
@@ -66,14 +71,22 @@ def their_parts(config: ModelConfig) -> Fields:
     every, local = config.global_every if config.window else 1, config.window_rotary or config.rotary
     dropout = config.hidden_dropout_prob
     return {
-        "global_attn_every_n_layers": every, "layer_types": layer_types(config.num_hidden_layers,
-                                                                        every), "local_attention": 2 * config.window
-        or 128, "global_rope_theta": config.rotary, "local_rope_theta": local, "rope_parameters": {
+        "global_attn_every_n_layers": every,
+        "layer_types": layer_types(config.num_hidden_layers, every),
+        "local_attention": 2 * config.window or 128,
+        "global_rope_theta": config.rotary,
+        "local_rope_theta": local,
+        "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": base}
             for kind, base in ((GLOBAL, config.rotary), (LOCAL, local))
-        }, "classifier_pooling": next(theirs for theirs, ours in POOLINGS.items()
-                                      if ours == config.pooling), "embedding_dropout": dropout, "norm_bias": False,
-        "attention_bias": False, "mlp_bias": False, "classifier_bias": False, "decoder_bias": True
+        },
+        "classifier_pooling": next(theirs for theirs, ours in POOLINGS.items() if ours == config.pooling),
+        "embedding_dropout": dropout,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "decoder_bias": True,
     }
 
 
@@ -101,37 +114,77 @@ def pack(tensors: Tensors, _: ModelConfig) -> Tensors:
 
 
 MODERNBERT = Member(
-    stems={"modernbert": "ModernBert"}, prefix="model.",
-    encoder=(("embeddings/word_embeddings", "model.embeddings.tok_embeddings.weight"), ("embeddings/LayerNorm/gamma",
-                                                                                        "model.embeddings.norm.weight"),
-             *((f"layer_{{i}}/attention/{ours}/kernel", f"{LAYER}attn.{theirs}.weight")
-               for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "Wo"))),
-             ("layer_{i}/attention_LayerNorm/gamma", LAYER + "attn_norm.weight"), ("layer_{i}/intermediate/kernel",
-                                                                                   LAYER + "mlp.Wi.weight"),
-             ("layer_{i}/output/kernel", LAYER + "mlp.Wo.weight"), ("layer_{i}/output_LayerNorm/gamma",
-                                                                    LAYER + "mlp_norm.weight"),
-             ("final_LayerNorm/gamma", "model.final_norm.weight")), forms={
-                 "Model": Form(""), "ForMaskedLM": Form("pretraining", HEAD,
-                                                        rows("masked_lm/output_bias", "decoder.bias")),
-                 "ForSequenceClassification": Form("classifier", HEAD, output("classifier/", "classifier.")),
-                 "ForMultipleChoice": Form("choice", HEAD, output("classifier/", "classifier.")),
-                 "ForTokenClassification": Form("tagger", HEAD, output("tagger/", "classifier.")),
-                 "ForQuestionAnswering": Form("span", HEAD, output("span/", "classifier."))
-             }, tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    keys={ours: theirs
-          for ours, theirs in SIZES.items() if ours != "type_vocab_size"} | {
-              "hidden_act": "hidden_activation", "hidden_dropout_prob": "mlp_dropout",
-              "attention_probs_dropout_prob": "attention_dropout", "layer_norm_epsilon": "norm_eps",
-              "pooler_act": "classifier_activation"
-          }, fixed={"type_vocab_size": 0, "norm": "pre", "feed_forward": "gated", "biases": False, "pooler_norm": True},
-    fields=parts, values=their_parts, unpack=unpack, pack=pack, switches={
-        "norm_bias": (False, None), "attention_bias": (False, None), "mlp_bias": (False, None),
-        "classifier_bias": (False, None), "decoder_bias": (True, None), "tie_word_embeddings": (True, None)
-    }, used=("classifier_pooling", "layer_types", "rope_parameters", "global_rope_theta", "local_rope_theta",
-             "local_attention", "global_attn_every_n_layers", "position_embedding_type"), defaults={
-                 "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
-                 "intermediate_size": 1152, "max_position_embeddings": 8192, "norm_eps": 1e-5, "mlp_dropout": 0.0,
-                 "attention_dropout": 0.0, "classifier_pooling": "cls", "hidden_activation": "gelu",
-                 "classifier_activation": "gelu", "local_attention": 128, "global_attn_every_n_layers": 3,
-                 "global_rope_theta": 160000.0, "local_rope_theta": 10000.0
-             })
+    stems={"modernbert": "ModernBert"},
+    prefix="model.",
+    encoder=(
+        ("embeddings/word_embeddings", "model.embeddings.tok_embeddings.weight"),
+        ("embeddings/LayerNorm/gamma", "model.embeddings.norm.weight"),
+        *(
+            (f"layer_{{i}}/attention/{ours}/kernel", f"{LAYER}attn.{theirs}.weight")
+            for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "Wo"))
+        ),
+        ("layer_{i}/attention_LayerNorm/gamma", LAYER + "attn_norm.weight"),
+        ("layer_{i}/intermediate/kernel", LAYER + "mlp.Wi.weight"),
+        ("layer_{i}/output/kernel", LAYER + "mlp.Wo.weight"),
+        ("layer_{i}/output_LayerNorm/gamma", LAYER + "mlp_norm.weight"),
+        ("final_LayerNorm/gamma", "model.final_norm.weight"),
+    ),
+    forms={
+        "Model": Form(""),
+        "ForMaskedLM": Form("pretraining", HEAD, rows("masked_lm/output_bias", "decoder.bias")),
+        "ForSequenceClassification": Form("classifier", HEAD, output("classifier/", "classifier.")),
+        "ForMultipleChoice": Form("choice", HEAD, output("classifier/", "classifier.")),
+        "ForTokenClassification": Form("tagger", HEAD, output("tagger/", "classifier.")),
+        "ForQuestionAnswering": Form("span", HEAD, output("span/", "classifier.")),
+    },
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    keys={ours: theirs for ours, theirs in SIZES.items() if ours != "type_vocab_size"}
+    | {
+        "hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "mlp_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "layer_norm_epsilon": "norm_eps",
+        "pooler_act": "classifier_activation",
+    },
+    fixed={"type_vocab_size": 0, "norm": "pre", "feed_forward": "gated", "biases": False, "pooler_norm": True},
+    fields=parts,
+    values=their_parts,
+    unpack=unpack,
+    pack=pack,
+    switches={
+        "norm_bias": (False, None),
+        "attention_bias": (False, None),
+        "mlp_bias": (False, None),
+        "classifier_bias": (False, None),
+        "decoder_bias": (True, None),
+        "tie_word_embeddings": (True, None),
+    },
+    used=(
+        "classifier_pooling",
+        "layer_types",
+        "rope_parameters",
+        "global_rope_theta",
+        "local_rope_theta",
+        "local_attention",
+        "global_attn_every_n_layers",
+        "position_embedding_type",
+    ),
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "mlp_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "classifier_pooling": "cls",
+        "hidden_activation": "gelu",
+        "classifier_activation": "gelu",
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+    },
+)

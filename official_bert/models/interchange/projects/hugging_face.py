@@ -29,16 +29,18 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 # endings of names; not computed here
 OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")
-KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
-                             "regression": "regression"}
+KINDS: Mapping[str, Kind] = {
+    "single_label_classification": "classifier",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
 WEIGHT_TYPES = ("float32", "float16", "bfloat16", "float64")
 # positions 0, 1, 2, ... and segment 0, in some versions
 USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings.
-    """
+    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -53,20 +55,23 @@ def read(folder: str) -> StoredModel:
     usual_tensors = {usual_name(name, member): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
         raise ValueError(
-            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
+            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
+        )
     usual_tensors = member.unpack(usual_tensors, config)
     _drop_copies(usual_tensors, member, folder)
     unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
     if form is None:
-        head = stored_models.head_of(member.table().all_ours(name for name in usual_tensors if name not in unusable)[0],
-                                     folder)
+        head = stored_models.head_of(
+            member.table().all_ours(name for name in usual_tensors if name not in unusable)[0], folder
+        )
         form = next(form for form in member.forms.values() if form.head == head)
     table, head = member.table(form), form.head
     their_names, unknown = table.all_ours(name for name in usual_tensors if name not in unusable)
     _refuse_quantised({theirs: usual_tensors[theirs] for theirs in their_names.values()}, folder)
     weights = {
         ours: (usual_tensors[theirs].T if ours.endswith("/kernel") else usual_tensors[theirs]).astype(
-            np.float32, copy=False)
+            np.float32, copy=False
+        )
         for ours, theirs in their_names.items()
     }
     narrow = {str(usual_tensors[theirs].dtype) for theirs in their_names.values()} - {"float32"}
@@ -79,14 +84,26 @@ def read(folder: str) -> StoredModel:
     weights |= vector_weights
     warnings = [*filter(None, [vectors.get("why_no_vectors", "")]), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
     if own_class:
-        warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
-                        f"({f'head: {head}' if head else 'the encoder'}); its other computations are not done here")
+        warnings.append(
+            f"{architecture} is a class of its own, read by the names of its weights "
+            f"({f'head: {head}' if head else 'the encoder'}); its other computations are not done here"
+        )
     return StoredModel(
-        origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
-        model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, warnings=warnings, **of_tokenizer,
-        **vectors, sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
+        origin=f"{NAME} {folder} ({architecture or member.title})",
+        weights=weights,
+        table=table,
+        config=config,
+        model_type=model_type,
+        head=head,
+        unknown=[*unknown, *unusable],
+        notes=notes,
+        warnings=warnings,
+        **of_tokenizer,
+        **vectors,
+        sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
         labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
-        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
+        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "",
+    )
 
 
 def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
@@ -95,7 +112,8 @@ def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
         if tensor.dtype.name not in WEIGHT_TYPES:
             raise ValueError(
                 f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not computed here; expected one of "
-                f"{', '.join(WEIGHT_TYPES)}")
+                f"{', '.join(WEIGHT_TYPES)}"
+            )
 
 
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
@@ -120,8 +138,7 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here.
-    """
+    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
         raise ValueError(
@@ -133,15 +150,18 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in ((WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
-                       (TORCH_FILE, torch_pickle.load_tensors)):
+    for name, load in (
+        (WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
+        (TORCH_FILE, torch_pickle.load_tensors),
+    ):
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
             return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
     raise ValueError(
-        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
+        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}"
+    )
 
 
 def _shards(index: str, folder: str) -> list[str]:
@@ -196,11 +216,14 @@ def _unusable_heads(tensors: Mapping[str, np.ndarray], member: Member, hidden_si
         if prefix := next((prefix for prefix in stored_models.HEAD_PREFIXES if ours.startswith(prefix)), None):
             heads.setdefault(prefix, {})[ours] = theirs
     whole = [
-        prefix for prefix, names in heads.items()
-        if {*names} == {ours
-                        for ours, _ in table.rows if ours.startswith(prefix)} and all(
-                            tensors[theirs].shape[-1] == hidden_size
-                            for ours, theirs in names.items() if ours.endswith("/output_weights"))
+        prefix
+        for prefix, names in heads.items()
+        if {*names} == {ours for ours, _ in table.rows if ours.startswith(prefix)}
+        and all(
+            tensors[theirs].shape[-1] == hidden_size
+            for ours, theirs in names.items()
+            if ours.endswith("/output_weights")
+        )
     ]
     kinds = {stored_models.HEAD_PREFIXES[prefix] for prefix in whole}
     return [
@@ -220,13 +243,16 @@ def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) ->
             tensors[original] = tensors.pop(copy)
         if copy in tensors and not np.array_equal(tensors.pop(copy), tensors.get(original, ())):
             raise ValueError(
-                f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
+                f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here"
+            )
 
 
 def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
     """Returns weights of ours by their names there, kernels as [out, in]. Raises ValueError if some have no name."""
-    matrices = {theirs: as_matrix(ours, weights[ours]).T if ours.endswith("/kernel") else as_matrix(ours, weights[ours])
-                for ours, theirs in table.all_theirs(weights, "a Hugging Face model").items()}
+    matrices = {
+        theirs: as_matrix(ours, weights[ours]).T if ours.endswith("/kernel") else as_matrix(ours, weights[ours])
+        for ours, theirs in table.all_theirs(weights, "a Hugging Face model").items()
+    }
     return {theirs: np.ascontiguousarray(matrix) for theirs, matrix in matrices.items()}
 
 
@@ -240,15 +266,22 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     left_out = [
         name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None
     ]
-    own = {name: weight for name, weight in stored.weights.items()
-           if name not in left_out and not name.startswith(LAYER_PREFIX)}
+    own = {
+        name: weight
+        for name, weight in stored.weights.items()
+        if name not in left_out and not name.startswith(LAYER_PREFIX)
+    }
     prefix = "" if stored.head else member.prefix
     named = {name.removeprefix(prefix): tensor for name, tensor in as_tensors(own, table).items()}
     tensors = member.pack(named, config)
     save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
     padding = {"pad_token_id": tokenizers.pad_id(stored)}
-    values = {"architectures": [architecture], "model_type": model_type} | padding | member.write_config(config) | {
-        "position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
+    values = (
+        {"architectures": [architecture], "model_type": model_type}
+        | padding
+        | member.write_config(config)
+        | {"position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
+    )
     stored_models.write_mapping(values | _label_values(stored), os.path.join(folder, CONFIG_FILE))
     if stored.tokenizer:
         tokenizer_files.write_files(stored.tokenizer, folder)
@@ -267,4 +300,5 @@ def _label_values(stored: StoredModel) -> dict[str, Any]:
     problems = {kind: problem for problem, kind in KINDS.items()}
     return ({"problem_type": problems[stored.kind]} if stored.head == "classifier" and stored.kind else {}) | {
         "id2label": {str(index): label for index, label in enumerate(labels)},
-        "label2id": {label: index for index, label in enumerate(labels)}}
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }

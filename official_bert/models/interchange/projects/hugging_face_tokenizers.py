@@ -50,6 +50,7 @@ def pad_id(stored: StoredModel) -> int:
     """Returns the id of padding, 0 if no tokenizer is known."""
     if stored.tokenizer:
         from official_bert.text import loading
+
         return loading.of_files(stored.tokenizer, stored.origin).special_id("[PAD]")
     return list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0
 
@@ -81,11 +82,15 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
     if vocab is None:
         return []
-    added, library = (read_mapping(os.path.join(folder, name), missing={})
-                      for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
+    added, library = (
+        read_mapping(os.path.join(folder, name), missing={}) for name in (ADDED_FILE, FAST_TOKENIZER_FILE)
+    )
     entries = [entry for entry in library.get("added_tokens") or () if isinstance(entry, dict)]
-    lost = [token for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
-            if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())]
+    lost = [
+        token
+        for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
+        if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())
+    ]
     if not lost:
         return []
     return [
@@ -100,15 +105,19 @@ def _read_do_lower_case(folder: str) -> bool | None:
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
-    path, library_path, model_path = (os.path.join(folder, name)
-                                      for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE))
+    path, library_path, model_path = (
+        os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE)
+    )
     config, library, model = (read_mapping(name, missing={}) for name in (path, library_path, model_path))
     for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
         if (step := (library.get(key) or {}).get("type", kind)) != kind:
             raise ValueError(f"{library_path}: {key}: expected {kind}, got {step}")
     # As in Hugging Face, the model's own file names the class if the tokenizer's names none.
-    named = [(name, values["tokenizer_class"]) for name, values in ((path, config), (model_path, model))
-             if values.get("tokenizer_class") is not None]
+    named = [
+        (name, values["tokenizer_class"])
+        for name, values in ((path, config), (model_path, model))
+        if values.get("tokenizer_class") is not None
+    ]
     where, class_name = next(iter(named), ("", None))
     if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
         raise ValueError(f"{where}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
@@ -126,6 +135,14 @@ def write(stored: StoredModel, length: int, folder: str) -> None:
     """Writes `tokenizer_config.json` and `special_tokens_map.json`; `length` is the longest row, in tokens."""
     special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
     stored_models.write_mapping(special, os.path.join(folder, "special_tokens_map.json"))
-    stored_models.write_mapping({"tokenizer_class": "BertTokenizer", "do_lower_case": stored.do_lower_case is not False,
-                      "tokenize_chinese_chars": True, "strip_accents": None, "model_max_length": length} | special,
-                     os.path.join(folder, TOKENIZER_FILE))
+    stored_models.write_mapping(
+        {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": stored.do_lower_case is not False,
+            "tokenize_chinese_chars": True,
+            "strip_accents": None,
+            "model_max_length": length,
+        }
+        | special,
+        os.path.join(folder, TOKENIZER_FILE),
+    )

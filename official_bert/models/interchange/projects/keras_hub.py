@@ -24,18 +24,28 @@ from official_bert.models.interchange.stored_models import Kind, StoredModel
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
-TABLE = NameTable([
-    *rows("embeddings/word_embeddings", "token_embedding/embeddings"),
-    *rows("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
-    *rows("embeddings/position_embeddings", "position_embedding/embeddings"),
-    *rows("embeddings/LayerNorm/", "embeddings_layer_norm/", NORM),
-    *layer_rows("transformer_layer_{i}/", {
-        "attention/query": "self_attention_layer/query", "attention/key": "self_attention_layer/key",
-        "attention/value": "self_attention_layer/value", "attention/output": "self_attention_layer/attention_output",
-        "attention_LayerNorm": "self_attention_layer_norm", "intermediate": "feedforward_intermediate_dense",
-        "output": "feedforward_output_dense", "output_LayerNorm": "feedforward_layer_norm"}),
-    *rows("pooler/", "pooled_dense/", DENSE),
-])
+TABLE = NameTable(
+    [
+        *rows("embeddings/word_embeddings", "token_embedding/embeddings"),
+        *rows("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
+        *rows("embeddings/position_embeddings", "position_embedding/embeddings"),
+        *rows("embeddings/LayerNorm/", "embeddings_layer_norm/", NORM),
+        *layer_rows(
+            "transformer_layer_{i}/",
+            {
+                "attention/query": "self_attention_layer/query",
+                "attention/key": "self_attention_layer/key",
+                "attention/value": "self_attention_layer/value",
+                "attention/output": "self_attention_layer/attention_output",
+                "attention_LayerNorm": "self_attention_layer_norm",
+                "intermediate": "feedforward_intermediate_dense",
+                "output": "feedforward_output_dense",
+                "output_LayerNorm": "feedforward_layer_norm",
+            },
+        ),
+        *rows("pooler/", "pooled_dense/", DENSE),
+    ]
+)
 
 
 def read(folder: str) -> StoredModel:
@@ -55,30 +65,50 @@ def read(folder: str) -> StoredModel:
     notes = []
     if tokenizer is not None and tokenizer.lowercase and not tokenizer.strip_accents:
         notes.append("its tokenizer keeps accents (strip_accents); here lower-casing removes them, as in 2018")
-    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head),
-                               kind=kind, notes=notes)
+    return dataclasses.replace(
+        from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind, notes=notes
+    )
 
 
-def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
-                  heads: Mapping[str, np.ndarray] | None = None, labels: Sequence[str] = (),
-                  origin: str = "keras-hub BertBackbone", unknown: Sequence[str] = ()) -> StoredModel:
+def from_backbone(
+    backbone: keras_hub.models.BertBackbone,
+    tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
+    heads: Mapping[str, np.ndarray] | None = None,
+    labels: Sequence[str] = (),
+    origin: str = "keras-hub BertBackbone",
+    unknown: Sequence[str] = (),
+) -> StoredModel:
     """Takes the weights of a live backbone, the vocabulary of a live tokenizer, and heads of ours."""
     variables = {variable.path.removeprefix(f"{backbone.name}/"): variable for variable in backbone.weights}
     known, left_over = TABLE.all_ours(variables)
-    weights = dict(heads
-                   or {}) | {ours: np.asarray(variables[theirs].numpy(), np.float32)
-                             for ours, theirs in known.items()}
+    weights = dict(heads or {}) | {
+        ours: np.asarray(variables[theirs].numpy(), np.float32) for ours, theirs in known.items()
+    }
     config = ModelConfig(
-        vocab_size=backbone.vocabulary_size, hidden_size=backbone.hidden_dim, num_hidden_layers=backbone.num_layers,
-        num_attention_heads=backbone.num_heads, intermediate_size=backbone.intermediate_dim,
-        hidden_dropout_prob=backbone.dropout, attention_probs_dropout_prob=backbone.dropout,
-        max_position_embeddings=backbone.max_sequence_length, type_vocab_size=backbone.num_segments)
+        vocab_size=backbone.vocabulary_size,
+        hidden_size=backbone.hidden_dim,
+        num_hidden_layers=backbone.num_layers,
+        num_attention_heads=backbone.num_heads,
+        intermediate_size=backbone.intermediate_dim,
+        hidden_dropout_prob=backbone.dropout,
+        attention_probs_dropout_prob=backbone.dropout,
+        max_position_embeddings=backbone.max_sequence_length,
+        type_vocab_size=backbone.num_segments,
+    )
     head = stored_models.head_of(weights, origin)
     if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
         head = "choice"
-    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=[*unknown, *left_over],
-                       labels=labels, head=head, vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
-                       do_lower_case=None if tokenizer is None else tokenizer.lowercase)
+    return StoredModel(
+        origin=origin,
+        weights=weights,
+        table=TABLE,
+        config=config,
+        unknown=[*unknown, *left_over],
+        labels=labels,
+        head=head,
+        vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
+        do_lower_case=None if tokenizer is None else tokenizer.lowercase,
+    )
 
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
@@ -89,12 +119,20 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
     stored_models.refuse_architecture(config, "keras-hub's BertBackbone")
     stored_models.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
-        raise ValueError(f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "
-                         f"{config.attention_probs_dropout_prob} (attention_probs_dropout_prob)")
+        raise ValueError(
+            f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "
+            f"{config.attention_probs_dropout_prob} (attention_probs_dropout_prob)"
+        )
     backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers, num_heads=config.num_attention_heads,
-        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size, dropout=config.hidden_dropout_prob,
-        max_sequence_length=config.max_position_embeddings, num_segments=config.type_vocab_size)
+        vocabulary_size=config.vocab_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        hidden_dim=config.hidden_size,
+        intermediate_dim=config.intermediate_size,
+        dropout=config.hidden_dropout_prob,
+        max_sequence_length=config.max_position_embeddings,
+        num_segments=config.type_vocab_size,
+    )
     for variable in backbone.weights:
         ours = TABLE.ours(variable.path.removeprefix(f"{backbone.name}/"))
         if ours is None or ours not in stored.weights:
@@ -115,8 +153,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)
     heads = {
-        name: np.ascontiguousarray(weight)
-        for name, weight in stored.weights.items() if TABLE.theirs(name) is None
+        name: np.ascontiguousarray(weight) for name, weight in stored.weights.items() if TABLE.theirs(name) is None
     }
     if heads:
         labels = ["choice"] if stored.head == "choice" else list(stored.labels)
@@ -127,8 +164,10 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Computes sequence and pooled output of our inputs with keras-hub itself."""
     backbone = keras_hub.models.BertBackbone.from_preset(folder)
-    values = backbone({"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"],
-                      "padding_mask": inputs["input_mask"]}, training=False)
+    values = backbone(
+        {"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"], "padding_mask": inputs["input_mask"]},
+        training=False,
+    )
     return {name: np.asarray(value) for name, value in values.items()}
 
 

@@ -30,14 +30,20 @@ NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 NO_CLASSES = (
     "the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is "
     "given "
-    "(convert_checkpoint --labels names them; a run's folder holds both)")
+    "(convert_checkpoint --labels names them; a run's folder holds both)"
+)
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 # what a .keras file may hold
 MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {
-    "": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
-    "span": "squad", "replaced": "pretraining"
+    "": "pretraining",
+    "pretraining": "pretraining",
+    "classifier": "classification",
+    "choice": "swag",
+    "tagger": "ner",
+    "span": "squad",
+    "replaced": "pretraining",
 }
 VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")  # of that task, and of `StoredModel`
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
@@ -60,7 +66,8 @@ def is_checkpoint_of(names: Any) -> bool:
 def weight_names(prefix: str) -> list[str]:
     """Our names of the weights in a checkpoint of ours."""
     return [
-        _name(key) for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map())
+        _name(key)
+        for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map())
         if key.startswith(PREFIX)
     ]
 
@@ -74,13 +81,20 @@ def read(prefix: str) -> StoredModel:
     reader = tf.train.load_checkpoint(prefix)
     weights = {
         _name(key): reader.get_tensor(key)
-        for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)
+        for key in sorted(reader.get_variable_to_shape_map())
+        if key.startswith(PREFIX)
     }
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     tokenizer = stored_models.read_tokenizer(run.path)
-    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, vocab=vocab, tokenizer=tokenizer,
-                         head=stored_models.head_of(weights, prefix))
+    stored = StoredModel(
+        origin=f"{NAME} {prefix}",
+        weights=weights,
+        table=TABLE,
+        vocab=vocab,
+        tokenizer=tokenizer,
+        head=stored_models.head_of(weights, prefix),
+    )
     return generators.told_apart(stored if config is None else _as_run_says(stored, config, prefix), config)
 
 
@@ -93,15 +107,20 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
     # A checkpoint that was converted may not say what a left-to-right model has learned to predict.
     objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
     return dataclasses.replace(
-        stored, config=config.model, head="choice" if config.task == TASKS["choice"] else head,
+        stored,
+        config=config.model,
+        head="choice" if config.task == TASKS["choice"] else head,
         labels=[str(label) for label in config.options.get("labels") or ()],
-        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
+        kind=_kind_of(config, weights) if head == "classifier" else "",
+        threshold=threshold,
         objective=objective if head == "pretraining" else "",
         sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
         # Without a vocabulary, nobody has chosen the default.
-        do_lower_case=None if config.tokenizer.do_lower_case and stored.vocab is None and not stored.tokenizer
+        do_lower_case=None
+        if config.tokenizer.do_lower_case and stored.vocab is None and not stored.tokenizer
         else config.tokenizer.do_lower_case,
-        **(_vector_settings(config.options) if config.task == VECTORS and not head else {}))
+        **(_vector_settings(config.options) if config.task == VECTORS and not head else {}),
+    )
 
 
 def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,10 +131,11 @@ def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in options.get("vector_layers", ())
     ]
     return {
-        "pooling": pooling if isinstance(pooling, str) else tuple(pooling), "prompts": prompts, "vector_layers": layers,
-        "longest_text": options.get("max_seq_length",
-                                    128), **{name: options[name]
-                                             for name in VECTOR_OPTIONS if name in options}
+        "pooling": pooling if isinstance(pooling, str) else tuple(pooling),
+        "prompts": prompts,
+        "vector_layers": layers,
+        "longest_text": options.get("max_seq_length", 128),
+        **{name: options[name] for name in VECTOR_OPTIONS if name in options},
     }
 
 
@@ -165,12 +185,18 @@ def read_keras(path: str) -> StoredModel:
     head = stored_models.head_of(weights, path)
     predicts_next = head == "pretraining" and fields["attention"] == "left_to_right" and not fields["bilstm_layers"]
     return StoredModel(
-        origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**fields),
-        head="choice" if isinstance(model, ChoiceClassifier) else head, objective="next_token" if predicts_next else "",
+        origin=f"{KERAS_NAME} {path}",
+        weights=weights,
+        table=TABLE,
+        config=ModelConfig(**fields),
+        head="choice" if isinstance(model, ChoiceClassifier) else head,
+        objective="next_token" if predicts_next else "",
         vocab=stored_models.read_vocab(os.path.dirname(path)),
         warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
         notes=["the file does not hold the objective; a left-to-right model is assumed to predict the next token"]
-        if predicts_next else [])
+        if predicts_next
+        else [],
+    )
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -183,7 +209,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     if stored.head == "replaced":
         raise ValueError(
             f"{stored.origin}: a run that detects replaced tokens also trains a generator, and none is converted to "
-            "ours; --leave_out='replaced.*' converts the encoder")
+            "ours; --leave_out='replaced.*' converts the encoder"
+        )
     variables = {
         name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
         for name, weight in stored.weights.items()
@@ -206,8 +233,9 @@ def config_of(stored: StoredModel) -> Config:
     }
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
     makes_vectors = not stored.head and stored.pooling
-    return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer,
-                  options=options)
+    return Config(
+        task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer, options=options
+    )
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
@@ -226,22 +254,30 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
         if stored.head or not stored.pooling:
             return {}
         prompts = {f"{side}_prompt": prompt for side, prompt in stored.prompts.items()}
-        layers = {"vector_layers": [dataclasses.asdict(layer)
-                                    for layer in stored.vector_layers]} if stored.vector_layers else {}
+        layers = (
+            {"vector_layers": [dataclasses.asdict(layer) for layer in stored.vector_layers]}
+            if stored.vector_layers
+            else {}
+        )
         usual = StoredModel(origin="", weights={}, table=TABLE)
         chosen = {
-            name: getattr(stored, name)
-            for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)
+            name: getattr(stored, name) for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)
         }
-        return {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]
-                } | chosen | layers | prompts
+        return (
+            {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]}
+            | chosen
+            | layers
+            | prompts
+        )
     labels = stored_models.class_names(stored)
-    if stored.head == "classifier" and (stored.kind == "regression" or
-                                        (len(labels) == 1 and stored.kind != "multi_label")):
+    if stored.head == "classifier" and (
+        stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")
+    ):
         return {"kind": "regression"}
     if stored.head == "tagger" and not chunk_tags.are_of_chunks(labels):
         return {"labels": labels, "scheme": "plain"}
     if stored.kind != "multi_label":
         return {"labels": labels}
-    return {"labels": labels, "kind": "multi_label"
-            } | ({} if stored.threshold is None else {"threshold": stored.threshold})
+    return {"labels": labels, "kind": "multi_label"} | (
+        {} if stored.threshold is None else {"threshold": stored.threshold}
+    )

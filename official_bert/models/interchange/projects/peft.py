@@ -22,15 +22,43 @@ CONFIG_FILE, WEIGHTS_FILE, TORCH_FILE = "adapter_config.json", "adapter_model.sa
 PREFIX = "base_model.model."
 HEADS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "tagger", "QUESTION_ANS": "span", "FEATURE_EXTRACTION": ""}
 # Keys that are read, that the tensors say too, or that only training and first values depend on. Others must be empty.
-KNOWN = frozenset((
-    "peft_type", "task_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "bias", "use_dora",
-    "lora_bias", "target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern",
-    "base_model_name_or_path", "revision", "auto_mapping", "peft_version", "inference_mode", "lora_dropout",
-    "init_lora_weights", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core",
-    "qalora_group_size", "runtime_config"))
+KNOWN = frozenset(
+    (
+        "peft_type",
+        "task_type",
+        "r",
+        "lora_alpha",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+        "bias",
+        "use_dora",
+        "lora_bias",
+        "target_modules",
+        "exclude_modules",
+        "modules_to_save",
+        "layers_to_transform",
+        "layers_pattern",
+        "base_model_name_or_path",
+        "revision",
+        "auto_mapping",
+        "peft_version",
+        "inference_mode",
+        "lora_dropout",
+        "init_lora_weights",
+        "loftq_config",
+        "eva_config",
+        "corda_config",
+        "lora_ga_config",
+        "megatron_core",
+        "qalora_group_size",
+        "runtime_config",
+    )
+)
 RESIDUAL = ("pissa", "olora", "corda", "loftq")  # first values that change the base as well
 PART = re.compile(
-    r"(?P<module>.+)\.lora_(?P<part>A\.weight|B\.weight|B\.bias|magnitude_vector|embedding_[AB])(\.weight)?")
+    r"(?P<module>.+)\.lora_(?P<part>A\.weight|B\.weight|B\.bias|magnitude_vector|embedding_[AB])(\.weight)?"
+)
 
 
 def read(folder: str, base: StoredModel) -> StoredModel:
@@ -52,8 +80,9 @@ def read(folder: str, base: StoredModel) -> StoredModel:
     names, unknown = table.all_ours(unpacked)
     if unknown:
         raise ValueError(f"{folder}: {unknown[0]}: no weight of {base.origin}")
-    weights |= {ours: unpacked[theirs].T if ours.endswith("/kernel") else unpacked[theirs]
-                for ours, theirs in names.items()}
+    weights |= {
+        ours: unpacked[theirs].T if ours.endswith("/kernel") else unpacked[theirs] for ours, theirs in names.items()
+    }
     lacking = next((theirs for ours, theirs in form.rows if form.head and ours not in weights), None)
     if lacking:
         raise ValueError(f"{folder}: {lacking} is neither in the base, {base.origin}, nor in the adapter")
@@ -64,17 +93,30 @@ def read(folder: str, base: StoredModel) -> StoredModel:
     lacks_biases = model.biases and not any(f"{module}.bias" in plain for module in low_rank)
     warnings = [*base.warnings, *_warnings(config, lacks_biases)]
     return dataclasses.replace(
-        base, origin=f"{NAME} {folder} on {base.origin}", weights=adapted.merged(weights, change.products), table=table,
-        head=form.head, unknown=(), warnings=warnings, labels=base.labels if has_head_of_base else (),
+        base,
+        origin=f"{NAME} {folder} on {base.origin}",
+        weights=adapted.merged(weights, change.products),
+        table=table,
+        head=form.head,
+        unknown=(),
+        warnings=warnings,
+        labels=base.labels if has_head_of_base else (),
         kind=base.kind if has_head_of_base else "",
-        adapters=Adapters(change.products, (*names, *change.replaced), base.folder or base.origin))
+        adapters=Adapters(change.products, (*names, *change.replaced), base.folder or base.origin),
+    )
 
 
 def _check_config(config: Mapping[str, Any], path: str) -> None:
     if (kind := config.get("peft_type", "LORA")) != "LORA":
         raise ValueError(f"{path}: peft_type: {kind!r} is not computed here; expected 'LORA'")
-    if wrong := next((key for key, value in config.items() if key not in KNOWN and value not in (None, False, {}, [])
-                      and key != "fan_in_fan_out"), "fan_in_fan_out" if config.get("fan_in_fan_out") else ""):
+    if wrong := next(
+        (
+            key
+            for key, value in config.items()
+            if key not in KNOWN and value not in (None, False, {}, []) and key != "fan_in_fan_out"
+        ),
+        "fan_in_fan_out" if config.get("fan_in_fan_out") else "",
+    ):
         raise ValueError(f"{path}: {wrong}: {config[wrong]!r} is not computed here; expected none")
     patterns = config.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
@@ -87,28 +129,34 @@ def _check_config(config: Mapping[str, Any], path: str) -> None:
 def _warnings(config: Mapping[str, Any], lacks_biases: bool) -> list[str]:
     first, warnings = str(config.get("init_lora_weights")).lower(), []
     if first.startswith(RESIDUAL):
-        warnings.append(f"init_lora_weights {first}: training changed the base too, and the adapter fits that base "
-                        "alone unless it was converted when it was saved")
+        warnings.append(
+            f"init_lora_weights {first}: training changed the base too, and the adapter fits that base "
+            "alone unless it was converted when it was saved"
+        )
     if config.get("bias") == "lora_only" and lacks_biases:
         warnings.append("bias lora_only, but no such bias: PEFT 0.19 and older trained them and did not save them")
     return warnings
 
 
 def _read_tensors(folder: str) -> Mapping[str, np.ndarray]:
-    for name, load in ((WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
-                       (TORCH_FILE, torch_pickle.load_tensors)):
+    for name, load in (
+        (WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
+        (TORCH_FILE, torch_pickle.load_tensors),
+    ):
         if os.path.exists(path := os.path.join(folder, name)):
             tensors = load(path)
-            if wrong := next((name for name, tensor in tensors.items() if tensor.dtype.name not in
-                              hugging_face.WEIGHT_TYPES), None):
+            if wrong := next(
+                (name for name, tensor in tensors.items() if tensor.dtype.name not in hugging_face.WEIGHT_TYPES), None
+            ):
                 raise ValueError(f"{path}: {wrong}: expected floating-point numbers, got {tensors[wrong].dtype}")
             return {name: tensor.astype(np.float32, copy=False) for name, tensor in tensors.items()}
     contents = ", ".join(sorted(os.listdir(folder))[:8])
     raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {contents}")
 
 
-def _sorted_tensors(tensors: Mapping[str, np.ndarray], member: Member,
-                    folder: str) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+def _sorted_tensors(
+    tensors: Mapping[str, np.ndarray], member: Member, folder: str
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """Divides tensors into those of adapters, by module and part, and whole weights, all by the names of classes with
     heads.
     """
@@ -151,9 +199,15 @@ def _weights_of_base(base: StoredModel, member: Member, table: NameTable) -> dic
 def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form) -> Any:
     """Returns the function of a rank that gives the factor of a module's product."""
     name = module if form.head else module.removeprefix(member.prefix)
-    alpha = next((value for pattern, value in (config.get("alpha_pattern") or {}).items()
-                  if re.match(rf"(.*\.)?({pattern})$", name)), config.get("lora_alpha", 8))
-    return lambda rank: alpha / (rank ** 0.5 if config.get("use_rslora") else rank)
+    alpha = next(
+        (
+            value
+            for pattern, value in (config.get("alpha_pattern") or {}).items()
+            if re.match(rf"(.*\.)?({pattern})$", name)
+        ),
+        config.get("lora_alpha", 8),
+    )
+    return lambda rank: alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 @dataclasses.dataclass
@@ -170,8 +224,10 @@ class _Change:
     def add(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         """Adds the tensors of a module. Raises ValueError, naming it, if they do not fit."""
         if "embedding_A" in parts and "masked_lm/output_bias" in self.weights:
-            raise ValueError(f"{self.folder}: {module}.lora_embedding_A: not computed here below a head for words, "
-                             "which has the table without the adapter")
+            raise ValueError(
+                f"{self.folder}: {module}.lora_embedding_A: not computed here below a head for words, "
+                "which has the table without the adapter"
+            )
         if "embedding_A" in parts and (name := self.table.ours(f"{module}.weight")) in self.weights:
             down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
             self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down).T).astype(np.float32)
@@ -184,9 +240,14 @@ class _Change:
         units = [kernel.shape[1] for kernel in kernels.values()]
         down, up = self._pair(module, parts, "A.weight", "B.weight", (len(kernels[names[0]]), sum(units)))
         ends = np.cumsum(units)[:-1]
-        for name, rows, bias, magnitude in zip(names, np.split(up, ends), *(
+        for name, rows, bias, magnitude in zip(
+            names,
+            np.split(up, ends),
+            *(
                 np.split(parts[part], ends) if part in parts else [None] * len(names)
-                for part in ("B.bias", "magnitude_vector"))):
+                for part in ("B.bias", "magnitude_vector")
+            ),
+        ):
             self._add_product(name, LowRank(down.T, rows.T, scale(len(down))), kernels[name], bias, magnitude)
 
     def _add_product(self, name: str, product: LowRank, kernel: np.ndarray, bias: Any, magnitude: Any) -> None:
@@ -197,19 +258,22 @@ class _Change:
         if magnitude is None:
             self.products[name] = product
             return
-        whole = kernel + product.delta()                       # [K,N]: the norm is of each output (Liu et al. 2024)
+        whole = kernel + product.delta()  # [K,N]: the norm is of each output (Liu et al. 2024)
         self.weights[f"{name}/kernel"] = (whole * (magnitude / np.linalg.norm(whole, axis=0))).astype(np.float32)
         self.replaced.append(f"{name}/kernel")
 
-    def _pair(self, module: str, parts: Mapping[str, np.ndarray], first: str, second: str,
-              shape: tuple) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(
+        self, module: str, parts: Mapping[str, np.ndarray], first: str, second: str, shape: tuple
+    ) -> tuple[np.ndarray, np.ndarray]:
         for part in (first, second):
             if part not in parts:
                 raise ValueError(f"{self.folder}: {module}.lora_{part} is missing")
         down, up = parts[first], parts[second]
         if down.ndim != 2 or up.shape != (shape[1], len(down)) or down.shape[1] != shape[0]:
-            raise ValueError(f"{self.folder}: {module}: expected lora_{first} [r, {shape[0]}] and lora_{second} "
-                             f"[{shape[1]}, r] for this base, got {list(down.shape)} and {list(up.shape)}")
+            raise ValueError(
+                f"{self.folder}: {module}: expected lora_{first} [r, {shape[0]}] and lora_{second} "
+                f"[{shape[1]}, r] for this base, got {list(down.shape)} and {list(up.shape)}"
+            )
         return down, up
 
 
@@ -223,8 +287,11 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     config, adapters = stored_models.require_config(stored), stored.adapters
     member, _ = member_for(config, stored.model_type)
     head = "" if stored.head == "pretraining" else stored.head
-    weights = {name: weight for name, weight in stored.weights.items() if head or not name.startswith(
-        (*stored_models.HEAD_PREFIXES, "boundary/"))}
+    weights = {
+        name: weight
+        for name, weight in stored.weights.items()
+        if head or not name.startswith((*stored_models.HEAD_PREFIXES, "boundary/"))
+    }
     _, form = member.form_of(head, weights)
     table = NameTable([*member.encoder, *form.rows])
     of_head = {ours for ours, theirs in form.rows if head and not theirs.startswith(member.prefix)}
@@ -238,32 +305,57 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     for module, names in modules.items():
         parts = {name: products.get(name) for name in names if f"{name}/kernel" not in whole}
         if any(parts.values()):
-            product = _joined([parts.get(name) for name in names], [
-                as_matrix(f"{name}/kernel", weights[f"{name}/kernel"]).shape for name in names])
+            product = _joined(
+                [parts.get(name) for name in names],
+                [as_matrix(f"{name}/kernel", weights[f"{name}/kernel"]).shape for name in names],
+            )
             tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = product.down.T, product.up.T
             ranks[module], alphas[module] = product.down.shape[1], product.scale * product.down.shape[1]
     saved, biases = _whole_tensors(stored, whole, weights, table, member, tensors)
     strip = (lambda name: name) if head else lambda name: name.removeprefix(member.prefix)
-    save_file({PREFIX + strip(name): np.ascontiguousarray(tensor, np.float32)
-               for name, tensor in {**tensors, **saved}.items()}, os.path.join(folder, WEIGHTS_FILE),
-              metadata={"format": "pt"})
+    save_file(
+        {
+            PREFIX + strip(name): np.ascontiguousarray(tensor, np.float32)
+            for name, tensor in {**tensors, **saved}.items()
+        },
+        os.path.join(folder, WEIGHTS_FILE),
+        metadata={"format": "pt"},
+    )
     rank, alpha = (next(iter(values.values()), 8) for values in (ranks, alphas))
     saved_modules = {name.rpartition(".")[0] for name in saved if name not in biases}
-    stored_models.write_mapping({
-        "peft_type": "LORA", "task_type": next((task for task, name in HEADS.items() if name == head), None),
-        "base_model_name_or_path": adapters.base, "r": rank, "lora_alpha": alpha, "use_rslora": False,
-        "target_modules": sorted(map(strip, ranks)),
-        "rank_pattern": {strip(name): value for name, value in ranks.items() if value != rank},
-        "alpha_pattern": {strip(name): value for name, value in alphas.items() if value != alpha},
-        "modules_to_save": sorted({strip(name) if name.startswith(member.prefix) else name.partition(".")[0]
-                                   for name in saved_modules}) or None,
-        "bias": _kind_of_biases(biases), "lora_dropout": 0.0, "fan_in_fan_out": False, "inference_mode": True},
-        os.path.join(folder, CONFIG_FILE))
+    stored_models.write_mapping(
+        {
+            "peft_type": "LORA",
+            "task_type": next((task for task, name in HEADS.items() if name == head), None),
+            "base_model_name_or_path": adapters.base,
+            "r": rank,
+            "lora_alpha": alpha,
+            "use_rslora": False,
+            "target_modules": sorted(map(strip, ranks)),
+            "rank_pattern": {strip(name): value for name, value in ranks.items() if value != rank},
+            "alpha_pattern": {strip(name): value for name, value in alphas.items() if value != alpha},
+            "modules_to_save": sorted(
+                {strip(name) if name.startswith(member.prefix) else name.partition(".")[0] for name in saved_modules}
+            )
+            or None,
+            "bias": _kind_of_biases(biases),
+            "lora_dropout": 0.0,
+            "fan_in_fan_out": False,
+            "inference_mode": True,
+        },
+        os.path.join(folder, CONFIG_FILE),
+    )
     return [name for name in adapters.replaced if name not in whole]
 
 
-def _whole_tensors(stored: StoredModel, whole: set[str], weights: Mapping[str, np.ndarray], table: NameTable,
-                   member: Member, tensors: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], set[str]]:
+def _whole_tensors(
+    stored: StoredModel,
+    whole: set[str],
+    weights: Mapping[str, np.ndarray],
+    table: NameTable,
+    member: Member,
+    tensors: Mapping[str, Any],
+) -> tuple[dict[str, np.ndarray], set[str]]:
     """Returns the tensors of whole weights by their names, and which of them are biases alone."""
     config = stored_models.require_config(stored)
     named = {name: weight for name, weight in weights.items() if table.theirs(name)}
@@ -277,6 +369,7 @@ def _whole_tensors(stored: StoredModel, whole: set[str], weights: Mapping[str, n
     def saved_name(name: str) -> str:
         stem = name.removesuffix(".bias")
         return f"{stem}.base_layer.bias" if name in biases and f"{stem}.lora_A.weight" in tensors else name
+
     return {saved_name(name): theirs[name] for name in names}, {saved_name(name) for name in biases}
 
 
@@ -296,7 +389,7 @@ def _joined(parts: Sequence[LowRank | None], shapes: Sequence[tuple[int, ...]]) 
     up = np.zeros((rank, sum(shape[1] for shape in shapes)), np.float32)
     for part, (_, units) in zip(parts, shapes):
         if part is not None:
-            up[row:row + len(part.up), column:column + units] = part.scale * part.up
+            up[row : row + len(part.up), column : column + units] = part.scale * part.up
             row += len(part.up)
         column += units
     return LowRank(np.concatenate([part.down for part in present], axis=1), up, 1.0)

@@ -26,22 +26,32 @@ PACKAGE, PREFIX = "sentence_transformers.", "sentence_transformers.models."
 PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # our names, and theirs
 # Their order is that of the concatenation, unless `pooling_mode` has one.
 MODES: Mapping[str, Pooling] = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken"}
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 KINDS = {"Dense": "dense", "LayerNorm": "layer_norm", "Normalize": "normalize"}
 COMPUTED = ("Transformer", "Pooling", *KINDS)
 # of torch.nn
 ACTIVATIONS = {
-    "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu"
+    "Identity": "linear",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
 }
 DENSE, NORM = {"linear.weight": "kernel", "linear.bias": "bias"}, {"norm.weight": "gamma", "norm.bias": "beta"}
 SENTENCE = "sentence_embedding"
 ReadTensors = Callable[[str], dict[str, np.ndarray]]  # of a folder
 
 
-def read(folder: str, head: Head, hidden_size: int,
-         read_tensors: ReadTensors) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(
+    folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the fields of `StoredModel` about vectors, and the weights of layers behind the pooling; {} and {} for
     other folders.
 
@@ -54,12 +64,13 @@ def read(folder: str, head: Head, hidden_size: int,
     if not modules or head not in ("", "pretraining") or (head and "Pooling" not in names):
         return {}, {}
     if foreign := next((name for name in names if name not in COMPUTED), None):
-        return {"why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"
-                }, {}
+        return {
+            "why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"
+        }, {}
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
         return {
             "why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got "
-                              f"{', '.join(names)}"
+            f"{', '.join(names)}"
         }, {}
     fields = _pooling(os.path.join(modules[1][1], CONFIG_FILE)) | _settings(folder)
     layers, weights = list[VectorLayer](), dict[str, np.ndarray]()
@@ -81,7 +92,8 @@ def _modules(path: str) -> list[tuple[str, str]]:
     """
     modules = read_json(path, missing=[])
     if not isinstance(modules, list) or not all(
-            isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
+        isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules
+    ):
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
     found = []
     for module in modules:
@@ -101,15 +113,17 @@ def _pooling(path: str) -> dict[str, Any]:
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or not all(mode in get_args(Pooling) for mode in modes):
         raise ValueError(
-            f"{path}: pooling_mode: expected one or several of {', '.join(get_args(Pooling))}, got {str(modes)[:80]}")
+            f"{path}: pooling_mode: expected one or several of {', '.join(get_args(Pooling))}, got {str(modes)[:80]}"
+        )
     include_prompt = values.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
         raise ValueError(f"{path}: include_prompt: expected true or false, got {include_prompt!r:.40}")
     return {"pooling": modes[0] if len(modes) == 1 else tuple(modes), "include_prompt": include_prompt}
 
 
-def _layer(name: str, folder: str, width: int,
-           read_tensors: ReadTensors) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
+def _layer(
+    name: str, folder: str, width: int, read_tensors: ReadTensors
+) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
     """The layer of a module behind vectors of `width` numbers, its weights by our names, and, if it is None, why it is
     not computed.
     """
@@ -139,23 +153,35 @@ def _layer(name: str, folder: str, width: int,
         raise ValueError(f"{folder}: expected the weights {expected}, got {str(shapes)[:200]}")
     weights = {
         ours: tensors[theirs].astype(np.float32, copy=False)
-        for theirs, ours in (DENSE | NORM).items() if theirs in tensors
+        for theirs, ours in (DENSE | NORM).items()
+        if theirs in tensors
     }
     if name == "LayerNorm":
         return VectorLayer(kind="layer_norm"), weights, ""
     kernel = {"kernel": np.ascontiguousarray(weights["kernel"].T)}
-    return VectorLayer(kind="dense", units=units,
-                       activation=ACTIVATIONS[activation.rpartition(".")[2]],  # type: ignore[arg-type]
-                       use_bias=bool(use_bias)), weights | kernel, ""
+    return (
+        VectorLayer(
+            kind="dense",
+            units=units,
+            activation=ACTIVATIONS[activation.rpartition(".")[2]],  # type: ignore[arg-type]
+            use_bias=bool(use_bias),
+        ),
+        weights | kernel,
+        "",
+    )
 
 
 def _settings(folder: str) -> dict[str, Any]:
     """The prompts, the numbers that are given alone, and the longest text."""
-    path, length_path, tokenizer_path = (os.path.join(folder, name)
-                                         for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
+    path, length_path, tokenizer_path = (
+        os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE)
+    )
     settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
-    prompts, default, dimensions = settings.get("prompts") or {}, settings.get(
-        "default_prompt_name"), settings.get("truncate_dim") or 0
+    prompts, default, dimensions = (
+        settings.get("prompts") or {},
+        settings.get("default_prompt_name"),
+        settings.get("truncate_dim") or 0,
+    )
     # the latter alone since its version 6
     longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
@@ -168,13 +194,13 @@ def _settings(folder: str) -> dict[str, Any]:
     if not isinstance(longest, int) or longest < 0:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
     our_prompts = {
-        ours: next((prompts[name] for name in theirs if prompts.get(name)), "")
-        for ours, theirs in PROMPTS.items()
+        ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()
     }
     return {
-        "prompts": {name: prompt
-                    for name, prompt in our_prompts.items() if prompt}, "longest_text": longest,
-        "dimensions": dimensions, "default_prompt": prompts.get(default, "") if default else ""
+        "prompts": {name: prompt for name, prompt in our_prompts.items() if prompt},
+        "longest_text": longest,
+        "dimensions": dimensions,
+        "default_prompt": prompts.get(default, "") if default else "",
     }
 
 
@@ -183,28 +209,50 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
     assert stored.pooling
     layers = [*stored.vector_layers, *([VectorLayer(kind="normalize")] if stored.normalize else [])]
     names = {kind: name for name, kind in KINDS.items()}
-    modules = [("", "Transformer"), (POOLING_FOLDER, "Pooling"),
-               *((f"{number}_{names[layer.kind]}", names[layer.kind]) for number, layer in enumerate(layers, 2))]
+    modules = [
+        ("", "Transformer"),
+        (POOLING_FOLDER, "Pooling"),
+        *((f"{number}_{names[layer.kind]}", names[layer.kind]) for number, layer in enumerate(layers, 2)),
+    ]
     for path, _ in modules[1:]:
         os.makedirs(os.path.join(folder, path))
-    stored_models.write_mapping([{"idx": index, "name": str(index), "path": path, "type": f"{PREFIX}{name}"}
-                                 for index, (path, name) in enumerate(modules)], os.path.join(folder, MODULES_FILE))
-    stored_models.write_mapping(_pooling_values(stored.pooling, width, stored.include_prompt),
-                                os.path.join(folder, POOLING_FOLDER, CONFIG_FILE))
+    stored_models.write_mapping(
+        [
+            {"idx": index, "name": str(index), "path": path, "type": f"{PREFIX}{name}"}
+            for index, (path, name) in enumerate(modules)
+        ],
+        os.path.join(folder, MODULES_FILE),
+    )
+    stored_models.write_mapping(
+        _pooling_values(stored.pooling, width, stored.include_prompt), os.path.join(folder, POOLING_FOLDER, CONFIG_FILE)
+    )
     for number, layer in enumerate(layers):
         read_width = vector_width(width, stored.pooling, layers[:number])
-        _write_layer(layer, read_width, {key: stored.weights[name] for key in ("kernel", "bias", "gamma", "beta")
-                                         if (name := f"{LAYER_PREFIX}{number}/{key}") in stored.weights},
-                     os.path.join(folder, modules[number + 2][0]))
+        _write_layer(
+            layer,
+            read_width,
+            {
+                key: stored.weights[name]
+                for key in ("kernel", "bias", "gamma", "beta")
+                if (name := f"{LAYER_PREFIX}{number}/{key}") in stored.weights
+            },
+            os.path.join(folder, modules[number + 2][0]),
+        )
     prompts = {PROMPTS[name][0]: prompt for name, prompt in stored.prompts.items() if prompt}
     default = {"default": stored.default_prompt} if stored.default_prompt else {}
-    stored_models.write_mapping({
-        "prompts": prompts | default, "default_prompt_name": "default" if default else None,
-        "similarity_fn_name": "cosine"
-    } | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}), os.path.join(folder, SETTINGS_FILE))
+    stored_models.write_mapping(
+        {
+            "prompts": prompts | default,
+            "default_prompt_name": "default" if default else None,
+            "similarity_fn_name": "cosine",
+        }
+        | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}),
+        os.path.join(folder, SETTINGS_FILE),
+    )
     if stored.longest_text:
-        stored_models.write_mapping({"max_seq_length": stored.longest_text, "do_lower_case": False},
-                                    os.path.join(folder, LENGTH_FILE))
+        stored_models.write_mapping(
+            {"max_seq_length": stored.longest_text, "do_lower_case": False}, os.path.join(folder, LENGTH_FILE)
+        )
 
 
 def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict[str, Any]:
@@ -224,10 +272,15 @@ def _write_layer(layer: VectorLayer, width: int, weights: Mapping[str, np.ndarra
     values: dict[str, Any] = {"dimension": width}
     if layer.kind == "dense":
         name = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
-        values = {"in_features": width, "out_features": layer.units, "bias": layer.use_bias,
-                  "activation_function": f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}"}
+        values = {
+            "in_features": width,
+            "out_features": layer.units,
+            "bias": layer.use_bias,
+            "activation_function": f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}",
+        }
     stored_models.write_mapping(values, os.path.join(folder, CONFIG_FILE))
     save_file(
-        {theirs: np.ascontiguousarray(weights[ours].T)
-         for theirs, ours in (DENSE | NORM).items() if ours in weights}, os.path.join(folder, WEIGHTS_FILE),
-        metadata={"format": "pt"})
+        {theirs: np.ascontiguousarray(weights[ours].T) for theirs, ours in (DENSE | NORM).items() if ours in weights},
+        os.path.join(folder, WEIGHTS_FILE),
+        metadata={"format": "pt"},
+    )

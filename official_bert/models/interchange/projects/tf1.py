@@ -22,11 +22,16 @@ from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "TF 1 checkpoint"
-TABLE = NameTable([
-    *googles_encoder("bert/"), *googles_heads(),
-    *rows("tagger/", "", OUTPUT),  # as in the taggers that were made from run_classifier.py; read back as a classifier
-    *rows("span/", "cls/squad/", OUTPUT),
-])
+TABLE = NameTable(
+    [
+        *googles_encoder("bert/"),
+        *googles_heads(),
+        *rows(
+            "tagger/", "", OUTPUT
+        ),  # as in the taggers that were made from run_classifier.py; read back as a classifier
+        *rows("span/", "cls/squad/", OUTPUT),
+    ]
+)
 ACTS = ("gelu", "relu", "tanh", "linear")
 # Variables of a training run: moments of Adam and LAMB under their 2018 and Keras names, counters.
 NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]_power)")
@@ -53,8 +58,14 @@ def read(prefix: str, head: Head = "") -> StoredModel:
         return _read_albert(prefix, reader, names)
     if any(name.startswith(("electra/", *electra.TF1_GENERATOR)) for name in names):
         return _read_electra(prefix, reader, names, head == "pretraining")
-    return _stored(prefix, "", TABLE, *_weights_of(prefix, reader, names, TABLE),
-                   config=stored_models.read_config(folder), **_vocabulary(prefix))
+    return _stored(
+        prefix,
+        "",
+        TABLE,
+        *_weights_of(prefix, reader, names, TABLE),
+        config=stored_models.read_config(folder),
+        **_vocabulary(prefix),
+    )
 
 
 def _vocabulary(prefix: str) -> dict[str, Any]:
@@ -63,14 +74,22 @@ def _vocabulary(prefix: str) -> dict[str, Any]:
     return {"vocab": vocab, "do_lower_case": casing.of_folder(prefix, vocab)}
 
 
-def _stored(prefix: str, member: str, table: NameTable, weights: Mapping[str, np.ndarray], unknown: Sequence[str],
-            **fields: Any) -> StoredModel:
-    return StoredModel(origin=f"{NAME} {prefix}{member}", weights=weights, table=table, unknown=unknown,
-                       head=stored_models.head_of(weights, prefix), **fields)
+def _stored(
+    prefix: str, member: str, table: NameTable, weights: Mapping[str, np.ndarray], unknown: Sequence[str], **fields: Any
+) -> StoredModel:
+    return StoredModel(
+        origin=f"{NAME} {prefix}{member}",
+        weights=weights,
+        table=table,
+        unknown=unknown,
+        head=stored_models.head_of(weights, prefix),
+        **fields,
+    )
 
 
-def _weights_of(prefix: str, reader: Any, names: Sequence[str], table: NameTable,
-                rename: Callable[[str], str] = str) -> tuple[dict, list[str]]:
+def _weights_of(
+    prefix: str, reader: Any, names: Sequence[str], table: NameTable, rename: Callable[[str], str] = str
+) -> tuple[dict, list[str]]:
     """Returns the weights of these names by ours, and names without a place. Raises ValueError if two variables claim
     one name.
     """
@@ -95,16 +114,29 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
         raise ValueError(
             f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told "
             f"from "
-            "the weights")
+            "the weights"
+        )
     path = os.path.join(folder, name)
     config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)
     weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
     model = next((name for name in sorted(there) if name.endswith(".model")), "")
-    tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"
-                                                                     } if model else {}
-    return _stored(prefix, " (ALBERT)", albert.TF1_TABLE, weights, unknown, config=config, tokenizer=tokenizer,
-                   do_lower_case=True if model else None, model_type="albert",
-                   sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
+    tokenizer = (
+        tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"}
+        if model
+        else {}
+    )
+    return _stored(
+        prefix,
+        " (ALBERT)",
+        albert.TF1_TABLE,
+        weights,
+        unknown,
+        config=config,
+        tokenizer=tokenizer,
+        do_lower_case=True if model else None,
+        model_type="albert",
+        sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "",
+    )
 
 
 def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generator: bool) -> StoredModel:
@@ -117,7 +149,8 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
     is_generator = wants_generator or not any(name.startswith("electra/encoder/") for name in names)
     if is_generator and not both:
         raise ValueError(
-            f"{prefix}: expected the variables of a generator ({', '.join(electra.TF1_GENERATOR)}), got none")
+            f"{prefix}: expected the variables of a generator ({', '.join(electra.TF1_GENERATOR)}), got none"
+        )
     own = generator if is_generator else [name for name in names if not name.startswith(electra.TF1_GENERATOR)]
     weights, unknown = _weights_of(prefix, reader, own, electra.TF1_TABLE, electra.tf1_row)
     if "replaced/output_weights" in weights:
@@ -128,8 +161,17 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
         notes.append("attention heads are assumed to have 64 numbers each")
     if both and not is_generator:
         notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")
-    return _stored(prefix, " (ELECTRA)", electra.TF1_TABLE, weights, unknown, config=config, model_type="electra",
-                   notes=notes, **_vocabulary(prefix))
+    return _stored(
+        prefix,
+        " (ELECTRA)",
+        electra.TF1_TABLE,
+        weights,
+        unknown,
+        config=config,
+        model_type="electra",
+        notes=notes,
+        **_vocabulary(prefix),
+    )
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -152,8 +194,14 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 def _write_albert(stored: StoredModel, config: ModelConfig, folder: str) -> list[str]:
     stored_models.refuse_acts(config, "Google's ALBERT", ACTS)
-    _write_files(stored, albert.TF1_TABLE, albert.tf1_values(config), folder, "albert_config.json",
-                 lambda name: albert.tf1_name(name, config))
+    _write_files(
+        stored,
+        albert.TF1_TABLE,
+        albert.tf1_values(config),
+        folder,
+        "albert_config.json",
+        lambda name: albert.tf1_name(name, config),
+    )
     return []
 
 
@@ -164,20 +212,36 @@ def _write_electra(stored: StoredModel, config: ModelConfig, folder: str) -> lis
     ]
     weights = {
         name: weight.T if name == "replaced/output_weights" else weight
-        for name, weight in stored.weights.items() if name not in left_out
+        for name, weight in stored.weights.items()
+        if name not in left_out
     }
-    values = {key: getattr(config, key)
-              for key in OF_2018} | {"hidden_act": "gelu", "embedding_size": config.table_width}
-    _write_files(dataclasses.replace(stored, weights=weights), electra.TF1_TABLE, values, folder,
-                 rename=lambda name: electra.tf1_name(name, stored.head == "pretraining"))
+    values = {key: getattr(config, key) for key in OF_2018} | {
+        "hidden_act": "gelu",
+        "embedding_size": config.table_width,
+    }
+    _write_files(
+        dataclasses.replace(stored, weights=weights),
+        electra.TF1_TABLE,
+        values,
+        folder,
+        rename=lambda name: electra.tf1_name(name, stored.head == "pretraining"),
+    )
     return left_out
 
 
-def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any], folder: str,
-                 config_file: str = stored_models.BERT_CONFIG_FILE, rename: Callable[[str], str] = str) -> None:
+def _write_files(
+    stored: StoredModel,
+    table: NameTable,
+    values: Mapping[str, Any],
+    folder: str,
+    config_file: str = stored_models.BERT_CONFIG_FILE,
+    rename: Callable[[str], str] = str,
+) -> None:
     """Writes the weights under the names of a table, the configuration and the tokenizer."""
-    variables = {rename(theirs): as_matrix(ours, stored.weights[ours])
-                 for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
+    variables = {
+        rename(theirs): as_matrix(ours, stored.weights[ours])
+        for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()
+    }
     write_checkpoint(variables, folder)
     stored_models.write_mapping(values, os.path.join(folder, config_file))
     if stored.tokenizer:
@@ -190,8 +254,12 @@ def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any
 def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
     """Writes variables by name to `bert_model.ckpt`, and its name to `checkpoint`."""
     prefix = os.path.join(folder, "bert_model.ckpt")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables),
-                      tensors=list(variables.values()))
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=list(variables.values()),
+    )
     # By hand: TensorFlow's own writer takes the name for one that is relative to the working folder.
     with open(os.path.join(folder, "checkpoint"), "w", encoding="utf-8") as file:
         file.write('model_checkpoint_path: "bert_model.ckpt"\nall_model_checkpoint_paths: "bert_model.ckpt"\n')

@@ -17,24 +17,35 @@ from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer
 from official_bert.models.interchange.stored_models import StoredModel
 
 NAME = "tf-models checkpoint"
-TABLE = NameTable([
-    *rows("embeddings/word_embeddings", "_embedding_layer/embeddings"),
-    *rows("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
-    *rows("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
-    *rows("embeddings/LayerNorm/", "_embedding_norm_layer/", NORM),
-    *layer_rows("_transformer_layers/{i}/", {
-        "attention/query": "_attention_layer/_query_dense", "attention/key": "_attention_layer/_key_dense",
-        "attention/value": "_attention_layer/_value_dense", "attention/output": "_attention_layer/_output_dense",
-        "attention_LayerNorm": "_attention_layer_norm", "intermediate": "_intermediate_dense",
-        "output": "_output_dense", "output_LayerNorm": "_output_layer_norm"}),
-    *rows("pooler/", "_pooler_layer/", DENSE),
-    *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
-    *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),
-    *rows("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
-])
+TABLE = NameTable(
+    [
+        *rows("embeddings/word_embeddings", "_embedding_layer/embeddings"),
+        *rows("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
+        *rows("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
+        *rows("embeddings/LayerNorm/", "_embedding_norm_layer/", NORM),
+        *layer_rows(
+            "_transformer_layers/{i}/",
+            {
+                "attention/query": "_attention_layer/_query_dense",
+                "attention/key": "_attention_layer/_key_dense",
+                "attention/value": "_attention_layer/_value_dense",
+                "attention/output": "_attention_layer/_output_dense",
+                "attention_LayerNorm": "_attention_layer_norm",
+                "intermediate": "_intermediate_dense",
+                "output": "_output_dense",
+                "output_LayerNorm": "_output_layer_norm",
+            },
+        ),
+        *rows("pooler/", "_pooler_layer/", DENSE),
+        *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
+        *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),
+        *rows("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
+    ]
+)
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 NO_WEIGHTS = re.compile(
-    r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*")
+    r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*"
+)
 # The encoder, and the word embeddings if the checkpoint reached them through the masked-LM head first.
 IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[a-z_]*/|masked_lm/)")
 
@@ -59,10 +70,17 @@ def read(prefix: str) -> StoredModel:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
     config, vocab = stored_models.read_config(folder), stored_models.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config
-                       or infer_config(weights, prefix), unknown=unknown, head=stored_models.head_of(weights, prefix),
-                       vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab),
-                       notes=[] if config else ["activations are assumed to be gelu in the tanh form"])
+    return StoredModel(
+        origin=f"{NAME} {prefix}",
+        weights=weights,
+        table=TABLE,
+        config=config or infer_config(weights, prefix),
+        unknown=unknown,
+        head=stored_models.head_of(weights, prefix),
+        vocab=vocab,
+        do_lower_case=casing.of_folder(prefix, vocab),
+        notes=[] if config else ["activations are assumed to be gelu in the tanh form"],
+    )
 
 
 def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:

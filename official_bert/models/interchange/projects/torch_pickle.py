@@ -23,16 +23,33 @@ from official_bert.limits import MOST_DIMENSIONS, MOST_OPERATIONS, MOST_SHARED
 STORAGES: Mapping[str, np.dtype] = {
     f"torch.{kind}Storage": np.dtype(dtype)
     for kind, dtype in {
-        "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": ml_dtypes.bfloat16, "Long": "int64",
-        "Int": "int32", "Byte": "uint8", "Bool": "bool"
+        "Float": "float32",
+        "Double": "float64",
+        "Half": "float16",
+        "BFloat16": ml_dtypes.bfloat16,
+        "Long": "int64",
+        "Int": "int32",
+        "Byte": "uint8",
+        "Bool": "bool",
     }.items()
 }
 # in the first of the pickles of a file before PyTorch 1.6 (July 2020), which is no archive
-MAGIC = 0x1950a86a20f9469cfc6c
+MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001  # in the second
 MARK = object()
-DAMAGED = (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError, ArithmeticError,
-           MemoryError, struct.error, zipfile.BadZipFile)
+DAMAGED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+)
 
 
 class Storage(NamedTuple):
@@ -59,7 +76,8 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
             kind = "" if isinstance(error, ValueError) else f"damaged, {type(error).__name__}: "
             raise ValueError(
                 f"{path}: refused: {kind}{' '.join(str(error).split())[:200]}; expected a file of torch.save with a "
-                "dictionary of tensors; convert to safetensors") from None
+                "dictionary of tensors; convert to safetensors"
+            ) from None
     return tensors
 
 
@@ -96,8 +114,11 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
         raise ValueError(f"another version than {VERSION}, or a machine that is not little-endian")
     tensors, keys = interpreter.run(file), interpreter.run(file)
     storages = {storage.key: storage for storage in interpreter.contents}
-    if type(keys) is not list or {*map(type, keys)} - {str} or sorted(keys) != sorted(
-            storage.key for storage in interpreter.contents):
+    if (
+        type(keys) is not list
+        or {*map(type, keys)} - {str}
+        or sorted(keys) != sorted(storage.key for storage in interpreter.contents)
+    ):
         raise ValueError("other storages than those of its tensors")
     for key in keys:
         content = interpreter.contents[storages[key]]
@@ -122,7 +143,8 @@ class _Interpreter:
         self.names = {
             "collections.OrderedDict": lambda: collections.OrderedDict(),
             "torch._utils._rebuild_tensor_v2": self._tensor,
-            "torch._utils._rebuild_parameter": lambda tensor, _requires_grad, _hooks: tensor, **STORAGES
+            "torch._utils._rebuild_parameter": lambda tensor, _requires_grad, _hooks: tensor,
+            **STORAGES,
         }
         # Functions of the values that an operation takes from the stack, and of its argument; they return the value
         # that it puts there.
@@ -179,8 +201,7 @@ class _Interpreter:
         return self.names[name]
 
     def _storage(self, identity: Any) -> Storage:
-        """Returns the storage of an identity: the word storage, its type, key, device, count, and None in older files.
-        """
+        """Returns the storage of an identity: the word storage, its type, key, device, count, and None in older files."""
         _, dtype, key, _, count, *part = identity if type(identity) is tuple else ()
         if not isinstance(dtype, np.dtype) or (type(key), type(count)) != (str, int) or part not in ([], [None]):
             raise ValueError("a reference to something else than a whole storage")
@@ -192,8 +213,9 @@ class _Interpreter:
             self.contents[storage] = bytearray(count * dtype.itemsize)
         return storage
 
-    def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, _requires_grad: Any, _hooks: Any,
-                _metadata: Any = None) -> Any:
+    def _tensor(
+        self, storage: Any, offset: Any, size: Any, stride: Any, _requires_grad: Any, _hooks: Any, _metadata: Any = None
+    ) -> Any:
         """Returns an array over a part of a storage; offset and stride count numbers."""
         if not isinstance(storage, Storage) or max(len(size), len(stride)) > MOST_DIMENSIONS:
             raise ValueError(f"a tensor without storage, or of more than {MOST_DIMENSIONS} dimensions")
@@ -205,8 +227,9 @@ class _Interpreter:
             if last >= storage.length and 0 not in size:  # NumPy checks too, but its product may overflow
                 raise ValueError("a tensor that reaches beyond its storage")
             width = storage.dtype.itemsize
-            self.arrays[view] = np.ndarray(size, storage.dtype, self.contents[storage], offset * width,
-                                           [step * width for step in stride])
+            self.arrays[view] = np.ndarray(
+                size, storage.dtype, self.contents[storage], offset * width, [step * width for step in stride]
+            )
             self.array_bytes_left -= self.arrays[view].nbytes
             if self.array_bytes_left < 0:
                 raise ValueError(f"tensors that take more than {MOST_SHARED} times the bytes of the file")

@@ -24,12 +24,16 @@ class InferenceService:
     def handlers(self) -> Any:
         """Returns what a gRPC server takes."""
         return grpc.method_handlers_generic_handler(
-            SERVICE, {
-                name: grpc.unary_unary_rpc_method_handler(getattr(self, name),
-                                                          message_class(f"{name}Request").FromString,
-                                                          message_class(f"{name}Response").SerializeToString)
+            SERVICE,
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    getattr(self, name),
+                    message_class(f"{name}Request").FromString,
+                    message_class(f"{name}Response").SerializeToString,
+                )
                 for name in METHODS
-            })
+            },
+        )
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
         """True: it answers at all."""
@@ -59,7 +63,8 @@ class InferenceService:
         async with answering(self.handler, context, "ModelMetadata") as (admission, _):
             admission.name = request.name
             return message_class("ModelMetadataResponse")(
-                **await metadata(self.handler, address_of(request.name, request.version)))
+                **await metadata(self.handler, address_of(request.name, request.version))
+            )
 
     async def ModelInfer(self, data: bytes, context: Any) -> Any:  # noqa: N802
         """Runs a model for a serialized `ModelInferRequest`."""

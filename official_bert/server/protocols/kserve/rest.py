@@ -1,7 +1,7 @@
 """KServe's V2 protocol over REST, with the binary tensor extension.
 
-    GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME[/versions/N][/ready]
-    POST /v2/models/NAME[/versions/N]/infer
+GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME[/versions/N][/ready]
+POST /v2/models/NAME[/versions/N]/infer
 """
 
 import re
@@ -34,8 +34,16 @@ class KServe(RestProtocol):
                 name, version = (urllib.parse.unquote(match[group] or "") for group in ("name", "version"))
                 return lambda request, deadline: answer(request, address_of(name, version), deadline)
             return None
-        return {"/v2": self._server, "/v2/": self._server, "/v2/health/live": self._live,
-                "/v2/health/ready": self._ready}.get(path) if method == "GET" else None
+        return (
+            {
+                "/v2": self._server,
+                "/v2/": self._server,
+                "/v2/health/live": self._live,
+                "/v2/health/ready": self._ready,
+            }.get(path)
+            if method == "GET"
+            else None
+        )
 
     async def _server(self, *_: Any) -> web.StreamResponse:
         return json_response({"name": "official_bert", "version": "2", "extensions": EXTENSIONS})
@@ -48,23 +56,27 @@ class KServe(RestProtocol):
             raise RequestError("UNAVAILABLE", waiting)
         return json_response({"ready": True})
 
-    async def _model_ready(self, request: web.BaseRequest, address: ModelAddress,
-                           deadline: float | None) -> web.StreamResponse:
+    async def _model_ready(
+        self, request: web.BaseRequest, address: ModelAddress, deadline: float | None
+    ) -> web.StreamResponse:
         async with self.handler.using(*address):
             return json_response({"name": address.name, "ready": True})
 
-    async def _metadata(self, request: web.BaseRequest, address: ModelAddress,
-                        deadline: float | None) -> web.StreamResponse:
+    async def _metadata(
+        self, request: web.BaseRequest, address: ModelAddress, deadline: float | None
+    ) -> web.StreamResponse:
         with self.handler.admitted(address.name, "ModelMetadata", "REST"):
             return json_response(await metadata(self.handler, address))
 
-    async def _infer(self, request: web.BaseRequest, address: ModelAddress,
-                     deadline: float | None) -> web.StreamResponse:
+    async def _infer(
+        self, request: web.BaseRequest, address: ModelAddress, deadline: float | None
+    ) -> web.StreamResponse:
         header = request.headers.get(HEADER)
         if header is not None and not (header.isascii() and header.isdecimal() and len(header) < 16):
             raise invalid(f"{HEADER}: expected a number of bytes, got {header!r:.40}")
-        async with self.reading(request, "ModelInfer", "kserve_rest", deadline, address.name,
-                                header=None if header is None else int(header)) as reading:
+        async with self.reading(
+            request, "ModelInfer", "kserve_rest", deadline, address.name, header=None if header is None else int(header)
+        ) as reading:
             answer = await self.predict(address, reading, deadline)
             head = {"model_name": address.name, "model_version": str(answer.version)}
             if reading.more["id"]:
@@ -76,28 +88,40 @@ class KServe(RestProtocol):
                 body, length = format_answer(head, answer.outputs, binary)
                 size.append(length)
                 return body
-            response = await self.respond(request, answer, write,
-                                          "application/octet-stream" if binary else "application/json")
+
+            response = await self.respond(
+                request, answer, write, "application/octet-stream" if binary else "application/json"
+            )
             if size[0] is not None:
                 response.headers[HEADER] = str(size[0])
             return response
 
 
 async def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
-    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError.
-    """
+    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError."""
     async with handler.using(*address) as servable:
         signature = servable.signature("")
         versions = [
-            str(entry.number) for entry in handler.manager.statuses(address.name, address.version)
+            str(entry.number)
+            for entry in handler.manager.statuses(address.name, address.version)
             if entry.state == "AVAILABLE"
         ]
-        return {"name": address.name, "versions": versions, "platform": PLATFORM,
-                "inputs": _tensors(signature.inputs), "outputs": _tensors(signature.outputs)}
+        return {
+            "name": address.name,
+            "versions": versions,
+            "platform": PLATFORM,
+            "inputs": _tensors(signature.inputs),
+            "outputs": _tensors(signature.outputs),
+        }
 
 
 def _tensors(specs: Specs) -> list[dict[str, Any]]:
     """Returns names, types and shapes; -1 is any size, and stands alone for an unknown rank."""
-    return [{"name": name, "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
-             "shape": [-1] if spec.shape is None else [-1 if size is None else size for size in spec.shape]}
-            for name, spec in specs.items()]
+    return [
+        {
+            "name": name,
+            "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
+            "shape": [-1] if spec.shape is None else [-1 if size is None else size for size in spec.shape],
+        }
+        for name, spec in specs.items()
+    ]

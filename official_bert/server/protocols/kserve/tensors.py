@@ -32,11 +32,20 @@ from official_bert.server.statuses import RequestError, invalid
 
 # TensorFlow's name of a type: the protocol's, and the field of a message that lists its values.
 DATATYPES: Mapping[str, tuple[str, str]] = {
-    "bool": ("BOOL", "bool_contents"), "uint8": ("UINT8", "uint_contents"), "uint16": ("UINT16", "uint_contents"),
-    "uint32": ("UINT32", "uint_contents"), "uint64": ("UINT64", "uint64_contents"), "int8": ("INT8", "int_contents"),
-    "int16": ("INT16", "int_contents"), "int32": ("INT32", "int_contents"), "int64": ("INT64", "int64_contents"),
-    "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"),
-    "float64": ("FP64", "fp64_contents"), "string": ("BYTES", "bytes_contents")
+    "bool": ("BOOL", "bool_contents"),
+    "uint8": ("UINT8", "uint_contents"),
+    "uint16": ("UINT16", "uint_contents"),
+    "uint32": ("UINT32", "uint_contents"),
+    "uint64": ("UINT64", "uint64_contents"),
+    "int8": ("INT8", "int_contents"),
+    "int16": ("INT16", "int_contents"),
+    "int32": ("INT32", "int_contents"),
+    "int64": ("INT64", "int64_contents"),
+    "float16": ("FP16", ""),
+    "bfloat16": ("BF16", ""),
+    "float32": ("FP32", "fp32_contents"),
+    "float64": ("FP64", "fp64_contents"),
+    "string": ("BYTES", "bytes_contents"),
 }
 NAMES = {datatype: (name, field) for name, (datatype, field) in DATATYPES.items()}
 MOST_VERSION = MOST_SIZE = (1 << 63) - 1
@@ -48,13 +57,15 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     """
     if header is not None and not 0 <= header <= len(body):
         raise invalid(
-            f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}")
-    request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header:]
+            f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}"
+        )
+    request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header :]
     entries = _objects(request, "inputs")
     if not entries:
         raise invalid("'inputs': expected a tensor at least, got none")
-    shapes = _declared([(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries],
-                       limits)
+    shapes = _declared(
+        [(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries], limits
+    )
     arrays, start = {}, 0
     for entry, (name, (dtype, shape)) in zip(entries, shapes.items()):
         size = _parameters(entry).get("binary_data_size")
@@ -64,8 +75,9 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
         if type(size) is not int or not 0 <= size <= len(binary) - start:
             raise invalid(
                 f"input {name!r}: binary_data_size: expected at most the {len(binary) - start} bytes that are left, "
-                f"got {size!r:.40}")
-        arrays[name] = from_bytes(name, dtype, shape, binary[start:start + size])
+                f"got {size!r:.40}"
+            )
+        arrays[name] = from_bytes(name, dtype, shape, binary[start : start + size])
         start += size
     if start < len(binary):
         raise invalid(f"expected {start} bytes of binary tensors, got {len(binary)}")
@@ -75,29 +87,44 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     as_binary = {_text(entry, "name"): _parameters(entry).get("binary_data", by_default) is True for entry in outputs}
     if len(as_binary) < len(outputs):
         raise invalid("'outputs': expected each name once")
-    return Reading(inputs=arrays, outputs=tuple(as_binary), more={
-        "id": field(request, "id", str, ""), "binary": [name for name, is_binary in as_binary.items() if is_binary],
-        "all_binary": by_default and not as_binary})
+    return Reading(
+        inputs=arrays,
+        outputs=tuple(as_binary),
+        more={
+            "id": field(request, "id", str, ""),
+            "binary": [name for name, is_binary in as_binary.items() if is_binary],
+            "all_binary": by_default and not as_binary,
+        },
+    )
 
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
     """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
     request = parse_message(message_class("ModelInferRequest"), data)
-    shapes = _declared([(entry.name, entry.datatype, list(entry.shape[:MOST_DIMENSIONS + 1]))
-                        for entry in request.inputs], limits)
+    shapes = _declared(
+        [(entry.name, entry.datatype, list(entry.shape[: MOST_DIMENSIONS + 1])) for entry in request.inputs], limits
+    )
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise invalid(
-            f"raw_input_contents: expected one for each of the {len(request.inputs)} inputs, or none, got {len(raw)}")
+            f"raw_input_contents: expected one for each of the {len(request.inputs)} inputs, or none, got {len(raw)}"
+        )
     arrays = {}
     for place, (entry, (name, (dtype, shape))) in enumerate(zip(request.inputs, shapes.items())):
         if raw and entry.HasField("contents"):
             raise invalid(f"input {name!r}: expected contents or raw_input_contents, got both")
-        arrays[name] = from_bytes(name, dtype, shape, memoryview(raw[place])) if raw else _from_contents(
-            name, dtype, shape, entry.contents)
+        arrays[name] = (
+            from_bytes(name, dtype, shape, memoryview(raw[place]))
+            if raw
+            else _from_contents(name, dtype, shape, entry.contents)
+        )
     check_all_strings(arrays, limits)
-    return Reading(inputs=arrays, address=address_of(request.model_name, request.model_version),
-                   outputs=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
+    return Reading(
+        inputs=arrays,
+        address=address_of(request.model_name, request.model_version),
+        outputs=tuple(entry.name for entry in request.outputs),
+        more={"id": request.id, "raw": bool(raw)},
+    )
 
 
 def address_of(name: str, version: str) -> ModelAddress:
@@ -106,8 +133,12 @@ def address_of(name: str, version: str) -> ModelAddress:
     """
     if not version:
         return ModelAddress(name)
-    if not (version.isascii() and version.isdecimal() and len(version) <= len(str(MOST_VERSION))
-            and int(version) <= MOST_VERSION):
+    if not (
+        version.isascii()
+        and version.isdecimal()
+        and len(version) <= len(str(MOST_VERSION))
+        and int(version) <= MOST_VERSION
+    ):
         raise invalid(f"version: expected a number, got {version!r:.60}")
     return ModelAddress(name, int(version))
 
@@ -120,10 +151,15 @@ def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[s
             raise invalid(f"input {name!r:.80}: expected once, got twice")
         if datatype not in NAMES:
             raise invalid(f"input {name!r:.80}: datatype: expected one of {', '.join(NAMES)}, got {datatype!r:.40}")
-        if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(
-                type(size) is not int or not 0 <= size <= MOST_SIZE for size in shape):
-            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0 to "
-                          f"{MOST_SIZE}, got {shape!r:.60}")
+        if (
+            not isinstance(shape, list)
+            or len(shape) > MOST_DIMENSIONS
+            or any(type(size) is not int or not 0 <= size <= MOST_SIZE for size in shape)
+        ):
+            raise invalid(
+                f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0 to "
+                f"{MOST_SIZE}, got {shape!r:.60}"
+            )
         shapes[name] = NAMES[datatype][0], tuple(shape)
     check_declared(shapes, limits)
     return shapes
@@ -158,8 +194,7 @@ def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any)
 
 
 def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
-    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError.
-    """
+    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
     pieces, tail = [], []
     for name, array in outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array), "shape": list(array.shape)}

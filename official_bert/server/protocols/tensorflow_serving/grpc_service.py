@@ -25,8 +25,7 @@ SIGNATURES = "signature_def"  # the only field of metadata that TF Serving knows
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED, as Keras 3 exports none.
-    """
+    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED, as Keras 3 exports none."""
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
@@ -68,8 +67,9 @@ def _response(name: str, answer: Answer) -> Any:
     return response
 
 
-async def metadata(handler: RequestHandler, address: ModelAddress,
-                   fields: Any = (SIGNATURES,)) -> tuple[Any, dict[str, Any]]:
+async def metadata(
+    handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)
+) -> tuple[Any, dict[str, Any]]:
     """Makes a `GetModelMetadataResponse`; beside it what it has no field for: names of classes, and `about.json`.
 
     Raises RequestError.
@@ -96,8 +96,9 @@ def status(versions: list[Version]) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def answering(handler: RequestHandler, context: Any, api: str,
-                    request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
+async def answering(
+    handler: RequestHandler, context: Any, api: str, request: Any = None
+) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
     Raises RequestError for whatever goes wrong in it. After the deadline that is always DEADLINE_EXCEEDED: the client
@@ -106,8 +107,9 @@ async def answering(handler: RequestHandler, context: Any, api: str,
     seconds = context.time_remaining()
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
-        with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC",
-                              deadline) as admission:
+        with handler.admitted(
+            request.model_spec.name if request is not None else "", api, "GRPC", deadline
+        ) as admission:
             if seconds is not None and seconds <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "the deadline was over when the request arrived")
             if request is not None and not request.HasField("model_spec"):

@@ -1,7 +1,7 @@
 """TF Serving's REST interface.
 
-    POST /v1/models/NAME[/versions/N|/labels/L]:predict
-    GET  /v1/models/NAME[/versions/N|/labels/L][/metadata]
+POST /v1/models/NAME[/versions/N|/labels/L]:predict
+GET  /v1/models/NAME[/versions/N|/labels/L][/metadata]
 """
 
 import re
@@ -37,13 +37,17 @@ class TensorFlowServing(RestProtocol):
         async with self.admitted(request, method.capitalize(), deadline, address.name) as (body, _):
             if method != "predict":
                 raise RequestError(
-                    "UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
-                    '"signature_name": "examples"')
+                    "UNIMPLEMENTED",
+                    f'{method}: not served here; send the same Examples to :predict with "signature_name": "examples"',
+                )
             async with self.handler.using(*address) as servable:
                 reading = await self.handler.reader.read("predict_rest", body, signatures=servable.input_specs)
                 answer = await self.handler.predict(servable, reading, deadline)
-            return await self.respond(request, answer, lambda: rest_json.format_outputs(
-                answer.outputs, reading.is_rows, self.handler.limits.max_answer_bytes))
+            return await self.respond(
+                request,
+                answer,
+                lambda: rest_json.format_outputs(answer.outputs, reading.is_rows, self.handler.limits.max_answer_bytes),
+            )
 
     async def _describe(self, request: web.BaseRequest, match: re.Match, deadline: float | None) -> web.StreamResponse:
         """Answers with a model's status or metadata."""
@@ -72,10 +76,14 @@ def _metadata(response: Any, more: dict[str, Any]) -> dict[str, Any]:
     """
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata[grpc_service.SIGNATURES].Unpack(signatures)
-    return {"model_spec": _to_dict(response.model_spec), "metadata": {"signature_def": _to_dict(signatures)},
-            **({"official_bert": more} if more else {})}
+    return {
+        "model_spec": _to_dict(response.model_spec),
+        "metadata": {"signature_def": _to_dict(signatures)},
+        **({"official_bert": more} if more else {}),
+    }
 
 
 def _to_dict(message: Any) -> dict[str, Any]:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True,
-                                     always_print_fields_with_no_presence=True)
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )

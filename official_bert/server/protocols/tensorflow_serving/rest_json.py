@@ -45,15 +45,19 @@ def signature_name(request: Mapping[str, Any]) -> str:
     name = request.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid(
-            f"JSON Value: {_shown(name)} not formatted correctly. 'signature_name' key must be a string value.")
+            f"JSON Value: {_shown(name)} not formatted correctly. 'signature_name' key must be a string value."
+        )
     return name
 
 
 def read_inputs(request: Mapping[str, Any], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
     """The inputs of a request, and whether it is in row form."""
     if ("instances" in request) == ("inputs" in request):
-        raise invalid("Missing 'inputs' or 'instances' key" if "inputs" not in request else
-                      "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
+        raise invalid(
+            "Missing 'inputs' or 'instances' key"
+            if "inputs" not in request
+            else "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
+        )
     is_rows = "instances" in request
     columns = _columns_of_rows(request["instances"], specs) if is_rows else _columns(request["inputs"], specs)
     return {name: to_array(columns[name], spec, name) for name, spec in specs.items()}, is_rows
@@ -70,16 +74,21 @@ def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
         raise invalid(
             f"Expecting {'object' if are_objects[0] else 'value/list'} but got "
             f"{'list' if are_objects[0] else 'object'} "
-            f"at item {are_objects.index(not are_objects[0])} of input list")
+            f"at item {are_objects.index(not are_objects[0])} of input list"
+        )
     if not are_objects[0]:
         if len(specs) != 1:
-            raise invalid("instances is a plain list, but expecting list of objects as multiple input tensors required "
-                          f"as per tensorinfo_map: {', '.join(specs)}")
+            raise invalid(
+                "instances is a plain list, but expecting list of objects as multiple input tensors required "
+                f"as per tensorinfo_map: {', '.join(specs)}"
+            )
         return {next(iter(specs)): rows}
     for index, row in enumerate(rows):
         if set(row) != set(specs):
-            raise invalid(f"Failed to process element: {index} of 'instances' list. JSON object: {_shown(row)} "
-                          f"keys must be equal to: {','.join(specs)}")
+            raise invalid(
+                f"Failed to process element: {index} of 'instances' list. JSON object: {_shown(row)} "
+                f"keys must be equal to: {','.join(specs)}"
+            )
     return {name: [row[name] for row in rows] for name in specs}
 
 
@@ -90,8 +99,10 @@ def _columns(inputs: Any, specs: Specs) -> dict[str, Any]:
             raise invalid(f"Missing named input: {missing[0]} in 'inputs' object.")
         return inputs
     if len(specs) != 1:
-        raise invalid("inputs is a plain value/list, but expecting an object as multiple input tensors required "
-                      f"as per tensorinfo_map: {', '.join(specs)}")
+        raise invalid(
+            "inputs is a plain value/list, but expecting an object as multiple input tensors required "
+            f"as per tensorinfo_map: {', '.join(specs)}"
+        )
     return {next(iter(specs)): inputs}
 
 
@@ -106,7 +117,8 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
         if wrong := [item for item in leaves if not isinstance(item, list) or len(item) != size]:
             got = f"of {len(wrong[0])}" if isinstance(wrong[0], list) else f"but got {_shown(wrong[0])}"
             raise invalid(
-                f"input {name!r}: expected lists of equal length {size} at level {len(shape)}, found one {got}")
+                f"input {name!r}: expected lists of equal length {size} at level {len(shape)}, found one {got}"
+            )
         shape.append(size)
         leaves = [leaf for item in leaves for leaf in item]
     if not leaves and spec.shape is not None and len(shape) < len(spec.shape):
@@ -166,8 +178,10 @@ def _is_binary(value: Any) -> bool:
 
 def _type_error(value: Any, dtype: str, name: str) -> RequestError:
     type_names = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
-    return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {type_names.get(type(value), 'Null')} "
-                   f"is not of expected type: {dtype}")
+    return invalid(
+        f"input {name!r}: JSON Value: {_shown(value)} Type: {type_names.get(type(value), 'Null')} "
+        f"is not of expected type: {dtype}"
+    )
 
 
 def _shown(value: Any) -> str:
@@ -218,18 +232,27 @@ def _columns_out(outputs: Arrays) -> Iterator[bytes]:
 
 def _rows(outputs: Arrays) -> Iterator[bytes]:
     """The rows, each a value, or an object of the outputs."""
+
     def write(rows: slice) -> bytes:
         part = {name: array[rows] for name, array in outputs.items()}
         values = {name: _plain(array, name) for name, array in part.items()}
-        return _dump([dict(zip(values, row))
-                      for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())))
+        return _dump(
+            [dict(zip(values, row)) for row in zip(*values.values())]
+            if len(values) > 1
+            else next(iter(values.values()))
+        )
 
-    yield from _list_pieces(len(next(iter(outputs.values()))), sum(array.size for array in outputs.values()), write,
-                            lambda row: _columns_out({name: array[row] for name, array in outputs.items()}))
+    yield from _list_pieces(
+        len(next(iter(outputs.values()))),
+        sum(array.size for array in outputs.values()),
+        write,
+        lambda row: _columns_out({name: array[row] for name, array in outputs.items()}),
+    )
 
 
 def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
     """An array's JSON."""
+
     def write(part: Any) -> bytes:
         return _dump(_plain(array[part], name))
 
@@ -239,8 +262,9 @@ def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
         yield from _list_pieces(len(array), array.size, write, lambda index: _array(name, array[index]))
 
 
-def _list_pieces(count: int, size: int, write: Callable[[slice], bytes],
-                 write_item: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
+def _list_pieces(
+    count: int, size: int, write: Callable[[slice], bytes], write_item: Callable[[int], Iterator[bytes]]
+) -> Iterator[bytes]:
     """The JSON of a list of `count` items with `size` values: several items to a piece, and an item that is too large
     in its own pieces.
     """

@@ -28,7 +28,8 @@ def outputs_of(model, rows, takes_segments):
     """Returns all outputs of a model by name."""
     inputs = {
         theirs: torch.tensor(rows[ours]).long()
-        for ours, theirs in INPUTS.items() if takes_segments or theirs != "token_type_ids"
+        for ours, theirs in INPUTS.items()
+        if takes_segments or theirs != "token_type_ids"
     }
     if type(model).__name__.endswith("MultipleChoice"):
         inputs = {name: value[:, None] for name, value in inputs.items()}
@@ -55,11 +56,15 @@ def make(folder, classes):
         ids = np.where(mask, rng.integers(4, arguments["vocab_size"], (3, 23)), arguments.get("pad_token_id", 0))
         ids[1, 3] = arguments.get("pad_token_id", 0)  # typed in the text
         rows = {
-            "input_ids": ids, "input_mask": mask, "segment_ids": rng.integers(0, 2,
-                                                                              (3, 23)) * mask * int(takes_segments)
+            "input_ids": ids,
+            "input_mask": mask,
+            "segment_ids": rng.integers(0, 2, (3, 23)) * mask * int(takes_segments),
         }
-        np.savez(place / "expected.npz", **{f"in.{key}": value for key, value in rows.items()},
-                 **{f"out.{key}": value for key, value in outputs_of(model, rows, takes_segments).items()})
+        np.savez(
+            place / "expected.npz",
+            **{f"in.{key}": value for key, value in rows.items()},
+            **{f"out.{key}": value for key, value in outputs_of(model, rows, takes_segments).items()},
+        )
 
 
 def compare(folder):
@@ -69,7 +74,8 @@ def compare(folder):
         rows = {key.removeprefix("in."): expected[key] for key in expected.files if key.startswith("in.")}
         config = json.loads((place / "written/config.json").read_text())
         model, report = getattr(transformers, config["architectures"][0]).from_pretrained(
-            place / "written", output_loading_info=True, attn_implementation="eager")
+            place / "written", output_loading_info=True, attn_implementation="eager"
+        )
         wrong = {key: sorted(map(str, value)) for key, value in report.items() if value}
         if wrong and not all("pooler" in name for names in wrong.values() for name in names):
             sys.exit(f"error: {place}: {wrong}")
@@ -93,8 +99,7 @@ def other(key, value):
 
 
 def keys(models):
-    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output.
-    """
+    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output."""
     ids = torch.tensor([[5, 7, 9, 1, 0, 8], [3, 4, 4, 6, 0, 0]])
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     for name, arguments, passed_over in json.loads(pathlib.Path(models).read_text()):

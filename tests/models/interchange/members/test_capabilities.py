@@ -17,10 +17,12 @@ def tables():
     {column: cell}.
     """
     found = []
-    for block in re.findall(r"(?:^\|.*\n)+", PAGE[PAGE.index("## What is tested"):PAGE.index("Google's checkpoints")],
-                            re.MULTILINE):
-        header, _, *lines = ([cell.strip() for cell in line.strip().strip("|").split("|")]
-                             for line in block.splitlines())
+    for block in re.findall(
+        r"(?:^\|.*\n)+", PAGE[PAGE.index("## What is tested") : PAGE.index("Google's checkpoints")], re.MULTILINE
+    ):
+        header, _, *lines = (
+            [cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()
+        )
         found.append([dict(zip(header, line, strict=True)) for line in lines])
     assert len(found) == 4
     return [(found[place], {row["column"]: row["test"].strip("`") for row in found[place + 1]}) for place in (0, 2)]
@@ -39,7 +41,8 @@ def cases(test):
     ]
     fixtures = (getattr(module, argument, None) for argument in inspect.signature(function).parameters)
     values += [
-        value for fixture in fixtures
+        value
+        for fixture in fixtures
         for value in getattr(getattr(fixture, "_fixture_function_marker", None), "params", None) or ()
     ]
     plain = (value.values if isinstance(value, type(pytest.param())) else value for value in values)
@@ -59,12 +62,15 @@ def test_every_mark_is_a_case_of_a_test():
                 else:
                     assert cell == "x", (row, column)
                     own = keys if column == "classes" else keys - {row.get("`model_type`", "").strip("`")} or keys
-                    assert any(case == key or case.startswith(f"{key}/") for case in cases(test)
-                               for key in own), (row[first], column)
+                    assert any(case == key or case.startswith(f"{key}/") for case in cases(test) for key in own), (
+                        row[first],
+                        column,
+                    )
 
 
 def test_every_model_and_tokenizer_has_a_row():
     import made_tokenizers
+
     (members, _), (tokenizers, _) = tables()
     models = {path.name for path in (ROOT / "tests/golden/family").iterdir() if path.is_dir()}
     assert {row["model"].strip("`") for row in members} - {""} == models

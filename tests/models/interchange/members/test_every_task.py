@@ -31,21 +31,40 @@ NEXT = list(itertools.pairwise(TEXTS))
 ENDINGS = {f"ending{number}": text for number, text in enumerate(TEXTS[:4])}
 # Data and options of each task, and what to ask.
 TASKS = {
-    "pairs": ("classification", [{"text": a, "text_pair": b, "label": "yes" if a < b else "no"}
-                                 for a, b in PAIRS], {"text_pair_column": "text_pair"}, PAIRS),
-    "reranking": ("reranking", [{"text": a, "text_pair": b, "no": [text for text in TEXTS if text not in (a, b)][:2]}
-                                for a, b in NEXT], {"negative_columns": ["no"]}, PAIRS),
+    "pairs": (
+        "classification",
+        [{"text": a, "text_pair": b, "label": "yes" if a < b else "no"} for a, b in PAIRS],
+        {"text_pair_column": "text_pair"},
+        PAIRS,
+    ),
+    "reranking": (
+        "reranking",
+        [{"text": a, "text_pair": b, "no": [text for text in TEXTS if text not in (a, b)][:2]} for a, b in NEXT],
+        {"negative_columns": ["no"]},
+        PAIRS,
+    ),
     "retrieval": ("retrieval", [{"text": a, "text_pair": b} for a, b in NEXT], {"group_size": 4}, TEXTS),
     "sparse": ("splade", [{"text": a, "text_pair": b} for a, b in NEXT], {"group_size": 4}, TEXTS),
-    "choice": ("swag", [{"sent1": a, "sent2": b, "label": 0, **ENDINGS}
-                        for a, b in PAIRS], {}, [{"text": a, "choices": [b, TEXTS[0]]} for a, b in PAIRS])
+    "choice": (
+        "swag",
+        [{"sent1": a, "sent2": b, "label": 0, **ENDINGS} for a, b in PAIRS],
+        {},
+        [{"text": a, "choices": [b, TEXTS[0]]} for a, b in PAIRS],
+    ),
 }
 MORE = {
-    "words": ("ner", [{"words": text.split(), "tags": ["B-X", *["O"] * (len(text.split()) - 1)]}
-                      for text in TEXTS], {}, TEXTS),
-    "answers": ("squad", "squad.json", {"doc_stride": 8,
-                                        "max_query_length": 12}, [{"question": "who crosses", "context": text}
-                                                                  for text in TEXTS])
+    "words": (
+        "ner",
+        [{"words": text.split(), "tags": ["B-X", *["O"] * (len(text.split()) - 1)]} for text in TEXTS],
+        {},
+        TEXTS,
+    ),
+    "answers": (
+        "squad",
+        "squad.json",
+        {"doc_stride": 8, "max_query_length": 12},
+        [{"question": "who crosses", "context": text} for text in TEXTS],
+    ),
 }
 RELATIVES = (*made_checkpoints.CLASSES, *made_checkpoints.OVER_WORD_PIECES)
 
@@ -57,8 +76,18 @@ def test_a_relative_is_tuned_on_a_task_and_its_export_answers_raw_text_alike(tmp
     monkeypatch.chdir(tmp_path)
     task, rows, options, asked = TASKS[name]
     checkpoint = made_checkpoints.write_relative(tmp_path / "hf", kind)
-    official_bert.fine_tune(task, init_checkpoint=checkpoint, train=rows, output_dir="run", epochs=1, batch_size=4,
-                            max_seq_length=24, learning_rate=1e-3, report=lambda _: None, **options)
+    official_bert.fine_tune(
+        task,
+        init_checkpoint=checkpoint,
+        train=rows,
+        output_dir="run",
+        epochs=1,
+        batch_size=4,
+        max_seq_length=24,
+        learning_rate=1e-3,
+        report=lambda _: None,
+        **options,
+    )
     done = run_here("-m", "official_bert.run_export", "--checkpoint=run", "--output=model", "--warmup_batch_sizes=")
     assert done.returncode == 0, done.stderr
     by_run, by_export = (official_bert.Predictor(folder)(asked) for folder in ("run", "model"))
@@ -66,7 +95,8 @@ def test_a_relative_is_tuned_on_a_task_and_its_export_answers_raw_text_alike(tmp
     for answer, other in zip(by_run, by_export):
         assert answer.keys() == other.keys()
         numbers = [
-            key for key in ("logits", "score", "embedding", "weights", "probabilities")
+            key
+            for key in ("logits", "score", "embedding", "weights", "probabilities")
             if not isinstance(answer.get(key, {}), dict)
         ]
         assert numbers, answer
@@ -82,8 +112,19 @@ def test_a_relative_is_tuned_on_a_task_and_its_export_answers_raw_text_alike(tmp
 
 def write_questions(path):
     """Writes questions of SQuAD's format."""
-    questions = [{"context": text, "qas": [{"id": str(number), "question": "who crosses", "answers": [
-        {"text": text.split()[0], "answer_start": 0}]}]} for number, text in enumerate(TEXTS)]
+    questions = [
+        {
+            "context": text,
+            "qas": [
+                {
+                    "id": str(number),
+                    "question": "who crosses",
+                    "answers": [{"text": text.split()[0], "answer_start": 0}],
+                }
+            ],
+        }
+        for number, text in enumerate(TEXTS)
+    ]
     path.write_text(json.dumps({"version": "1.1", "data": [{"title": "river", "paragraphs": questions}]}))
 
 
@@ -104,8 +145,18 @@ def test_every_relative_is_tuned_on_every_task(tmp_path, monkeypatch, kind):
     write_questions(tmp_path / "squad.json")
     for name, (task, rows, options, asked) in {**TASKS, **MORE}.items():
         train = rows if isinstance(rows, str) else rows[:8]
-        official_bert.fine_tune(task, init_checkpoint=checkpoint, train=train, output_dir=f"run_{name}", epochs=1,
-                                batch_size=4, max_seq_length=24, learning_rate=1e-3, report=lambda _: None, **options)
+        official_bert.fine_tune(
+            task,
+            init_checkpoint=checkpoint,
+            train=train,
+            output_dir=f"run_{name}",
+            epochs=1,
+            batch_size=4,
+            max_seq_length=24,
+            learning_rate=1e-3,
+            report=lambda _: None,
+            **options,
+        )
         answers = official_bert.Predictor(f"run_{name}")(asked[:4])
         assert len(answers) == len(asked[:4]) and np.isfinite(numbers_in(answers)).all(), name
         assert name == "words" or numbers_in(answers)  # no word may be one of X
@@ -119,21 +170,36 @@ def test_every_relative_goes_on_with_records_of_its_own_tokenizer(tmp_path, monk
     checkpoint = made_checkpoints.write_relative(tmp_path / "hf", kind)
     (tmp_path / "text.txt").write_text("\n\n".join(["\n".join(made_tokenizers.TEXT)] * 3) + "\n")
     monkeypatch.chdir(ROOT)
-    done = run_here("tools/create_pretraining_data.py", f"--input_file={tmp_path}/text.txt",
-                    f"--output_file={tmp_path}/text.tfrecord",
-                    f"--vocab_file={checkpoint}{'' if kind in made_checkpoints.CLASSES else '/vocab.txt'}",
-                    "--max_seq_length=48", "--max_predictions_per_seq=8", "--sentence_task=none",
-                    "--do_whole_word_mask", "--num_workers=1")
+    done = run_here(
+        "tools/create_pretraining_data.py",
+        f"--input_file={tmp_path}/text.txt",
+        f"--output_file={tmp_path}/text.tfrecord",
+        f"--vocab_file={checkpoint}{'' if kind in made_checkpoints.CLASSES else '/vocab.txt'}",
+        "--max_seq_length=48",
+        "--max_predictions_per_seq=8",
+        "--sentence_task=none",
+        "--do_whole_word_mask",
+        "--num_workers=1",
+    )
     assert done.returncode == 0, done.stderr
-    done = run_here("-m", "official_bert.run_pretraining", f"--init_checkpoint={checkpoint}",
-                    f"--input_file={tmp_path}/text.tfrecord", f"--output_dir={tmp_path}/more", "--num_train_steps=4",
-                    "--max_seq_length=48", "--max_predictions_per_seq=8", "--set=training.batch_size=4",
-                    "--set=optimizer.warmup_steps=1", "--set=options.sentence_task=none")
+    done = run_here(
+        "-m",
+        "official_bert.run_pretraining",
+        f"--init_checkpoint={checkpoint}",
+        f"--input_file={tmp_path}/text.tfrecord",
+        f"--output_dir={tmp_path}/more",
+        "--num_train_steps=4",
+        "--max_seq_length=48",
+        "--max_predictions_per_seq=8",
+        "--set=training.batch_size=4",
+        "--set=optimizer.warmup_steps=1",
+        "--set=options.sentence_task=none",
+    )
     assert done.returncode == 0, done.stderr
     again, before = formats.read(str(tmp_path / "more")), formats.read(checkpoint)
-    assert again.config == before.config and set(
-        again.weights) >= {name
-                           for name in before.weights if not name.startswith("next_")}
+    assert again.config == before.config and set(again.weights) >= {
+        name for name in before.weights if not name.startswith("next_")
+    }
     mask = loading.load(formats.vocab_file_of(again), again.do_lower_case is not False).special["[MASK]"]
     answer = official_bert.Predictor(str(tmp_path / "more"))([f"the little {mask} of the ferryman"])[0]
     assert len(answer["tokens"]) == 1 and np.isfinite(answer["probabilities"]).all()

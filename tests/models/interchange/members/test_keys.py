@@ -63,8 +63,9 @@ def test_a_key_that_a_file_leaves_out_has_its_default(model_type):
     needed = {key: value for key, value in KINDS[model_type][0].items() if key not in KEYS[model_type]}
     if model_type == "deberta-v2":
         needed |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
-    written, left_out = (ModelConfig(**member.read_config(values, ""))
-                         for values in ({**KEYS[model_type], **needed}, needed))
+    written, left_out = (
+        ModelConfig(**member.read_config(values, "")) for values in ({**KEYS[model_type], **needed}, needed)
+    )
     # the tables' rows tell its size
     assert dataclasses.replace(written, vocab_size=1) == dataclasses.replace(left_out, vocab_size=1)
 
@@ -74,15 +75,15 @@ def test_what_is_passed_over_is_told(tmp_path):
     save_file(load_file(folder / "model.safetensors"), tmp_path / "model.safetensors")
     values = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(
-        json.dumps(values | {"seq_classif_dropout": 0.3, "qa_dropout": 0.1, "colour": "red"}))
+        json.dumps(values | {"seq_classif_dropout": 0.3, "qa_dropout": 0.1, "colour": "red"})
+    )
     notes = formats.read(str(tmp_path)).notes
     assert (
         "seq_classif_dropout 0.3: used in training only, and not read: options.dropout is the dropout of a task's head"
         in notes
     )
     assert (
-        "keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: colour"
-        in notes
+        "keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: colour" in notes
     )
     assert not any("passed over" in note for note in formats.read(str(folder)).notes)
 
@@ -94,15 +95,18 @@ def test_quantised_weights_are_refused_with_those_that_are_read(tmp_path, kind):
     name = "roberta.encoder.layer.0.attention.self.query.weight"
     save_file(tensors | {name: tensors[name].astype(kind)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    told = (f"{name}: {kind}: quantised weights are not computed here; expected one of float32, float16, bfloat16, "
-            f"float64")
+    told = (
+        f"{name}: {kind}: quantised weights are not computed here; expected one of float32, float16, bfloat16, float64"
+    )
     with pytest.raises(ValueError, match=told):
         formats.read(str(tmp_path))
-    values = json.loads(
-        (folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "bitsandbytes"}}
+    values = json.loads((folder / "config.json").read_text()) | {
+        "quantization_config": {"quant_method": "bitsandbytes"}
+    }
     (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(ValueError,
-                       match="quantization_config: .* is not computed here; expected none: no quantised weights"):
+    with pytest.raises(
+        ValueError, match="quantization_config: .* is not computed here; expected none: no quantised weights"
+    ):
         formats.read(str(tmp_path))
 
 
@@ -110,22 +114,40 @@ def test_quantised_weights_are_refused_with_those_that_are_read(tmp_path, kind):
 @needs_torch
 def test_the_keys_are_those_of_transformers_and_what_is_passed_over_changes_no_output(tmp_path):
     of_files = {
-        "legacy", "dtype", "torch_dtype", "id2label", "label2id", "num_labels", "problem_type", "architectures",
+        "legacy",
+        "dtype",
+        "torch_dtype",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        "architectures",
         "model_type",
         # of the files' form; the others are changed
-        "transformers_version", "attn_implementation", "return_dict"
+        "transformers_version",
+        "attn_implementation",
+        "return_dict",
     }
-    classes = {member.stems[model_type] + "ForSequenceClassification": (member, model_type) for member in FAMILY
-               for model_type in member.stems}
-    (tmp_path / "models.json").write_text(json.dumps([
-        [name, KINDS[model_type][0], sorted(PASSED_OVER - of_files - {*member.used})]
-        for name, (member, model_type) in classes.items()]))
+    classes = {
+        member.stems[model_type] + "ForSequenceClassification": (member, model_type)
+        for member in FAMILY
+        for model_type in member.stems
+    }
+    (tmp_path / "models.json").write_text(
+        json.dumps(
+            [
+                [name, KINDS[model_type][0], sorted(PASSED_OVER - of_files - {*member.used})]
+                for name, (member, model_type) in classes.items()
+            ]
+        )
+    )
     answers = run_torch("keys", tmp_path / "models.json")
     assert [name for name, *_ in answers] == list(classes)
     for name, defaults, read, changing in answers:
         member, model_type = classes[name]
-        assert KEYS[model_type] == {key: value
-                                    for key, value in defaults.items() if key != "transformers_version"}, name
+        assert KEYS[model_type] == {key: value for key, value in defaults.items() if key != "transformers_version"}, (
+            name
+        )
         table = {*member.keys.values(), *member.switches, *member.used}
         assert not set(read) - table - {*SWITCHES, *OF_OTHERS} - PASSED_OVER, name
         assert changing == [], name
