@@ -14,12 +14,11 @@ from absl import logging
 
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models import checkpoints
+from official_bert.models.encoder import GENERATOR
 from official_bert.models.interchange import casing, formats
-from official_bert.models.interchange.hub import OTHER_READING
-from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.prefixes import OTHER_READING, local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading

@@ -25,7 +25,8 @@ from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
+from official_bert.models.text_vectors import PROMPT_TOKENS
+from official_bert.models.vector_layers import vector_width
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
