@@ -264,7 +264,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last) and dates, sets, bytes and others."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")

@@ -263,9 +263,8 @@ def units_of(settings: Settings) -> TextUnits:
     )
     if units and loading.lower_cases(settings.vocab_file) is not None:
         raise ValueError(
-            f"--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
-            f"{settings.vocab_file}: "
-            "other tokenizers read the space before a word too"
+            "--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
+            f"{settings.vocab_file}: other tokenizers read the space before a word too"
         )
     if units.segmenter:
         import jieba  # noqa: F401 (now, not when the text is read)

@@ -103,7 +103,7 @@ Update = Callable[..., tuple[tf.Tensor, Moments]]  # with the arguments of `upda
 def pure_update(
     rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """`change`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second)."""
+    """Compiles `change`: a function of (weight, first, second, gradient, decision) -> (weight, first, second)."""
     return _compiled(_updated, change, _read_fields(rule), shape, decayed)
 
 

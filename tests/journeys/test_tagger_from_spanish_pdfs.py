@@ -1,4 +1,4 @@
-"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a tagger that is served."""
+"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a served tagger."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""The page about a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands."""
+"""The page on a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands."""
 
 import json
 import random

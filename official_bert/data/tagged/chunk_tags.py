@@ -48,7 +48,7 @@ class Chunk:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
+    """Returns a word's place in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
     letter, dash, kind = tag.partition("-")
@@ -112,8 +112,8 @@ def remarks(labels: Sequence[str]) -> list[str]:
         [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"] if nothing else []
     ) + (
         [
-            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
-            "types"
+            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read "
+            "as types"
         ]
         if types
         else []

@@ -133,7 +133,7 @@ class RestClient(ModelClient):
 
 
 class _AnswerReader(io.RawIOBase):
-    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself."""
+    """Reads from a socket until a deadline. The socket's own limit counts for each piece of an answer by itself."""
 
     def __init__(self, sock: socket.socket, deadline: float):
         self._socket, self._deadline, self._stream = sock, deadline, sock.makefile("rb", buffering=0)

@@ -101,8 +101,7 @@ class RestProtocol:
             if (dtype := packed_type(signature)) and "embedding" in outputs:
                 raise invalid(
                     f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with "
-                    f"float32 "
-                    f"vectors here; POST /v1/models/{address.name}:predict gives the codes"
+                    f"float32 vectors here; POST /v1/models/{address.name}:predict gives the codes"
                 )
             return await self.handler.predict(servable, reading, deadline)
 

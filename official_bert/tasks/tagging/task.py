@@ -94,7 +94,7 @@ class Task(FileTask):
         return "encoder" if self.options.features else self.config.training.freeze
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
+        """Negative log-likelihood by word: of single tags, or the CRF's chains over the words of a row's sentences."""
         if not self.options.crf:
             return {
                 "loss": losses.cross_entropy(
@@ -166,8 +166,7 @@ class Task(FileTask):
                 raise ValueError(
                     f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
                     "options.document_context, got none; without this option each sentence is a row; a file that is "
-                    "one "
-                    "document begins with such a line"
+                    "one document begins with such a line"
                 )
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
@@ -263,7 +262,7 @@ class Task(FileTask):
         return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
+        """Decodes tags of each sentence's words from logits [words,T]: the best path over a whole sentence; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]

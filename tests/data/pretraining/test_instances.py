@@ -1,4 +1,4 @@
-"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties."""
+"""Sentences that stand together: 2018's algorithm in plain Python and the compiled one, and each task's properties."""
 
 import collections
 import itertools

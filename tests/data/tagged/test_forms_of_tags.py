@@ -95,7 +95,8 @@ def test_labels_of_a_model_that_mean_nothing_are_told(labels, nothing, said):
     [
         (
             ["O", "B-PER", "person"],
-            "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: all tags must be",
+            "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: all tags must "
+            "be",
         ),
         (["O", "B", "person"], "f:3: .* got 'person'; the file has 'B' in f:2"),
         (["NN", "VBZ"], "f:1: .* got 'NN' .options.scheme=plain reads"),
