@@ -103,8 +103,8 @@ def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
     sentences = (
         re.findall(r".+?(?:[.!?؟](?=\s+[^a-zäöüß])|[。！？।]|$)\s*", paragraph)
         if re.search(r"[.!?。！？।؟]", paragraph)
-        else [part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]
-    )  # Thai
+        else [part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]  # Thai
+    )
     parts = []
     while sentences:
         size = next(sizes)

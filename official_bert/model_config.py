@@ -291,6 +291,7 @@ class ModelConfig:
         )
 
 
+# Keys of bert_config.json.
 OF_2018 = (
     "vocab_size",
     "hidden_size",
@@ -303,7 +304,7 @@ OF_2018 = (
     "max_position_embeddings",
     "type_vocab_size",
     "initializer_range",
-)  # keys of bert_config.json
+)
 OF_RELATIVES = tuple(
     key for key in kinds_of(ModelConfig) if key not in (*OF_2018, "layer_norm_epsilon", "attention", "bilstm_layers")
 )

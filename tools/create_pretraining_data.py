@@ -130,6 +130,7 @@ USUAL_BYTES_A_TOKEN = 4.7  # of English
 GZIP_SHARE, USUAL_GZIP_SHARE = 0.2, 0.32
 CONTENT = "records and temporary files"
 TOKENS = "tokens"  # the token store, in the work folder
+# The output depends on these and on the text only.
 DECIDING = (
     "max_seq_length",
     "max_predictions_per_seq",
@@ -152,7 +153,7 @@ DECIDING = (
     "copies_apart",
     "order",
     "gzip_compress",
-)  # the output depends on these and on the text only
+)
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 

@@ -123,6 +123,7 @@ define_report()
 
 flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 
+# The output depends on these, on the text and on its languages only.
 DECIDING = (
     "output_file",
     "held_out",
@@ -142,7 +143,7 @@ DECIDING = (
     "min_words",
     "min_script",
     "same_language",
-)  # the output depends on these, on the text and on its languages only
+)
 MANY = 0.05  # a larger share of lines that occur earlier is printed
 FILTERS = (
     "shortest_document",

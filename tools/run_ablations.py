@@ -37,13 +37,7 @@ from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.tasks.pretraining.ablation_results import (
-    best_of,
-    curve_of,
-    read_rows,
-    remove_weights,
-    values_of,
-)
+from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, read_rows, remove_weights, values_of
 from official_bert.tasks.pretraining.ablations import (
     COMMON,
     Plan,

@@ -251,11 +251,7 @@ class ServedModel(tf.Module, abc.ABC):
         return {name: tf.gather(value, back) for name, value in values.items()}
 
     def run_groups(
-        self,
-        rows: Rows,
-        results: Mapping[str, tf.TensorSpec],
-        compute: Compute,
-        places: Int[Any, "B M"] | None = None,
+        self, rows: Rows, results: Mapping[str, tf.TensorSpec], compute: Compute, places: Int[Any, "B M"] | None = None
     ) -> tuple[dict[str, tf.Tensor], Int[Any, " B"]]:
         """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
         lengths = real_lengths(rows["input_mask"], places)

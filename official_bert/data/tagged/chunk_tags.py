@@ -24,6 +24,7 @@ NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
 PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+# Of a chunk's first, inner and last word, and of a chunk of one word.
 LETTERS: Mapping[str, str] = {
     "iob1": "BIIB",
     "iob2": "BIIB",
@@ -31,7 +32,7 @@ LETTERS: Mapping[str, str] = {
     "bilou": "BILU",
     "bmes": "BMES",
     "bmewo": "BMEW",
-}  # of a chunk's first, inner and last word, and of a chunk of one word
+}
 LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
 HINT = " (options.scheme=plain reads tags without prefixes, such as parts of speech)"

@@ -43,11 +43,7 @@ class RestProtocol:
 
     @contextlib.asynccontextmanager
     async def admitted(
-        self,
-        request: web.BaseRequest,
-        api: str,
-        deadline: float | None,
-        name: str = "",
+        self, request: web.BaseRequest, api: str, deadline: float | None, name: str = ""
     ) -> AsyncIterator[tuple[bytes, Admission]]:
         """Gives the body of a request, which is counted until it has its answer."""
         body = await self.connections.read_body(request)

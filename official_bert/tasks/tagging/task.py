@@ -38,11 +38,12 @@ from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
+# Of a --data_dir.
 FILES = {
     "train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
     "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
     "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated"),
-}  # of a --data_dir
+}
 SENTENCES_AT_ONCE = 256  # in decoding
 
 

@@ -26,9 +26,8 @@ TABLE = NameTable(
     [
         *googles_encoder("bert/"),
         *googles_heads(),
-        *rows(
-            "tagger/", "", OUTPUT
-        ),  # as in the taggers that were made from run_classifier.py; read back as a classifier
+        # As in the taggers that were made from run_classifier.py; read back as a classifier.
+        *rows("tagger/", "", OUTPUT),
         *rows("span/", "cls/squad/", OUTPUT),
     ]
 )
