@@ -130,8 +130,8 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     _check_names(kinds, values, where, keys)
     if missing := [
         field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in values  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.name not in values
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]:

@@ -98,8 +98,9 @@ class RestClient(ModelClient):
             raise ServingError("CANCELLED", "the client is closed")
         connection = self._idle_connection(max(0.001, deadline - time.monotonic()))
         connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
-            _AnswerReader(sock, deadline), **options
-        )  # type: ignore[arg-type]
+            _AnswerReader(sock, deadline),  # type: ignore[arg-type]
+            **options,
+        )
         self._in_use.add(connection)
         try:
             connection.request(
