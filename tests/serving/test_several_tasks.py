@@ -252,7 +252,7 @@ def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
         ([""], {}, r"expected a folder whose name can be a signature's"),
         ([tmp_path / "nothing"], {}, r"nothing: no checkpoint found there"),
         ([head], {"format": "onnx"}, r"format: expected its default beside adapters.*got onnx; export an adapter"),
-        ([head], {"precision": "int8"}, r"precision: expected its default beside adapters"),
+        ([head], {"precision": "int8"}, r"precision: expected float32 or bfloat16, got 'int8'; format=openvino_int8"),
         ([head], {"constant_weights": True}, r"constant_weights: expected its default"),
         ([head], {"base": base}, r"base: expected its default beside adapters"),
         ([head], {"top_k": 3}, r"head: top_k: read by fill-mask models"),
