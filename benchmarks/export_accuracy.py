@@ -1,7 +1,7 @@
 r"""Compares the answers of exports of one classifier in several precisions on labelled texts.
 
     python benchmarks/export_accuracy.py --data=MRPC/dev.tsv --texts="#1 String,#2 String" --label=Quality \
-        models/float32 models/int8
+        models/float32 models/bfloat16
 
 The file is a TSV with a header; the first model is the one that the others are compared with.
 """

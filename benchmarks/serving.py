@@ -46,8 +46,8 @@ flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "bfloat16", "int8"],
-    "Of our export and of its peer: PyTorch in bfloat16, ONNX Runtime's dynamic int8.",
+    ["float32", "bfloat16"],
+    "Of our export and of its peer.",
 )
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
 flags.DEFINE_list(
@@ -72,7 +72,6 @@ LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}  # between
 PEERS = {
     "float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"},
     "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"},
-    "int8": {"ONNX Runtime int8": "onnx-int8"},
 }
 PEER = ROOT / "benchmarks" / "serve_peers.py"
 WORDS = (

@@ -74,7 +74,7 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
     """
 
     def then(line: str) -> None:
-        from official_bert.server.client import GrpcClient, RestClient
+        from official_bert.tools.client import GrpcClient, RestClient
 
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
         with RestClient(rest, model) as client:

@@ -118,12 +118,10 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 command_line.define_no_answer()
-flags.DEFINE_enum(
+flags.DEFINE_string(
     "precision",
     "float32",
-    ["float32", "bfloat16", "int8"],
-    "Of products in the exported graph, for CPUs with instructions "
-    "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.",
+    "Of products in the exported graph: float32, or bfloat16 for CPUs with instructions for it. Answers are float32.",
 )
 flags.DEFINE_bool(
     "constant_weights",

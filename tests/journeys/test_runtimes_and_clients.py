@@ -16,7 +16,7 @@ from huggingface_hub import InferenceClient
 from needed_tools import ROOT, is_installed, why_not
 
 from official_bert import Predictor, load_tokenizer
-from official_bert.server.client import GrpcClient, RestClient
+from official_bert.tools.client import GrpcClient, RestClient
 
 openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 pytestmark = pytest.mark.slow

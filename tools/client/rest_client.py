@@ -16,16 +16,16 @@ from typing import Any
 
 from urllib3.util import wait_for_read
 
-from official_bert.server.client.messages import (
+from official_bert.server.statuses import HTTP_STATUS
+from official_bert.tools.client.messages import (
     Signatures,
     from_json,
     signatures_of_json,
     to_json,
     wrong_number_of_rows,
 )
-from official_bert.server.client.model_client import ModelClient
-from official_bert.server.client.retries import ServingError, read_retry_after
-from official_bert.server.statuses import HTTP_STATUS
+from official_bert.tools.client.model_client import ModelClient
+from official_bert.tools.client.retries import ServingError, read_retry_after
 
 # Of the codes that share a status, the commonest.
 CODES = {

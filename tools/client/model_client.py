@@ -5,9 +5,9 @@ import concurrent.futures
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from official_bert.server.client.messages import Signatures
-from official_bert.server.client.retries import RetryPolicy, ServingError
-from official_bert.server.client.rows import as_mappings, needs_input_names
+from official_bert.tools.client.messages import Signatures
+from official_bert.tools.client.retries import RetryPolicy, ServingError
+from official_bert.tools.client.rows import as_mappings, needs_input_names
 
 
 class ModelClient(abc.ABC):
