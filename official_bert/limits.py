@@ -16,7 +16,7 @@ MOST_PACKED_RECORD = 64 << 20
 
 # Configurations
 DEEPEST = 50
-"""lists and mappings in each other, in YAML"""
+"""lists and mappings in each other, in YAML; groups in an HDF5 file of weights"""
 MOST_ALIASES = 100
 """aliases (`*name`) in a YAML file"""
 MOST_EXPANDED = 10_000_000
@@ -41,6 +41,8 @@ MOST_DIMENSIONS = 8
 """dimensions of a tensor in a PyTorch file"""
 MOST_SHARED = 4
 """bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
+MOST_LINKS = 1 << 16
+"""names of groups and tensors in an HDF5 file of weights"""
 
 # Tables
 MOST_COLUMNS = 4096

@@ -38,7 +38,7 @@ from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # beginnings of names in a Hugging Face folder
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "tf_model.h5")  # beginnings of names in a Hugging Face folder
 ADAPTER_FILE = "adapter_config.json"  # of PEFT
 
 
@@ -130,7 +130,7 @@ def _folder_format(folder: str) -> str:
 
 
 def _has_weights(folder: str) -> bool:
-    """Whether a folder has PyTorch's weights, in one file or several."""
+    """Whether a folder has the weights of a Hugging Face folder, in one file or several."""
     return any(name.startswith(WEIGHTS) for name in os.listdir(folder))
 
 

@@ -6,7 +6,7 @@ form in Google's configurations (our `gelu`, their `gelu_new`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ from official_bert.models.interchange.members.family import member_for, member_o
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
+from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.text_vectors import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS_FILE = "model.safetensors"
+# by the names of files: what reads one, and what reads one of several
+READERS: Mapping[str, tuple[Callable, Callable]] = {
+    WEIGHTS_FILE: (lambda path: stored_models.read_safetensors(path)[0],) * 2,
+    "pytorch_model.bin": (torch_pickle.load_tensors,) * 2,
+    "tf_model.h5": (tf_h5.load_tensors, tf_h5.load_piece),
+}
 # endings of names; not computed here
 OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")
 KINDS: Mapping[str, Kind] = {
@@ -150,17 +156,14 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in (
-        (WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
-        (TORCH_FILE, torch_pickle.load_tensors),
-    ):
+    for name, (load, load_piece) in READERS.items():
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
+            return {key: tensor for shard in _shards(index, folder) for key, tensor in load_piece(shard).items()}
     raise ValueError(
-        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}"
+        f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}"
     )
 
 
