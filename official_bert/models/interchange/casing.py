@@ -85,7 +85,8 @@ def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[s
         for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
                 raise ValueError(
-                    f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}"
+                    f"{vocab_file}:{number}: expected {theirs!r:.80}, as in the vocabulary of {origin}, "
+                    f"got {entry!r:.80}"
                 )
 
 

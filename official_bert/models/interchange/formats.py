@@ -192,7 +192,7 @@ def _read_peft(path: str, folder: str, base: str) -> StoredModel:
     if not base:
         raise ValueError(
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-            f"its adapter_config.json names {named!r}"
+            f"its adapter_config.json names {named!r:.80}"
         )
     stored = read(base)
     is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)

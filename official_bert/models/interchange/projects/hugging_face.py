@@ -139,7 +139,7 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
         return "regression" if outputs == 1 else ""
     if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
         expected = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
-        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r} with {outputs} outputs")
+        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r:.80} with {outputs} outputs")
     return KINDS[problem]
 
 
@@ -162,9 +162,7 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
             return load(path)
         if os.path.exists(index):
             return {key: tensor for shard in _shards(index, folder) for key, tensor in load_piece(shard).items()}
-    raise ValueError(
-        f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}"
-    )
+    raise ValueError(f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}")
 
 
 def _shards(index: str, folder: str) -> list[str]:
@@ -174,7 +172,7 @@ def _shards(index: str, folder: str) -> list[str]:
         raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
     shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
     if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
-        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+        raise ValueError(f"{index}: names {missing[0]!r:.80}, which is not there")
     return [path for _, path in sorted(shards.items())]
 
 
