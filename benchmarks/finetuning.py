@@ -87,8 +87,7 @@ def given_files():
 def resolve(*more: str):
     """Returns the task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config
-    from official_bert.tasks.loading import load_task
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.loading import dataset_name, load_task
     from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE
 

@@ -15,6 +15,7 @@ from official_bert.models import run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
 ORDER = [
+    "dotted_names",
     "limits",
     "json_values",
     "archives",

@@ -21,7 +21,7 @@ from official_bert.files import written_whole
 
 if TYPE_CHECKING:
     from official_bert.models.run_folder import RunFolder
-    from official_bert.reports.comparison import ComparableAnswers
+    from official_bert.reports.comparable import ComparableAnswers
     from official_bert.training.data_files import DataFiles
 
 FLAGS = flags.FLAGS

@@ -148,10 +148,10 @@ class Prediction:
     def predictor(self) -> "Predictor":
         """The model. Raises ValueError if it is none of --task, or has outputs of the names of --keep_columns."""
         from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
-        from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+        from official_bert.tasks.loading import GLUE, dataset_name
 
         task = "glue" if dataset_name(self.task) else self.task
-        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
+        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *GLUE)) if task else ()
         predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base)
         if task_classes and not class_that_gives(predictor.outputs, task_classes):
             raise ValueError(
@@ -292,7 +292,8 @@ def _reads_pairs(task: str, model: str) -> bool | None:
     """Whether a published classifier reads two texts, as --task says; None for other models, which know it, and other
     tasks.
     """
-    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+    from official_bert.tasks.loading import dataset_name
+    from official_bert.tasks.texts.glue_files import DATASETS
 
     dataset = DATASETS.get(dataset_name(task) or "")
     reads_two = task == "reranking" or (dataset and len(dataset.texts) == 2)
@@ -339,7 +340,7 @@ def _check_dataset(config: Config | None, task: str, model: str) -> None:
 
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.loading import dataset_name
 
     dataset = dataset_name(task)
     if not (dataset and config):

@@ -120,8 +120,8 @@ class PretrainingFlags:
 
     def config(self, sources: ConfigSources) -> Config:
         """Returns the configuration of a training or, to evaluate without a file, of the run that has trained."""
-        from official_bert.interface.finetuning import config_of_run
         from official_bert.models.run_folder import RunFolder
+        from official_bert.tasks.recorded_config import config_of_run
         from official_bert.training import run_config
 
         is_given, config = bool(sources.path or sources.bert_config_file), None
@@ -142,7 +142,7 @@ class PretrainingFlags:
         from official_bert.models.run_folder import RunFolder
         from official_bert.tasks.loading import load_task
         from official_bert.training import evaluation, loop, run_config
-        from official_bert.training.reporting import documents
+        from official_bert.training.reporting import ending
         from official_bert.training.task import DataFiles
 
         run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""
@@ -167,7 +167,7 @@ class PretrainingFlags:
             return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
         trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
         if cluster.is_first_worker(placement):
-            documents.write_card(run, trained, files, print)
+            ending.write_card(run, trained, files, print)
         return trained.metrics
 
     def write_results(self, metrics: Mapping[str, float], best: bool) -> None:

@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.feature_rows import WiderRows
 from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.data.record_order import RecordOrder
-from official_bert.data.text_features import WiderRows
 from official_bert.files import size_of
 
 # Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch

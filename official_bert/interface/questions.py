@@ -15,7 +15,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
 from official_bert.training import evaluation, run_config, runs
-from official_bert.training.reporting import documents
+from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured, Resolved, Steps
 
@@ -110,7 +110,7 @@ class QuestionRun:
         if answered and not self.ensemble:
             resolved = dataclasses.replace(trained.resolved, held_out=answered.resolved.held_out)
             trained = dataclasses.replace(answered, resolved=resolved)
-        documents.write_card(self.run, trained, self.files, print)
+        ending.write_card(self.run, trained, self.files, print)
 
     def measure(self) -> None:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""

@@ -43,6 +43,15 @@ MODULES: Mapping[str, str] = types.MappingProxyType(
     }
 )
 
+# the data sets of task `glue`, which a user may name as if they were tasks
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "xnli")
+
+
+def dataset_name(text: str) -> str | None:
+    """Returns the data set of `glue` that a user means by `MRPC`, `sst-2` and the like; None for other names."""
+    name = text.lower().replace("-", "").replace("_", "")
+    return name if name in GLUE else None
+
 
 def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.

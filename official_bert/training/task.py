@@ -26,7 +26,7 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.text import loading
 from official_bert.text.packing import check_segments

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from official_bert.reports import pictures
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded

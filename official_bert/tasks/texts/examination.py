@@ -12,7 +12,7 @@ import scipy.special
 
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.reports import pictures, statistics
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 
 Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`

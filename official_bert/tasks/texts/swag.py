@@ -17,9 +17,10 @@ from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_choice_features
+from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.serving.served_model import ServedModel, ServingOptions

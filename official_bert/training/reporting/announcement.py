@@ -9,10 +9,10 @@ import scipy.stats
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.sources import ExampleSource
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures
 from official_bert.layers.speed.long_rows import LONG
-from official_bert.reports.comparison import CONFIDENCE
+from official_bert.reports.comparable import CONFIDENCE
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from made_finetuning import VOCAB, make_config
 
+from official_bert.data.feature_rows import TextFeatures
 from official_bert.data.tables import Rows
-from official_bert.data.text_features import TextFeatures, make_features
+from official_bert.data.text_features import make_features
 from official_bert.interface.predictor import Predictor
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServingOptions
