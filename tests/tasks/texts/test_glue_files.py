@@ -185,7 +185,7 @@ def test_answers_are_labels_or_scores_within_their_scale(tmp_path):
     ("text", "name"), [("MRPC", "mrpc"), ("SST-2", "sst2"), ("sts_b", "stsb"), ("CoLA", "cola"), ("squad", None)]
 )
 def test_data_sets_are_found_by_the_names_that_people_write(text, name):
-    assert dataset_name(text) == name and GLUE == (*DATASETS,)
+    assert dataset_name(text) == name and (*DATASETS,) == GLUE
 
 
 def test_a_broken_row_to_answer_is_refused_with_its_number(folder, tmp_path):
