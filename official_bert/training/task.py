@@ -26,6 +26,7 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
+from official_bert.objectives.losses import Fraction as Fraction
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.text import loading
@@ -33,7 +34,6 @@ from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
-from official_bert.training.losses import Fraction as Fraction
 from official_bert.training.optimization import Update, update
 from official_bert.training.reporting.flops import training_flops
 

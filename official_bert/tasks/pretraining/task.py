@@ -26,6 +26,7 @@ from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
+from official_bert.objectives import losses
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.next_token import next_token_batch
@@ -39,7 +40,6 @@ from official_bert.tasks.pretraining.record_kinds import (
     table_of,
 )
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
-from official_bert.training import losses
 from official_bert.training.reporting.flops import training_flops
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, RowValues, Steps, TaskBase
 

@@ -26,10 +26,10 @@ from official_bert.data.tables import Source
 from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
+from official_bert.objectives import losses, ranking_losses
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
-from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import RankingTask, require_negatives

@@ -23,6 +23,7 @@ from official_bert.data.tables import Source, digest
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
+from official_bert.objectives import losses
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
@@ -34,7 +35,6 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
-from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import (
     Batch,

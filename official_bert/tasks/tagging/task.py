@@ -24,6 +24,7 @@ from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
+from official_bert.objectives import losses
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.tagging import conll
@@ -34,7 +35,6 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
-from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 

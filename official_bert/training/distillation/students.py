@@ -17,11 +17,11 @@ from official_bert.data.sources import ExampleSource
 from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.model_config import ModelConfig
 from official_bert.models.pretrainer import OF_RELATIONS, ObservedPretrainer
+from official_bert.objectives.distillation_losses import cosine_distance, divergence, relation_divergence
+from official_bert.objectives.losses import prediction_weights, token_weights
 from official_bert.training.distillation import kept_answers
-from official_bert.training.distillation.losses import cosine_distance, divergence, relation_divergence
 from official_bert.training.distillation.soft_answers import COLUMN, SoftAnswers, soft_answers
 from official_bert.training.distillation.teachers import Teacher, config_of_teacher, load_observed, load_teacher
-from official_bert.training.losses import prediction_weights, token_weights
 from official_bert.training.run_config import TEACHER
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
 from official_bert.training_config import DistillationConfig
