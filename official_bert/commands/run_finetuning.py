@@ -220,9 +220,8 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
         )
     if values.folds and first.steps.predict:
         raise ValueError(
-            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not "
-            "seen all "
-            "rows; train the best setting without --folds to predict with it"
+            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not seen "
+            "all rows; train the best setting without --folds to predict with it"
         )
     if first.task.constant_answers(first.files, first.steps):
         refuse("expected a model to train, but this task gives every row the same answer")

@@ -39,9 +39,8 @@ flags.DEFINE_enum(
     "mode",
     "train",
     ("train", "eval", "eval_continuous"),
-    "train (and evaluate if held-out records are given); eval: the "
-    "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that another running "
-    "command writes.",
+    "train (and evaluate if held-out records are given); eval: the newest checkpoint, or --init_checkpoint if there is "
+    "none; eval_continuous: each checkpoint that another running command writes.",
 )
 flags.DEFINE_float(
     "idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long."
@@ -160,8 +159,7 @@ class PretrainingFlags:
         if self.init_checkpoint and not self.evaluates and task.options.first_weights != "random":
             raise ValueError(
                 "--init_checkpoint: expected config.options.first_weights random with it, because the checkpoint "
-                "gives the "
-                f"weights, got {task.options.first_weights}"
+                f"gives the weights, got {task.options.first_weights}"
             )
         if self.mode == "eval_continuous":
             return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)

@@ -90,8 +90,7 @@ class FineTuned:
             if answered.right is None:
                 raise ValueError(
                     f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the "
-                    f"largest "
-                    "errors"
+                    "largest errors"
                 )
             for number in (~answered.right).nonzero()[0]:
                 shares = answered.probabilities[number] if answered.probabilities else {}
@@ -120,8 +119,7 @@ class FineTuned:
         if exists(path := run.file(PAGE_FILE)):
             return (
                 f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" '
-                f'style="border:0" '
-                f'title="{html.escape(run.path)}"></iframe>'
+                f'style="border:0" title="{html.escape(run.path)}"></iframe>'
             )
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"

@@ -20,7 +20,7 @@ LOWEST = -1e9  # in place of rows that the maximum does not see
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:
-    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
+    """Makes the layers after a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
     made: list[keras.layers.Layer] = []
     for number, layer in enumerate(layers):
         name = f"{LAYER_PREFIX}{number}"

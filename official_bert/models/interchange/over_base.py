@@ -19,7 +19,7 @@ def read_peft(path: str, folder: str, base: str) -> StoredModel:
     if not base:
         raise ValueError(
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-            f"its adapter_config.json names {named!r}"
+            f"its adapter_config.json names {named!r:.80}"
         )
     stored = formats.read(base)
     is_elsewhere = (
