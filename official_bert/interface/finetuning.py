@@ -20,7 +20,7 @@ from official_bert.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from official_bert.data.tables import Rows, Source
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
 from official_bert.interface.keyword_errors import keyword_errors

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, TokenizerConfig
+from official_bert.dotted_names import by_name
 from official_bert.models import checkpoints
 from official_bert.models.encoder import GENERATOR
 from official_bert.models.interchange import casing, formats
@@ -24,7 +25,6 @@ from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
-from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
@@ -95,7 +95,9 @@ def load_task(config: Config, run: str = "") -> TaskBase:
     if run:
         check_named(config.task, run)
     task = task_class(config.task)(config)
-    return as_student(task) if config.training.teacher else task
+    if not config.training.teacher:
+        return task
+    return by_name("official_bert.training.distillation.students:as_student")(task)
 
 
 def check_named(task: str, folder: str) -> None:

@@ -16,8 +16,8 @@ from jaxtyping import Float, Shaped
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
+from official_bert.data.rows import Rows, Source, digest
 from official_bert.data.sources import BatchSource, ExampleSource
-from official_bert.data.tables import Rows, Source, digest
 from official_bert.fields import OptionsNeededError
 from official_bert.files import exists, is_file
 from official_bert.models import parts
