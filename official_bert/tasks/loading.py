@@ -1,7 +1,6 @@
 """Loads tasks by name, and models with their tasks. Each family of tasks is a folder."""
 
 import dataclasses
-import importlib
 import importlib.util
 import os
 import sys
@@ -27,18 +26,18 @@ from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
 from official_bert.training.task import TaskBase
 
-# The names that configurations hold, and the modules of their `Task`.
+# The names that configurations hold, and the classes.
 MODULES: Mapping[str, str] = types.MappingProxyType(
     {
-        "pretraining": "official_bert.tasks.pretraining.task",
-        "classification": "official_bert.tasks.texts.classification",
-        "glue": "official_bert.tasks.texts.glue",
-        "swag": "official_bert.tasks.texts.swag",
-        "retrieval": "official_bert.tasks.retrieval.task",
-        "splade": "official_bert.tasks.retrieval.sparse",
-        "reranking": "official_bert.tasks.reranking.task",
-        "squad": "official_bert.tasks.squad.task",
-        "ner": "official_bert.tasks.tagging.task",
+        "pretraining": "official_bert.tasks.pretraining.task:Task",
+        "classification": "official_bert.tasks.texts.classification:Task",
+        "glue": "official_bert.tasks.texts.glue:Task",
+        "swag": "official_bert.tasks.texts.swag:Task",
+        "retrieval": "official_bert.tasks.retrieval.task:Task",
+        "splade": "official_bert.tasks.retrieval.sparse:Task",
+        "reranking": "official_bert.tasks.reranking.task:Task",
+        "squad": "official_bert.tasks.squad.task:Task",
+        "ner": "official_bert.tasks.tagging.task:Task",
     }
 )
 
@@ -59,14 +58,14 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
     names that the caller takes, for the message.
     """
     if name in MODULES:
-        return importlib.import_module(MODULES[name]).Task
+        return by_name(MODULES[name])
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
         raise ValueError(
             f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}"
         )
     try:
-        module = importlib.import_module(name)
+        module = by_name(name)
     except ImportError as error:
         raise ValueError(
             f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?"
