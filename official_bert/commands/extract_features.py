@@ -32,7 +32,7 @@ flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/c
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
 flags.DEFINE_integer("batch_size", 32, "Lines in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not beside the checkpoint.")
-flags.DEFINE_bool("use_tpu", False, f"{command_line.NO_MEANING}it runs on the first GPU, or the CPU.")
+flags.DEFINE_bool("use_tpu", False, f"{flags_of_2018.NO_MEANING}it runs on the first GPU, or the CPU.")
 flags_of_2018.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
 flags_of_2018.define_without_meaning(["master", "num_tpu_cores", "use_one_hot_embeddings"])
 PAIR = re.compile(r"(.*) \|\|\| (.*)")
