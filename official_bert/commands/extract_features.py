@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags, logging
 from tqdm import tqdm
 
-from official_bert import command_line, files, flags_of_2018
+from official_bert import files, flags_of_2018
 from official_bert.config import Config, check_length, load_config
 
 if TYPE_CHECKING:
