@@ -47,7 +47,7 @@ from official_bert.training import guards, origins, run_config, runs, search
 from official_bert.training.distribution import check_backend, make_strategy
 from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
-from official_bert.typed_values import did_you_mean
+from official_bert.typed_values import did_you_mean, removed_keys
 
 # of `fine_tune`
 ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")
@@ -385,7 +385,8 @@ def _dotted(task: str, key: str) -> str:
         section: {field.name for field in dataclasses.fields(kind)}
         for section, kind in {**SECTIONS, "options": options}.items()
     }
-    keys = [f"{section}.{key}" for section, names in fields.items() if key in names]
+    had = {section: removed_keys(kind) for section, kind in {**SECTIONS, "options": options}.items()}
+    keys = [f"{section}.{key}" for section, names in fields.items() if key in names or key in had[section]]
     if len(keys) > 1:
         raise ValueError(f"{key}: expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}")
     if not keys:

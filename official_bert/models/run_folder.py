@@ -217,7 +217,7 @@ class RunFolder:
         """
         path = self.file(CONFIG_FILE)
         try:
-            return load_config(path)
+            return load_config(path, recorded=True)
         except ValueError as error:
             newer = "; was it written by a newer version?" if "unknown keys" in str(error) else ""
             raise ValueError(f"{error}" if str(error).startswith(path) else f"{path}: {error}{newer}") from None
@@ -233,7 +233,7 @@ class RunFolder:
         self.recorded_config()  # its own mistakes are not those of the overrides
         vocab_file = self.vocab_file
         own = [f"tokenizer.vocab_file={vocab_file}"] if vocab_file else []
-        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides])
+        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides], recorded=True)
 
     def require_config(self) -> Config:
         """Returns the configuration for use without training. Raises ValueError if no run has begun."""
@@ -253,15 +253,15 @@ class RunFolder:
         begun = self.config()
         return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
 
-    def write_config(self, config: Config) -> None:
+    def write_config(self, config: Config, options: type | None = None) -> None:
         """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the
-        checkpoints.
+        checkpoints. `options` has the defaults of the task's.
         """
         vocab_file = config.tokenizer.vocab_file
         if vocab_file and absolute(vocab_file) != absolute(own := self.file(loading.stored_name(vocab_file))):
             with written_beside(own) as temporary, open(temporary, "wb") as file:
                 file.write(loading.content_of(vocab_file))
-        save_config(config, self.file(CONFIG_FILE))
+        save_config(config, self.file(CONFIG_FILE), options)
 
     # Its weights.
 
