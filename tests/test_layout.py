@@ -15,6 +15,7 @@ from official_bert.models import run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
 ORDER = [
+    "dotted_names",
     "limits",
     "json_values",
     "archives",
@@ -34,6 +35,7 @@ ORDER = [
     "data",
     "layers",
     "models",
+    "objectives",
     "training",
     "serving",
     "tasks",
@@ -55,6 +57,7 @@ TENSORFLOW_PLACES = (
     "runtimes/model_weights",
     "models/checkpoints",
     "models/interchange/",
+    "objectives/",
     "training/",
     "serving/",
     "tasks/",

@@ -92,8 +92,7 @@ def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
     if training.hours and isinstance(strategy, tf.distribute.TPUStrategy) and distribution.other_hosts(strategy):
         raise ValueError(
             "config.training.hours: expected training.steps for TPUs of other machines, for which the order of the "
-            "records is "
-            f"written before the first step, got {training.hours:g} hours"
+            f"records is written before the first step, got {training.hours:g} hours"
         )
 
 
