@@ -38,7 +38,7 @@ from official_bert.files import BadText, find_files, read_json, read_lines, requ
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
-from official_bert.text.word_vectors import read_vectors
+from official_bert.tools.resizing.word_vectors import read_vectors
 
 if TYPE_CHECKING:
     from official_bert.models.interchange.stored_models import StoredModel
@@ -252,8 +252,8 @@ def prune(
     """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
     change their tokens.
     """
-    from official_bert.models.interchange import resizing
-    from official_bert.text.subwords import resizing as tokenizers
+    from official_bert.tools.resizing import tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     counts = np.zeros(tokenizer.size, np.int64)
     for lines in in_parts(settings.lines()):
@@ -315,9 +315,9 @@ def extend(
     """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
     note.
     """
-    from official_bert.models.interchange import resizing
-    from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
+    from official_bert.tools.resizing import tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     words = wanted_words(stored, tokenizer, settings)
     if stored.tokenizer:
@@ -380,7 +380,7 @@ def map_vectors(
     stored: "StoredModel", pieces: Mapping[int, list[int]], settings: Settings
 ) -> "tuple[StoredModel, dict[str, Any]]":
     """Returns the model in which the new words that have a vector begin as its image, and a note."""
-    from official_bert.models.interchange import resizing
+    from official_bert.tools.resizing import weights as resizing
 
     vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
     rows, explained = resizing.map_vectors(table, vectors, pieces)
@@ -401,7 +401,7 @@ def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settin
 
     words = stored.vocab or ()
     if settings.begins_model:
-        from official_bert.models.interchange import resizing
+        from official_bert.tools.resizing import weights as resizing
 
         vectors, config = vectors_of(stored, settings), require_config(stored)
         resizing.begin_with_vectors(config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
@@ -466,8 +466,8 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
 
 def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
-    from official_bert.models.interchange import resizing
     from official_bert.models.interchange.stored_models import require_config
+    from official_bert.tools.resizing import weights as resizing
 
     longest = require_config(stored).longest_row
     assert settings.max_seq_length is not None  # else nobody asks for this

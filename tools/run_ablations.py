@@ -37,8 +37,8 @@ from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, read_rows, remove_weights, values_of
-from official_bert.tasks.pretraining.ablations import (
+from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.plan import (
     COMMON,
     Plan,
     TaskEntry,
@@ -48,7 +48,7 @@ from official_bert.tasks.pretraining.ablations import (
     steps_of,
     usually_masked,
 )
-from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.results import best_of, curve_of, read_rows, remove_weights, values_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TELL_EVERY = 60.0  # seconds between lines about a running stage
