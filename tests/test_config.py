@@ -311,7 +311,6 @@ def test_punctuation_is_text_as_it_stands(text, value):
         ("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"),
         ("training.log_every=0", "log_every: expected"),
         ("training.epochs=-1", "epochs: expected at least 0"),
-        ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
         ("training.epochs=.nan", "epochs: expected at least 0"),
         ("optimizer.clip_norm=-1", "config.optimizer.clip_norm: expected at least 0"),
         ("optimizer.learning_rate=-0.1", "learning_rate: expected at least 0"),

@@ -48,8 +48,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float("seconds", 3.0, "Seconds of each measurement of speed, approximately.", lower_bound=0.1)
 flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
 
-# The error of a tensor against the CPU's float32 values, as `training/self_check` measures it; of 16 bits, also what
-# rounding does there.
+# The error of a tensor against the CPU's float32 values, as `tools/accelerator/self_check` measures it; of 16 bits,
+# also what rounding does there.
 TOLERANCES: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.02, "float16": 5e-3}
 TRAINED = 1e-2  # of losses, and of weights in units of the learning rate, after a training in float32
 # Dense operations a second of one device, in 10^12, from the vendors' data sheets; float32 without TF32.
@@ -149,7 +149,7 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     if not killed:
         raise ValueError(f"three runs finished all {STEPS} steps before they were killed")
     from official_bert.tasks.loading import restore_for_inference
-    from official_bert.training.self_check import compare
+    from official_bert.tools.accelerator.self_check import compare
 
     def losses_and_weights(run: str) -> dict[str, np.ndarray]:
         losses, (_, model) = runs.losses(run), restore_for_inference(os.path.join(runs.folder, run))
@@ -168,7 +168,7 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
-    from official_bert.training import self_check
+    from official_bert.tools.accelerator import self_check
     from official_bert.training.distribution import set_precision
 
     # which all cores of a TPU run
@@ -198,7 +198,7 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
-    from official_bert.training import self_check
+    from official_bert.tools.accelerator import self_check
     from official_bert.training.distribution import set_precision
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
@@ -225,7 +225,7 @@ def check_export(folder: str) -> Iterator[Any]:
 
     from official_bert.serving.loading import load_exported
     from official_bert.tasks.loading import restore_for_inference
-    from official_bert.training import self_check
+    from official_bert.tools.accelerator import self_check
     from official_bert.training.distribution import set_precision
 
     set_precision("float32", tf32=False)
@@ -270,7 +270,7 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
-    from official_bert.training import self_check
+    from official_bert.tools.accelerator import self_check
     from official_bert.training.distribution import set_precision
 
     cpu, replicas = tf.distribute.OneDeviceStrategy("/cpu:0"), strategy.num_replicas_in_sync

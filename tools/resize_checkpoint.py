@@ -230,8 +230,8 @@ def prune(
     """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
     change their tokens.
     """
-    from official_bert.models.interchange import own_words, resizing
-    from official_bert.text.subwords import resizing as tokenizers
+    from official_bert.tools.resizing import own_words, tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     counts = np.zeros(tokenizer.size, np.int64)
     for lines in in_parts(settings.lines()):
@@ -294,9 +294,9 @@ def extend(
     """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
     note.
     """
-    from official_bert.models.interchange import own_words, resizing
-    from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
+    from official_bert.tools.resizing import own_words, tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     words = wanted_words(stored, tokenizer, settings)
     if stored.tokenizer:
@@ -346,7 +346,8 @@ def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settin
 
     words = stored.vocab or ()
     if settings.begins_model:
-        from official_bert.models.interchange import own_words, resizing
+        from official_bert.tools.resizing import own_words
+        from official_bert.tools.resizing import weights as resizing
 
         vectors, config = own_words.vectors_of(stored, settings.vectors, settings.on_bad_text), require_config(stored)
         resizing.begin_with_vectors(config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
@@ -386,7 +387,7 @@ def write_json(values: Any, path: str) -> None:
 
 def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
-    from official_bert.models.interchange import own_words
+    from official_bert.tools.resizing import own_words
 
     if not stored.tokenizer and stored.vocab is None:
         raise ValueError(
@@ -413,8 +414,8 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
 
 def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
-    from official_bert.models.interchange import resizing
     from official_bert.models.interchange.stored_models import require_config
+    from official_bert.tools.resizing import weights as resizing
 
     longest = require_config(stored).longest_row
     assert settings.max_seq_length is not None  # else nobody asks for this

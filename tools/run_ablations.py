@@ -35,8 +35,8 @@ from official_bert.copies import require_here
 from official_bert.data.long_work.stages import Stages
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, read_rows, remove_weights, values_of
-from official_bert.tasks.pretraining.ablations import (
+from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.plan import (
     COMMON,
     Plan,
     TaskEntry,
@@ -46,7 +46,7 @@ from official_bert.tasks.pretraining.ablations import (
     steps_of,
     usually_masked,
 )
-from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.results import best_of, curve_of, read_rows, remove_weights, values_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated on a part

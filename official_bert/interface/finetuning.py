@@ -33,7 +33,7 @@ from official_bert.training import runs
 from official_bert.training.distribution import check_backend
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Steps
-from official_bert.typed_values import did_you_mean
+from official_bert.typed_values import did_you_mean, removed_keys
 
 # of `fine_tune`
 ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")
@@ -231,7 +231,8 @@ def _dotted(task: str, key: str) -> str:
         section: {field.name for field in dataclasses.fields(kind)}
         for section, kind in {**SECTIONS, "options": options}.items()
     }
-    keys = [f"{section}.{key}" for section, names in fields.items() if key in names]
+    had = {section: removed_keys(kind) for section, kind in {**SECTIONS, "options": options}.items()}
+    keys = [f"{section}.{key}" for section, names in fields.items() if key in names or key in had[section]]
     if len(keys) > 1:
         raise ValueError(f"{key}: expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}")
     if not keys:

@@ -174,6 +174,7 @@ def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, prec
     save_config(
         dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
         str(folder / CONFIG_FILE),
+        served.task_options,
     )
     (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
     (folder / ABOUT_FILE).write_text(json.dumps(describe_model(served, config)), encoding="utf-8")

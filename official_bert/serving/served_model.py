@@ -137,6 +137,7 @@ class ServedModel(tf.Module, abc.ABC):
     labels: Sequence[str] = ()
     tokens_at_once: int = 16384  # in one group of rows, padding included
     options: ServingOptions = ServingOptions()  # that `make` was given
+    task_options: type | None = None  # the class of those of the task
     engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
     group: Callable = staticmethod(in_groups)  # how rows are computed in groups
     # by the name of a signature: in front of the texts of `text`
@@ -165,7 +166,7 @@ class ServedModel(tf.Module, abc.ABC):
         tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
         loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
         served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **values})
-        served.options = options
+        served.options, served.task_options = options, task.Options
         return served
 
     @classmethod

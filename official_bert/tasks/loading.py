@@ -27,6 +27,7 @@ from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
 from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
+from official_bert.typed_values import without_unknown
 
 # The names that configurations hold, and the modules of their `Task`.
 MODULES: Mapping[str, str] = types.MappingProxyType(
@@ -95,7 +96,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                 )
     if run:
         check_named(config.task, run)
-    task = task_class(config.task)(config)
+    cls = task_class(config.task)
+    task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
     return as_student(task) if config.training.teacher else task
 
 

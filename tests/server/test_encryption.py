@@ -10,7 +10,7 @@ import time
 import made_serving
 import pytest
 
-from official_bert.server.client import GrpcClient, RestClient, ServingError
+from official_bert.tools.client import GrpcClient, RestClient, ServingError
 from official_bert.server.gates import Tls
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions

@@ -14,10 +14,10 @@ from commands import imported_tool, run_here
 
 from official_bert.config import Config, inherited_and_own, merge
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan, generator_flags, half_of, steps_of, usually_masked
+from official_bert.tools.ablations.plan import Plan, generator_flags, half_of, steps_of, usually_masked
 from official_bert.typed_values import build
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent
 TOOL, REPORT = ROOT / "tools" / "run_ablations.py", ROOT / "tools" / "report_ablations.py"
 SCALES = ("small", "base", "smoke")
 

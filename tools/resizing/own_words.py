@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from official_bert.files import BadText
-from official_bert.models.interchange import casing, resizing
+from official_bert.models.interchange import casing
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text import loading
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
-from official_bert.text.word_vectors import read_vectors
+from official_bert.tools.resizing import weights as resizing
+from official_bert.tools.resizing.word_vectors import read_vectors
 
 SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
 
