@@ -20,6 +20,7 @@ ORDER = [
     "json_values",
     "archives",
     "stores",
+    "remote_stores",
     "files",
     "copies",
     "fields",
@@ -46,7 +47,7 @@ ORDER = [
 # imports nothing else, and only mains import it
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = (
-    "stores",
+    "remote_stores",
     "text/graph",
     "data/records",
     "data/sources",

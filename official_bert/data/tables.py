@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, Self
 
 from absl import logging
 
-from official_bert.data.cache import file_digest, text_digest
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.suffixes import suffix_of
 from official_bert.data.tabular import json_rows
-from official_bert.data.tabular.companions import files_read, labels_beside, labels_in_lines
+from official_bert.data.tabular.companions import labels_beside, labels_in_lines
 from official_bert.data.tabular.dialects import USUAL, likely_dialect
 from official_bert.data.tabular.encodings import encoding_of, text_lines
 from official_bert.data.tabular.formats import (
@@ -30,7 +31,6 @@ from official_bert.data.tabular.formats import (
     lines_together,
     neighbours,
     parquet_objects,
-    suffix_of,
     without_end,
 )
 from official_bert.data.tabular.formats import shown as shown
@@ -54,40 +54,9 @@ HEADLESS = " (a file without names of columns: options.header=false, its columns
 _warn_once = functools.cache(logging.warning)  # a file is opened several times by a command
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-    """A table in memory, a dict a row, which stands for a file.
-
-    `name` is what messages call it, as in `train[row 3]` (from 0).
-    """
-
-    name: str
-    values: Sequence[Mapping[str, Any]]
-    lines: Sequence[int] = ()  # of the file `name` that the rows come from, for messages; none: they come from no file
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Source = str | Rows  # a file's path, or what stands for it
 NumberedCells = Iterator[tuple[int, Sequence[Any]]]
 # With the line, from 1, at which each row begins; in memory with its number, from 0.
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
-
-
-def place(source: Source, line: int) -> str:
-    """`file:line`, or `name[row N]` of rows in memory; of rows that come from a file, `line` counts them from 0."""
-    if isinstance(source, Rows):
-        return f"{source}:{source.lines[line]}" if source.lines else f"{source}[row {line}]"
-    return f"{source}:{line}"
-
-
-def digest(source: Source) -> str:
-    """The SHA-256 of what a source holds: of rows, of a file, or of all files that are read with it (`files_read`)."""
-    if isinstance(source, Rows):
-        return text_digest(map(repr, source.values))
-    digests = list(map(file_digest, files_read(source)))
-    return digests[0] if len(digests) == 1 else text_digest(digests)
 
 
 @dataclasses.dataclass(frozen=True)

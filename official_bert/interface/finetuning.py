@@ -18,7 +18,7 @@ from official_bert.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from official_bert.data.tables import Rows, Source
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
 from official_bert.flags_of_2018 import FLAG_KEYS

@@ -23,7 +23,8 @@ from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
-from official_bert.models.text_vectors import PROMPT_TOKENS, Pooling, Poolings, poolings_of, text_vectors, vector_width
+from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
+from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.text import graph_packing, loading
 from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph

@@ -6,8 +6,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from official_bert.data import tables
-from official_bert.data.tables import Rows, TableOptions, rows_of
+from official_bert.data import rows as numbered_rows
+from official_bert.data.rows import Rows
+from official_bert.data.tables import TableOptions, rows_of
 from official_bert.data.tabular import json_rows
 
 
@@ -97,7 +98,7 @@ def test_json_is_lines_or_a_list_by_its_content(tmp_path, text, place):
     assert table.place(1) == f"{tmp_path}/{place}" and str(table.path) == path
     assert column_names(path, file_format="jsonl") == ["text", "label"]
     rows = rows_of(path)
-    assert list(rows.values) == [ONE, OTHER] and tables.place(rows, 1) == f"{tmp_path}/{place}"
+    assert list(rows.values) == [ONE, OTHER] and numbered_rows.place(rows, 1) == f"{tmp_path}/{place}"
 
 
 def test_a_spread_object_is_a_row(tmp_path):

@@ -7,7 +7,6 @@ import codecs
 import csv
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,23 +18,11 @@ from official_bert.data.tabular.encodings import START, head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MOST_SHEET_ROWS
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
 FOR_EXCEL = re.compile('"?sep=."?')
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
-
-
-def suffix_of(path: str) -> str:
-    """The ending of a file's name in lower case, without that of its packing: `.csv` of `A.csv.gz`."""
-    name = path.lower()
-    return os.path.splitext(next((name.removesuffix(end) for end in PACKED if name.endswith(end)), name))[1]
-
-
-def is_packed(path: str) -> bool:
-    """Whether a file's name ends as that of a packed one."""
-    return path.lower().endswith(PACKED)
 
 
 def kind_by_content(path: str, encoding: str = "") -> str:

@@ -21,7 +21,7 @@ from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX
+from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
