@@ -43,6 +43,8 @@ MOST_WEIGHTS = 1 << 34
 """weights that the sizes of an encoder may make (64 GiB in float32)"""
 LARGEST_DOWNLOAD = 8 << 30
 """bytes of the files in a model's zip file"""
+MOST_PATTERNS = 1000
+"""patterns in the `alpha_pattern` of an adapter"""
 MOST_OPERATIONS = 1 << 18
 """operations of the pickles in a PyTorch file, about 40 for each tensor"""
 MOST_DIMENSIONS = 8

@@ -141,5 +141,7 @@ def _by_id(vocab: Mapping[str, int], where: str) -> dict[int, str]:
     tokens = {index: token for token, index in vocab.items()}
     if len(tokens) < len(vocab):
         token, other = next((token, tokens[index]) for token, index in vocab.items() if tokens[index] != token)
-        raise ValueError(f"{where}: expected an id for each token, got {vocab[token]} for both {token!r:.80} and {other!r:.80}")
+        raise ValueError(
+            f"{where}: expected an id for each token, got {vocab[token]} for both {token!r:.80} and {other!r:.80}"
+        )
     return tokens

@@ -13,10 +13,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
-from official_bert.files import absolute, read_mapping, written_folder
+from official_bert.files import read_mapping, require_regular_files, written_folder
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import (
@@ -93,6 +94,8 @@ def find_format(path: str) -> tuple[str, str]:
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json", "adapter_"))
+    if means_folder:
+        require_regular_files(folder)
     if means_folder and (name := _folder_format(folder)):
         return name, folder
     if prefix := _prefix_here(RunFolder(path).answering_folder()):
@@ -186,7 +189,7 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
 def _read_peft(path: str, folder: str, base: str) -> StoredModel:
     """Returns the model that a PEFT folder makes of its base.
 
-    A folder only names its base. If that is the path of a model here, the given one must have the same weights.
+    A folder only names its base: what it names is not opened.
     """
     named: Any = read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
     if not base:
@@ -194,11 +197,7 @@ def _read_peft(path: str, folder: str, base: str) -> StoredModel:
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
             f"its adapter_config.json names {named!r:.80}"
         )
-    stored = read(base)
-    is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
-    if is_elsewhere and adapted.digest(read(named)) != adapted.digest(stored):
-        raise ValueError(f"{path}: expected its base, {named}, got {base}, which has other weights")
-    model = module_of("peft").read(folder, stored)
+    model = module_of("peft").read(folder, read(base))
     require_finite(model.weights, model.origin)
     return model
 
@@ -211,6 +210,7 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:
         raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
+    logging.warning("%s: reads its base, which %s names: %.200s", model.origin, BASE_FILE, record["path"])
     try:
         base = read(record["path"])
     except ValueError as error:

@@ -109,6 +109,8 @@ def _tagger(options: dict[str, Any], where: str) -> Any:
     """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another dictionary."""
     fugashi, name = importlib.import_module("fugashi"), options.get("mecab_dic", "unidic_lite")
     if name not in DICTIONARIES:
-        raise ValueError(f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r:.80}")
+        raise ValueError(
+            f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r:.80}"
+        )
     folder = importlib.import_module(name).DICDIR
     return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
