@@ -133,10 +133,16 @@ def _encoding_of(path: str, size: int, stamp: int) -> str:
                     break
     if len(other_lines) <= in_utf8:
         return ""
-    sample = "".join(other_lines[:MOST_LINES]).encode("latin-1")
-    if size >= MOST_SAMPLE:  # not within a character of several bytes, none of which is one of these
-        sample = sample[: max(map(sample.rfind, (b"\n", b" ", b","))) + 1] or sample
-    return _likely_encoding(path, sample)
+    return _likely_encoding(path, _without_cut("".join(other_lines[:MOST_LINES]).encode("latin-1")))
+
+
+def _without_cut(sample: bytes) -> bytes:
+    """Returns a sample that may end within a character of several bytes without its end: such characters have none of
+    these bytes.
+    """
+    if len(sample) < MOST_SAMPLE:
+        return sample
+    return sample[: max(map(sample.rfind, (b"\n", b" ", b","))) + 1] or sample
 
 
 def _likely_encoding(path: str, sample: bytes) -> str:

@@ -275,14 +275,23 @@ class _Change:
             self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down).T).astype(np.float32)
             self.replaced.append(name)
             return
+        if self._add_to_output(module, parts, scale):
+            return
+        if module not in self.modules:
+            raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
+        self._add_to_products(module, parts, scale)
+
+    def _add_to_output(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> bool:
+        """Adds the product of the last layer of a head; returns whether the module is one."""
         name = self.table.ours(f"{module}.weight") or ""
         if name.endswith("/output_weights") and parts.keys() <= {"A.weight", "B.weight"} and name in self.weights:
             down, up = self._pair(module, parts, "A.weight", "B.weight", self.weights[name].shape[::-1])
             self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down)).astype(np.float32)
             self.replaced.append(name)
-            return
-        if module not in self.modules:
-            raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
+            return True
+        return False
+
+    def _add_to_products(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         names = self.modules[module]
         kernels = {name: as_matrix(f"{name}/kernel", self.weights[f"{name}/kernel"]) for name in names}
         units = [kernel.shape[1] for kernel in kernels.values()]
