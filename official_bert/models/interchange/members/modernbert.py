@@ -49,7 +49,10 @@ def base_of(values: Values, kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than
     the usual.
     """
-    rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
+    of_kinds = values.get("rope_parameters") or {}
+    if not isinstance(of_kinds, dict) or set(of_kinds) - {GLOBAL, LOCAL}:
+        raise ValueError(f"rope_parameters: expected {GLOBAL} and {LOCAL} with their values, got {of_kinds!r:.80}")
+    rope = dict(of_kinds.get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(
             f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}"

@@ -56,8 +56,8 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, member.read_config(values, path), path)
     form = member.classes(model_type).get(architecture or "")
     tensors = read_tensors(folder)
-    if own_class := architecture is not None and form is None:
-        tensors = _with_usual_prefix(tensors, member, folder)
+    own_class = architecture is not None and form is None
+    tensors = _with_usual_prefix(tensors, member, folder)
     usual_tensors = {usual_name(name, member): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
         raise ValueError(
@@ -187,8 +187,8 @@ def usual_name(name: str, member: Member) -> str:
 
 
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.`
-    or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own, or Lightning's around a usual one,
+    calls it, such as `model.encoder.` or `module.bert.`.
 
     Raises ValueError for several encoders.
     """
