@@ -20,9 +20,10 @@ from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.relatives.bilstm import make_bilstm
 from official_bert.layers.relatives.convolution import Convolution
 from official_bert.layers.relatives.disentangled_attention import DisentangledAttention
-from official_bert.layers.relatives.pooler import NormalizedPooler
+from official_bert.layers.relatives.more_norms import NormalizedAttention, TwiceNormLayer
+from official_bert.layers.relatives.pooler import NormalizedDense
 from official_bert.layers.relatives.pre_norm import PreNormLayer
-from official_bert.layers.relatives.relative_positions import DistanceEmbeddings, RelativePositions, Rotary
+from official_bert.layers.relatives.relative_positions import Alibi, DistanceEmbeddings, RelativePositions, Rotary
 from official_bert.layers.relatives.windows import in_windows
 from official_bert.layers.speed.long_rows import LONG, LongLayout
 from official_bert.layers.speed.real_tokens import tokens_of
@@ -48,7 +49,8 @@ def make_layers(
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
-    attention = attention or (DisentangledAttention if config.positions.position_buckets else SelfAttention)
+    own = NormalizedAttention if config.query_key_norm else SelfAttention
+    attention = attention or (DisentangledAttention if config.positions.position_buckets else own)
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {
@@ -59,7 +61,7 @@ def make_layers(
         if config.norm == "pre":
             layers.append(PreNormLayer(config, first=index == 0 and not config.sharing.groups, **options))
         else:
-            layers.append(TransformerLayer(config, **options))
+            layers.append((TwiceNormLayer if config.norm == "twice" else TransformerLayer)(config, **options))
     return layers
 
 
@@ -92,7 +94,7 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
         "dtype": dtype,
     }
     if config.pooler_norm:
-        return NormalizedPooler(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
+        return NormalizedDense(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
     return Dense(config.hidden_size, **options)
 
 
@@ -144,18 +146,25 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Makes the `Positions` that attention reads."""
-    if relative_positions is None and not config.positions.rotary:
+    if relative_positions is None and config.positions.have_table:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
+    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
+    if config.positions.alibi:
+        return Alibi(config.num_attention_heads, places, places)
     position_ids = inputs.get("position_ids")
-    position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
+    position_ids = places if position_ids is None else position_ids
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
         config.positions.rotary,
         config.positions.window_rotary,
     )
     return Rotary(
-        position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size)
+        position_ids,
+        base,
+        size,
+        config.positions.rotary_factor,
+        windows=None if window_base == base else Rotary(position_ids, window_base, size),
     )

@@ -162,9 +162,7 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
             return load(path)
         if os.path.exists(index):
             return {key: tensor for shard in _shards(index, folder) for key, tensor in load_piece(shard).items()}
-    raise ValueError(
-        f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}"
-    )
+    raise ValueError(f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}")
 
 
 def _shards(index: str, folder: str) -> list[str]:
