@@ -192,7 +192,7 @@ def _read_peft(path: str, folder: str, base: str) -> StoredModel:
     if not base:
         raise ValueError(
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-            f"its adapter_config.json names {named!r}"
+            f"its adapter_config.json names {named!r:.80}"
         )
     stored = read(base)
     is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
@@ -320,7 +320,7 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
+    """Raises ValueError unless every weight has a variable and every variable that outputs depend on has a weight."""
     optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")

@@ -84,8 +84,7 @@ def _downloaded(name: str) -> str:
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
-            f"needs "
-            "HF_TOKEN)"
+            "needs HF_TOKEN)"
         ) from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)

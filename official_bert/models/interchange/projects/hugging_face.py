@@ -46,7 +46,7 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
+    """Reads a folder's model. Raises ValueError for other architectures, damaged files, untied output embeddings."""
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -139,12 +139,12 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
         return "regression" if outputs == 1 else ""
     if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
         expected = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
-        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r} with {outputs} outputs")
+        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r:.80} with {outputs} outputs")
     return KINDS[problem]
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
+    """Returns the class of the model, which may be a user's own. Raises ValueError if it is not computed here."""
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
         raise ValueError(
@@ -172,7 +172,7 @@ def _shards(index: str, folder: str) -> list[str]:
         raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
     shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
     if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
-        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+        raise ValueError(f"{index}: names {missing[0]!r:.80}, which is not there")
     return [path for _, path in sorted(shards.items())]
 
 
