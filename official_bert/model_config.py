@@ -10,8 +10,6 @@ from official_bert.limits import MOST_LAYERS, MOST_SIZE, MOST_TOKENS, MOST_WEIGH
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "silu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
-
-
 TOLD_BY = ("first_position", "relative_buckets", "position_buckets", "rotary")  # fields of other kinds of positions
 
 
@@ -26,8 +24,8 @@ def check_sizes(fields: Mapping[str, Any], where: str = "") -> None:
 
 
 class PositionFields(NamedTuple):
-    """How an encoder knows positions: at most one of the first three numbers, or alibi, is not 0; if all are, by a table, as in
-    BERT.
+    """How an encoder knows positions: at most one of the first three numbers, or alibi, is not 0; if all are, by a
+    table, as in BERT.
     """
 
     relative_buckets: int

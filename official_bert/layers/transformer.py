@@ -18,7 +18,6 @@ from official_bert.layers.speed import fused
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import BERT_BASE, ModelConfig
 
-
 UNBIASED: Mapping[str, tuple[str, ...]] = {"": (), "gate": ("intermediate",), "products": ("intermediate", "output")}
 
 
@@ -41,8 +40,8 @@ class TransformerLayer(Configured):
 
     Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers),
     `attention_dropout` (of the weights of attention), `initializer_range`, `layer_norm_epsilon`, `biases`,
-    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is the attention layer, by default a
-    `SelfAttention` of these fields.
+    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is
+    the attention layer, by default a `SelfAttention` of these fields.
     """
 
     FIELDS: ClassVar = {
