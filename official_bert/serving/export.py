@@ -64,8 +64,8 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     TensorFlow's own.
 
     Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them when the
-    others have been published. Raises ValueError for a version that exists, too few choices, labels that are no lines, and a format that
-    does not answer as the SavedModel does; OSError for a folder that cannot be written.
+    others have been published. Raises ValueError for a version that exists, too few choices, labels that are no lines,
+    and a format that does not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
     refuse_unused(

@@ -200,12 +200,12 @@ def _sorted_tensors(
             continue
         tensor, name = tensors[full_name], COPY.sub(".", full_name.removeprefix(PREFIX).replace(".base_layer.", "."))
         if match := PART.fullmatch(name):
-            module = hugging_face.usual_name(f"{match['module']}.weight", member).removesuffix(".weight")
+            module = member.usual_name(f"{match['module']}.weight").removesuffix(".weight")
             low_rank.setdefault(module, {})[match["part"]] = tensor
         elif "lora_" in name:
             raise ValueError(f"{folder}: {full_name}: not computed here")
         else:
-            plain[hugging_face.usual_name(name, member)] = tensor
+            plain[member.usual_name(name)] = tensor
     return low_rank, plain
 
 
