@@ -73,6 +73,10 @@ class TokenLayout:
         q, k = self.positions.rotate(q, self.pad(k), self.query_positions)
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))
 
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        """Returns what `positions` add to the scores of an attention layer, or None."""
+        return self.positions.bias(attention, q, k)
+
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
     ) -> Float[Any, "B N Q H"]:

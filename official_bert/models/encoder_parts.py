@@ -32,8 +32,11 @@ PARTS: Mapping[str, str] = {
     "rotary": "official_bert.layers.relatives.relative_positions:Rotary",
     "disentangled attention": "official_bert.layers.relatives.disentangled_attention:DisentangledAttention",
     "pre-norm layer": "official_bert.layers.relatives.pre_norm:PreNormLayer",
+    "twice-norm layer": "official_bert.layers.relatives.more_norms:TwiceNormLayer",
+    "normalized attention": "official_bert.layers.relatives.more_norms:NormalizedAttention",
+    "alibi": "official_bert.layers.relatives.relative_positions:Alibi",
     "convolution": "official_bert.layers.relatives.convolution:Convolution",
-    "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedPooler",
+    "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
     "windows": "official_bert.layers.relatives.windows:in_windows",
     "bilstm": "official_bert.layers.relatives.bilstm:make_bilstm",
     "bilstm reader": "official_bert.models.bilstm_reader:BiLSTMReader",
@@ -56,9 +59,8 @@ def make_layers(
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
-    attention = attention or (
-        by_name(PARTS["disentangled attention"]) if config.positions.position_buckets else SelfAttention
-    )
+    own = by_name(PARTS["normalized attention"]) if config.query_key_norm else SelfAttention
+    attention = attention or (by_name(PARTS["disentangled attention"]) if config.positions.position_buckets else own)
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {
@@ -70,7 +72,8 @@ def make_layers(
             options["first"] = index == 0 and not config.sharing.groups
             layers.append(by_name(PARTS["pre-norm layer"])(config, **options))
         else:
-            layers.append(TransformerLayer(config, **options))
+            layer = by_name(PARTS["twice-norm layer"]) if config.norm == "twice" else TransformerLayer
+            layers.append(layer(config, **options))
     return layers
 
 
@@ -157,13 +160,16 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Makes the `Positions` that attention reads."""
-    if relative_positions is None and not config.positions.rotary:
+    if relative_positions is None and config.positions.have_table:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
+    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
+    if config.positions.alibi:
+        return by_name(PARTS["alibi"])(config.num_attention_heads, places, places)
     position_ids = inputs.get("position_ids")
-    position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
+    position_ids = places if position_ids is None else position_ids
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
         config.positions.rotary,
@@ -171,5 +177,9 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
     )
     rotary = by_name(PARTS["rotary"])
     return rotary(
-        position_ids, base, size, windows=None if window_base == base else rotary(position_ids, window_base, size)
+        position_ids,
+        base,
+        size,
+        config.positions.rotary_factor,
+        windows=None if window_base == base else rotary(position_ids, window_base, size),
     )

@@ -263,9 +263,10 @@ class ServedTables:
 
 def has_plain_attention(config: ModelConfig) -> bool:
     """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
-    positions, or rows beyond `LONG`.
+    positions, norms of queries and keys, or rows beyond `LONG`.
     """
-    return not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG)
+    others = config.window or config.rotary or config.position_buckets or config.query_key_norm
+    return not (others or config.longest_row > LONG)
 
 
 def served_layers(

@@ -25,6 +25,7 @@ from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
 from official_bert.training.task import TaskBase
+from official_bert.typed_values import without_unknown
 
 # The names that configurations hold, and the classes.
 MODULES: Mapping[str, str] = types.MappingProxyType(
@@ -93,7 +94,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                 )
     if run:
         check_named(config.task, run)
-    task = task_class(config.task)(config)
+    cls = task_class(config.task)
+    task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
     if not config.training.teacher:
         return task
     return by_name("official_bert.training.distillation.students:as_student")(task)

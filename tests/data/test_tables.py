@@ -7,9 +7,9 @@ import pyarrow.parquet
 import pytest
 
 from official_bert.data import rows as numbered_rows
-from official_bert.data import tables
 from official_bert.data.rows import Rows
 from official_bert.data.tables import TableOptions, rows_of
+from official_bert.data.tabular import json_rows
 
 
 def column_names(path, **options):
@@ -114,7 +114,7 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
             read.append(line)
             yield line
 
-    monkeypatch.setattr(tables, "text_lines", lines)
+    monkeypatch.setattr(json_rows, "text_lines", lines)
     path = written(tmp_path, "a.json", "")
     assert column_names(path, file_format="jsonl") == ["text", "label"] and len(read) == 2
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.dotted_names import by_name
-from official_bert.files import read_mapping, written_folder
+from official_bert.files import read_mapping, require_regular_files, written_folder
 from official_bert.models import adaptation
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import (
@@ -103,6 +103,8 @@ def find_format(path: str) -> tuple[str, str]:
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json", "adapter_"))
+    if means_folder:
+        require_regular_files(folder)
     if means_folder and (name := _folder_format(folder)):
         return name, folder
     if prefix := _prefix_here(RunFolder(path).answering_folder()):

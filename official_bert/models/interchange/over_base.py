@@ -3,7 +3,9 @@
 import os
 from typing import Any
 
-from official_bert.files import absolute, read_mapping
+from absl import logging
+
+from official_bert.files import read_mapping
 from official_bert.models.interchange import adapted, formats
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.run_folder import BASE_FILE, RunFolder
@@ -13,7 +15,7 @@ from official_bert.runtimes.finite import require_finite
 def read_peft(path: str, folder: str, base: str) -> StoredModel:
     """Returns the model that a PEFT folder makes of its base.
 
-    A folder only names its base. If that is the path of a model here, the given one must have the same weights.
+    A folder only names its base: what it names is not opened.
     """
     named: Any = read_mapping(os.path.join(folder, formats.ADAPTER_FILE)).get("base_model_name_or_path")
     if not base:
@@ -21,13 +23,7 @@ def read_peft(path: str, folder: str, base: str) -> StoredModel:
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
             f"its adapter_config.json names {named!r:.80}"
         )
-    stored = formats.read(base)
-    is_elsewhere = (
-        isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and formats.holds_model(named)
-    )
-    if is_elsewhere and adapted.digest(formats.read(named)) != adapted.digest(stored):
-        raise ValueError(f"{path}: expected its base, {named}, got {base}, which has other weights")
-    model = formats.module_of("peft").read(folder, stored)
+    model = formats.module_of("peft").read(folder, formats.read(base))
     require_finite(model.weights, model.origin)
     return model
 
@@ -40,6 +36,7 @@ def over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:
         raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
+    logging.warning("%s: reads its base, which %s names: %.200s", model.origin, BASE_FILE, record["path"])
     try:
         base = formats.read(record["path"])
     except ValueError as error:

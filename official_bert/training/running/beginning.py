@@ -146,7 +146,7 @@ def begin(
             preflight.check_disk({run.path: trainer.bytes_saved}, "a checkpoint")
         if not restored or origins.evaluates_otherwise(origin, run):
             BestCheckpoint(run, first.task.best_metric()).forget()
-        run.write_config(config)
+        run.write_config(config, first.task.Options)
         if training.base:
             run.write_base(training.base)
         origins.write(origin, run, bool(restored))

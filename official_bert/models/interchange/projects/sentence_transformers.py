@@ -23,7 +23,10 @@ MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
 SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 TOKENIZER_FILE, NO_LENGTH = "tokenizer_config.json", 10**6  # tokens: a larger number stands for none
 PACKAGE, PREFIX = "sentence_transformers.", "sentence_transformers.models."
-PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # our names, and theirs
+PROMPTS = {
+    "query": ("query", "retrieval.query"),
+    "passage": ("document", "passage", "corpus", "retrieval.passage"),
+}  # our names, and theirs
 # Their order is that of the concatenation, unless `pooling_mode` has one.
 MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
