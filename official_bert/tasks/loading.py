@@ -25,7 +25,7 @@ from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
-from official_bert.training.distillation.students import as_student
+from official_bert.training.distillation.students import student_of
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
@@ -72,9 +72,9 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
+    """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one
+    Raises ValueError if there is none, if it cannot learn from `training.teacher`, or, for that of a `run`, if it is a module that the user has not named, or one
     in the run's own folder: a run is data, and never decides which code runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
@@ -87,7 +87,9 @@ def load_task(config: Config, run: str = "") -> TaskBase:
     if run:
         check_named(config.task, run)
     task = task_class(config.task)(config)
-    return as_student(task) if config.training.teacher else task
+    if config.training.teacher:
+        student_of(task)
+    return task
 
 
 def check_named(task: str, folder: str) -> None:

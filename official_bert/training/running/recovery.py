@@ -20,7 +20,7 @@ class Recovery:
 
     def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher):
         self.trainer, self.folder, self.watcher = trainer, folder, watcher
-        self.settings = trainer.step.config.training
+        self.settings = trainer.step.recipe.training
         self.spikes = Spikes(folder.run, self.settings.rewind_on_spike, trainer.steps_done, watcher.enabled)
         self.skipped_in_a_row = 0
 
@@ -80,8 +80,6 @@ class Recovery:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(self.batch_number(phase, step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
-        micro_batches = (
-            self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
-        )
+        micro_batches = self.trainer.strategy.num_replicas_in_sync * phase.recipe.training.accumulation_steps
         name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
         return f"step {step + 1}: {name} is not finite; the checkpoints before it are intact"
