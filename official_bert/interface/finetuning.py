@@ -4,8 +4,6 @@ wrong answers.
 `run_finetuning` is the same on the command line.
 """
 
-from official_bert.command_line import FLAG_KEYS
-
 import dataclasses
 import functools
 import html
@@ -20,9 +18,10 @@ from official_bert.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from official_bert.data.tables import Rows, Source
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
+from official_bert.flags_of_2018 import FLAG_KEYS
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models.run_folder import RunFolder

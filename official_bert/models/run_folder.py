@@ -19,7 +19,7 @@ from typing import Any, cast
 from absl import logging
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.data.tabular.formats import PACKED
+from official_bert.data.suffixes import PACKED
 from official_bert.files import (
     absolute,
     exists,

@@ -13,19 +13,18 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, TokenizerConfig
+from official_bert.dotted_names import by_name
 from official_bert.models import checkpoints
+from official_bert.models.encoder import GENERATOR
 from official_bert.models.interchange import casing, formats
-from official_bert.models.interchange.hub import OTHER_READING
-from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.prefixes import OTHER_READING, local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
-from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
 from official_bert.typed_values import without_unknown
 
@@ -82,10 +81,11 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
+    """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one
-    in the run's own folder: a run is data, and never decides which code runs.
+    Raises ValueError if there is none, if it cannot learn from `training.teacher`, or, for that of a `run`, if it is a
+    module that the user has not named, or one in the run's own folder: a run is data, and never decides which code
+    runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
@@ -98,7 +98,9 @@ def load_task(config: Config, run: str = "") -> TaskBase:
         check_named(config.task, run)
     cls = task_class(config.task)
     task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
-    return as_student(task) if config.training.teacher else task
+    if config.training.teacher:
+        by_name("official_bert.training.distillation.students:student_of")(task)
+    return task
 
 
 def check_named(task: str, folder: str) -> None:

@@ -133,7 +133,7 @@ def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be
                 return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
 
         plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
-        suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")
+        suite = tool.Suite(plan, Counted(tmp_path, root, {}), {}, tmp_path, 2, 1, "all")
         for row in plan.rows:
             suite.stages.stages_left = suite.count(row)
             suite.make(row)
