@@ -171,11 +171,11 @@ def different_variables(before: pathlib.Path, after: pathlib.Path) -> Iterator[s
         yield from different_values("variables", sorted(first.files), sorted(second.files))
         for name in sorted({*first.files} & {*second.files}):
             one, other = first[name], second[name]
-            yield from different_values(f"{name}: type and shape", (one.dtype, one.shape), (other.dtype, other.shape))
-            if one.tobytes() != other.tobytes() and one.shape == other.shape:
-                places = one != other
-                most = np.abs(one.astype(np.float64) - other.astype(np.float64)).max() if one.dtype.kind in "fiu" else 0
-                yield f"{name}: {places.sum()} of {one.size} values differ, by at most {most:.3g}"
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                yield f"{name}: {one.dtype} {one.shape} before, {other.dtype} {other.shape} after"
+            elif one.tobytes() != other.tobytes():
+                most = np.abs(one.astype(np.float64) - other.astype(np.float64)).max()
+                yield f"{name}: {(one != other).sum()} of {one.size} values differ, by at most {most:.3g}"
 
 
 def different_values(name: str, before: Any, after: Any) -> Iterator[str]:

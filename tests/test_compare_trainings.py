@@ -43,7 +43,7 @@ def run_of(folder, **changed):
             {"weight": np.array([1.0, np.nextafter(np.float32(2), np.float32(3))], np.float32)},
             "weight: 1 of 2 values differ, by at ",
         ),
-        ({"weight": np.array([1.0, 2.0])}, "weight: type and shape: (dtype('float32'), (2,)) before, "),
+        ({"weight": np.array([1.0, 2.0])}, "weight: float32 (2,) before, float64 (2,) after"),
         ({"metrics": "accuracy = 0.75\n"}, "eval_results.txt:1: 'accuracy = 0.5' before, 'accuracy = 0.75' after"),
         ({"answers": "a\nc\n"}, "predictions.tsv:2: 'b' before, 'c' after"),
         ({"status": 1}, "after: the command failed: error: no disk"),

@@ -101,7 +101,7 @@ LOSSES_OF_PAIRS: Mapping[str, Mapping[str, Any]] = {
 OF_SCORES = {"train_on": "scores", "score_column": "score", "score_range": "[0,5]"}
 GROUPS = {"group_size": 4}
 NEXT_TOKEN = {"objective": "next_token", "model__attention": "left_to_right"}
-PACKED = {"pack": True, "max_instances_per_row": K, "max_seq_length": 2 * S}
+PACKED = {"pack": True, "max_instances_per_row": K}
 TWO_PHASES = "[{steps: 2}, {steps: 1, batch_size: 4}]"
 WINDOWS = {"max_query_length": 8, "doc_stride": 8}
 CASES: tuple[Case, ...] = (
@@ -292,7 +292,7 @@ def write_records(folder: pathlib.Path, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
 
     def instance() -> dict[str, np.ndarray]:
-        length, first = int(rng.integers(12, S + 1)), int(rng.integers(0, len(WORDS)))
+        length, first = int(rng.integers(9, S + 1)), int(rng.integers(0, len(WORDS)))
         ids = np.zeros(S, np.int64)
         ids[:length] = len(VOCABULARY) - len(WORDS) + (first + np.arange(length)) % len(WORDS)
         ids[[0, length // 2, length - 1]] = [2, 3, 3]
