@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Of a row of the log: what the machine decides.
 OF_THE_MACHINE = ("per_second", "seconds", "memory", "time")
 # Of a run's folder: what is compared otherwise, and notes with paths and times.
-NO_ANSWERS = ("config.yaml", "data.json", "README.md", "base.json", "evaluations.json", "metric.json", "checkpoint")
+NO_ANSWERS = ("config.yaml", "data.json", "README.md", "base.json", "evaluations.json", "vocab.txt", "checkpoint")
 LOG, RESULTS, WEIGHTS, ENDED = "log.jsonl", "eval_results.txt", "variables.npz", "ended.json"
 SHOWN = 300  # characters of an error
 
@@ -131,7 +131,7 @@ def differences(before: pathlib.Path, after: pathlib.Path) -> Iterator[str]:
     yield from different_values(RESULTS, *(text_of(run / RESULTS) for run in (before, after)))
     first, second = ({path.name: path for path in answers(run)} for run in (before, after))
     yield from different_values("prediction files", sorted(first), sorted(second))
-    for name in first.keys() & second.keys():
+    for name in (name for name in first if name in second):
         yield from different_values(name, text_of(first[name]), text_of(second[name]))
 
 
@@ -146,8 +146,8 @@ def log_rows(run: pathlib.Path) -> list[dict[str, Any]]:
 def answers(run: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files of a run that hold predictions."""
     others = (*NO_ANSWERS, LOG, RESULTS, WEIGHTS, ENDED)
-    kinds = (".tsv", ".json", ".jsonl", ".txt", ".csv")
-    return sorted(path for path in run.glob("*") if path.suffix in kinds and path.name not in others)
+    files = (path for path in run.glob("*") if path.is_file() and not path.name.startswith((".", "ckpt-")))
+    return sorted(path for path in files if path.name not in others)
 
 
 def text_of(path: pathlib.Path) -> str:
@@ -161,7 +161,7 @@ def different_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) ->
     for first, second in zip(before, after):
         step = first.get("step")
         yield from different_values(f"step {step}: names in the log", list(first), list(second))
-        for name in first.keys() & second.keys():
+        for name in (name for name in first if name in second):
             yield from different_values(f"step {step}: {name}", repr(first[name]), repr(second[name]))
 
 

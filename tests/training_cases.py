@@ -82,7 +82,8 @@ def pretraining(name: str, data: str = "masked", needs: Sequence[str] = (), devi
 
 def dotted(keys: Mapping[str, Any], length: int) -> dict[str, Any]:
     """Returns keys of a configuration: `training__xla` is training.xla, `crf` is options.crf."""
-    named = {key.replace("__", ".") if "__" in key else f"options.{key}": value for key, value in keys.items()}
+    sections = {key: key.replace("__", ".") if "__" in key or key == "phases" else f"options.{key}" for key in keys}
+    named = {sections[key]: value for key, value in keys.items()}
     return {"options.max_seq_length": length} | named
 
 
@@ -94,9 +95,9 @@ def student(of: str, **factors: Any) -> dict[str, Any]:
 LOSSES_OF_PAIRS: Mapping[str, Mapping[str, Any]] = {
     "contrastive": {},
     "contrastive_both": {},
-    "triplet": {"negative_columns": "[no]"},
-    "margin_mse": {"negative_columns": "[no]", "teacher_columns": "[of_pair,of_no]"},
-    "kl": {"negative_columns": "[no]", "teacher_columns": "[of_pair,of_no]"},
+    "triplet": {"negative_columns": "[other]"},
+    "margin_mse": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
+    "kl": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
 }
 OF_SCORES = {"train_on": "scores", "score_column": "score", "score_range": "[0,5]"}
 GROUPS = {"group_size": 4}
@@ -169,7 +170,7 @@ CASES: tuple[Case, ...] = (
     tuning("pairs_nested_in_parts", "retrieval", "pairs", matryoshka="[4,8]", texts_at_once=4, **GROUPS),
     tuning("sparse", "splade", "pairs", start="words", penalty_steps=2, **GROUPS),
     *(
-        tuning(f"rerank_{loss}", "reranking", "pairs", loss=loss, negative_columns="[no]")
+        tuning(f"rerank_{loss}", "reranking", "pairs", loss=loss, negative_columns="[other]")
         for loss in ("pointwise", "pairwise", "listwise")
     ),
     # Students.
@@ -224,7 +225,7 @@ def write_data(folder: pathlib.Path, seed: int = 0) -> None:
             ("labels", ("text", "label")),
             ("several", ("text", "label")),
             ("scores", ("text", "score")),
-            ("pairs", ("text", "text_pair", "no", "score", "of_pair", "of_no")),
+            ("pairs", ("text", "text_pair", "other", "score", "of_pair", "of_other")),
         ):
             key = {"several": "labels"}.get(name, "label")
             with open(folder / f"{name}-{part}.csv", "w", encoding="utf-8", newline="") as file:
@@ -246,12 +247,12 @@ def table_rows(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
         yield {
             "text": " ".join(words),
             "text_pair": " ".join(other),
-            "no": " ".join(rng.choices(WORDS, k=5)),
+            "other": " ".join(rng.choices(WORDS, k=5)),
             "label": ("early", "late", "never")[(WORDS.index(words[0]) + (number % 5 == 0)) % 3],
             "labels": ",".join(name for name, place in (("a", 0), ("b", 1), ("c", 2)) if words[place] < "l") or "c",
             "score": round(5 * rng.random(), 2),
             "of_pair": round(4 + rng.random(), 3),
-            "of_no": round(3 * rng.random(), 3),
+            "of_other": round(3 * rng.random(), 3),
         }
 
 
