@@ -1,8 +1,9 @@
 """Runs of version 0.2, written before training was divided into objectives, are read, answer and train on as then.
 
 `tests/fixtures/written_by_0_2.tar.xz` was made by the code of that time: two fine-tunings and two pre-trainings of
-three steps, one of each with the defaults and one with other values; the config.yaml, with all keys, of every other
-task; the data; and in expected.json the answers of each run and the log of its next two steps.
+three steps, one of each with the defaults and one with other values; the data; in expected.json the answers of each run
+and the log of its next two steps; and for every task the config.yaml of a run, and all_options.yaml, in which the keys
+of the task's options that nobody gave stand with their defaults too.
 """
 
 import json
@@ -54,24 +55,33 @@ def kept(values, written):
             yield f"{key}: {written[key]!r} is read as {values[key]!r}"
 
 
-@pytest.mark.parametrize("place", [*(f"runs/{name}" for name in RUNS), *(f"configs/{name}" for name in TASKS)])
+PLACES = (
+    *(f"runs/{name}/config.yaml" for name in RUNS),
+    *(f"configs/{name}/config.yaml" for name in TASKS),
+    *(f"configs/{name}/all_options.yaml" for name in (*RUNS, *TASKS)),
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_a_configuration_with_all_keys_is_read(earlier, monkeypatch, place):
     monkeypatch.chdir(earlier)
-    path = earlier / place / "config.yaml"
-    written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    config = load_config(str(path))
+    written = yaml.safe_load((earlier / place).read_text(encoding="utf-8"))
+    config = load_config(place)
     assert len(written["training"]) > 30 and len(written["model"]) > 30
     assert not list(kept(json.loads(json.dumps(to_dict(load_task(config).config))), written))
 
 
-@pytest.mark.parametrize("name", RUNS)
+SLOW_TOO = (*RUNS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[2:]))
+
+
+@pytest.mark.parametrize("name", SLOW_TOO)
 def test_a_run_answers_as_it_did(eager_predictors, earlier, expected, name):
     rows = [{"text": text} for text in expected[name]["texts"]]
     answers = Predictor(str(earlier / "runs" / name)).answer(rows)
     assert same(answers, expected[name]["answers"]), answers
 
 
-@pytest.mark.parametrize("name", [*RUNS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[2:])])
+@pytest.mark.parametrize("name", SLOW_TOO)
 def test_a_run_trains_on_as_it_did(earlier, expected, monkeypatch, tmp_path, name):
     monkeypatch.chdir(earlier)
     run = shutil.copytree(earlier / "runs" / name, tmp_path / name)
