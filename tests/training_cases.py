@@ -59,10 +59,8 @@ def tuning(name: str, task: str, data: str = "", needs: Sequence[str] = (), star
         files = [f"--data_dir={folder}", "--do_predict"]
     else:
         suffix = {"squad": "json", "ner": "txt"}.get(task, "csv")
-        files = [
-            f"--{flag}_file={data}-{part}.{suffix}"
-            for flag, part in (("train", "train"), ("eval", "eval"), ("predict", "test"))
-        ]
+        parts = {"train": "train", "eval": "eval"} | ({} if task == "splade" else {"predict": "test"})
+        files = [f"--{flag}_file={data}-{part}.{suffix}" for flag, part in parts.items()]
     begin = [f"--init_checkpoint={start}"] if start else []
     return Case(
         name,
@@ -162,7 +160,7 @@ CASES: tuple[Case, ...] = (
     # Search.
     *(tuning(f"pairs_{loss}", "retrieval", "pairs", loss=loss, **keys) for loss, keys in LOSSES_OF_PAIRS.items()),
     tuning("pairs_cosine", "retrieval", "pairs", loss="cosine", **OF_SCORES),
-    tuning("pairs_cosent", "retrieval", "pairs", loss="cosent", **OF_SCORES),
+    tuning("pairs_cosent", "retrieval", "pairs", loss="cosent", **GROUPS, **OF_SCORES),
     tuning("pairs_of_texts", "retrieval", "pairs", train_on="texts", **GROUPS),
     tuning("pairs_nested_in_parts", "retrieval", "pairs", matryoshka="[4,8]", texts_at_once=4, **GROUPS),
     tuning("sparse", "splade", "pairs", start="words", penalty_steps=2, **GROUPS),
