@@ -103,7 +103,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("methods", "told"), WRONG)
 def test_an_objective_that_does_not_fit_is_told_before_the_first_step(methods, told):
-    fitting = {"names": ("own",), "losses": lambda *_: {"own": (tf.constant(2.0), tf.constant(1.0))}}
+    fitting = {
+        "__module__": "test_own_parts",
+        "names": ("own",),
+        "losses": lambda *_: {"own": (tf.constant(2.0), tf.constant(1.0))},
+    }
     model = types.SimpleNamespace(
         trainable_variables=[], non_trainable_variables=[], stateless_call=lambda *_, **__: ({"logits": LOGITS}, [])
     )
