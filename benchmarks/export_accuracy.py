@@ -52,10 +52,8 @@ def main(argv) -> None:
         right = labels_given == np.array(labels)
         print(
             f"{folder}: accuracy {right.mean():.4f} ({right.sum()} of {len(rows)}); other labels than the first "
-            f"model's: "
-            f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, "
-            f"at most "
-            f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}"
+            f"model's: {(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on "
+            f"average, at most {np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}"
         )
 
 

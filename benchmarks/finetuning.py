@@ -103,7 +103,7 @@ def resolve(*more: str):
 
 
 def run_ours(seed: int) -> dict:
-    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics."""
+    """Runs our command; returns seconds from the line on weights to the last step (tracing included), and metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [
         sys.executable,
@@ -148,7 +148,7 @@ def environment() -> dict[str, str]:
 
 
 def run_theirs(seed: int, resolved) -> dict:
-    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
+    """Runs Hugging Face's loop; returns seconds of its training steps, and metrics from the same functions as ours."""
     run = {
         "seed": seed,
         "threads": FLAGS.threads or len(os.sched_getaffinity(0)),

@@ -318,7 +318,7 @@ def check(answers: dict) -> None:
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
-    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention."""
+    """Returns the model's operations for texts with these numbers of tokens: products with weights, and attention."""
     width, layers = model.hidden_size, model.num_hidden_layers
     weights = layers * (4 * width**2 + 2 * width * model.intermediate_size)
     return sum(2 * count * weights + 4 * layers * count**2 * width for count in token_counts) / 1e9
@@ -355,8 +355,7 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
             f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50"
             + (
                 f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} "
-                f"times as long as the same "
-                "texts in sorted batches of 8"
+                "times as long as the same texts in sorted batches of 8"
                 if f"{SORTED}: texts/s" in values
                 else ""
             )

@@ -82,8 +82,9 @@ class Config:
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType(
     {"optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}}
 )
+# Of the scripts of these names.
 AS_IN_2018: Mapping[str, Any] = types.MappingProxyType(
-    {  # of the scripts of these names
+    {
         "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False},
         "options": {"dev_share": 0.0},
     }

@@ -218,7 +218,7 @@ def publish(path: str, target: str) -> None:
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
+    """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
     if not is_remote(pattern):
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
     if exists(pattern) or not glob.has_magic(pattern):
@@ -452,7 +452,7 @@ def _close(file: TextIO) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder."""
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once complete; makes its folder."""
     with written_together([path]) as [file]:
         yield file
 

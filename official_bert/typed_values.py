@@ -130,8 +130,8 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     _check_names(kinds, values, where, keys)
     if missing := [
         field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in values  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.name not in values
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]:
@@ -264,7 +264,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last) and dates, sets, bytes and others."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")

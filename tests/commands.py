@@ -88,7 +88,7 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
 
 @contextlib.contextmanager
 def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType]:
-    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
+    """Imports FOLDER/NAME.py, so not every test starts a process; its flags, `own_flags`, are removed at the end."""
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)

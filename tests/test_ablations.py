@@ -55,14 +55,13 @@ def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
             r"scales.small: missing keys \['vocab_size', ",
         ),
         (
-            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-            "{}, "
-            "suites: {s: [b]}}",
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, "
+            "task_sets: {}, suites: {s: [b]}}",
             ": suites: expected names of a, got b",
         ),
         (
-            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-            "{}, suites: {}}",
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, "
+            "task_sets: {}, suites: {}}",
             ": rows: expected names of , got usual",
         ),
     ],
@@ -134,7 +133,7 @@ def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be
                 return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
 
         plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
-        suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")
+        suite = tool.Suite(plan, Counted(tmp_path, root, {}), {}, tmp_path, 2, 1, "all")
         for row in plan.rows:
             suite.stages.stages_left = suite.count(row)
             suite.make(row)

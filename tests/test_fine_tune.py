@@ -255,8 +255,7 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
     assert config.options["truncate"] == "head"
     assert told == [
         f"{tmp_path}/mine.yaml: the run in {run} overrides its values, but not those of --set: options.truncate: "
-        f"'tail' -> "
-        "'head'"
+        "'tail' -> 'head'"
     ]
 
 

@@ -114,8 +114,7 @@ def test_a_missing_extra_names_itself():
     done = subprocess.run([sys.executable, "-c", hidden], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr == (
         "error: aiohttp is not installed; it is part of an extra: pip install 'official-bert[serving]', or in a "
-        "checkout "
-        "pip install -r requirements-serving.txt\n"
+        "checkout pip install -r requirements-serving.txt\n"
     )
 
 

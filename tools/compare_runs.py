@@ -96,8 +96,7 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     if not answers:
         raise ValueError(
             f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: "
-            f"those of "
-            "other tasks are not compared row by row"
+            "those of other tasks are not compared row by row"
         )
     return answers
 

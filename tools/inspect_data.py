@@ -88,9 +88,8 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
     if isinstance(task, TextClassification):
         return read_texts(task, path, held_out)
     raise ValueError(
-        f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a "
-        f"data set of "
-        "GLUE; tools/inspect_records.py shows records of pre-training"
+        f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a data "
+        "set of GLUE; tools/inspect_records.py shows records of pre-training"
     )
 
 

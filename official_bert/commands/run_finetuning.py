@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
@@ -78,7 +78,7 @@ flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and s
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_hours_and_cache()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",
@@ -220,9 +220,8 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
         )
     if values.folds and first.steps.predict:
         raise ValueError(
-            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not "
-            "seen all "
-            "rows; train the best setting without --folds to predict with it"
+            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not seen "
+            "all rows; train the best setting without --folds to predict with it"
         )
     if first.task.constant_answers(first.files, first.steps):
         refuse("expected a model to train, but this task gives every row the same answer")

@@ -60,10 +60,9 @@ flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines
 flags.DEFINE_string(
     "output_format",
     "",
-    "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
-    "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of "
-    "--input_file, if "
-    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.",
+    "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of training; of "
+    "entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of --input_file, if it is "
+    "one of entities and both names end alike; else `outputs`, JSON lines with all outputs.",
 )
 flags.DEFINE_integer("batch_size", 32, "Texts in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_integer(

@@ -217,7 +217,7 @@ class RecordSource:
             return {name: tf.identity(value) for name, value in batch.items()}
 
     def _refuse(self, index: int, reason: str) -> bytes:
-        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries."""
+        """Notes a bad row for `explain`; returns the text of the error to raise, all that TensorFlow carries."""
         self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
         return f"[bad row {index}{reason}]".encode()
 
@@ -253,7 +253,7 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
+    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks`: bool [B] by reason."""
     reasons = tf.constant("")
     for reason, bad in checks.items():
         reasons = tf.where(bad, reason, reasons)

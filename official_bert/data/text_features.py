@@ -140,7 +140,7 @@ def make_choice_features(
     cache_dir: str = "",
     extra: Mapping[str, np.ndarray] | None = None,
 ) -> ChoiceFeatures:
-    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`."""
+    """Makes an example of each text and its second texts: a row for each, and the example's values in `extra`."""
     arrays = make_features(
         [text for text, others in rows for _ in others],
         [other for _, others in rows for other in others],

@@ -4,8 +4,6 @@ wrong answers.
 `run_finetuning` is the same on the command line.
 """
 
-from official_bert.command_line import FLAG_KEYS
-
 import dataclasses
 import functools
 import html
@@ -32,6 +30,7 @@ from official_bert.config import (
 from official_bert.data.tables import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
+from official_bert.flags_of_2018 import FLAG_KEYS
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models.checkpoints import trained_weights
@@ -103,8 +102,7 @@ class FineTuned:
             if answered.right is None:
                 raise ValueError(
                     f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the "
-                    f"largest "
-                    "errors"
+                    "largest errors"
                 )
             for number in (~answered.right).nonzero()[0]:
                 shares = answered.probabilities[number] if answered.probabilities else {}
@@ -133,8 +131,7 @@ class FineTuned:
         if exists(path := run.file(PAGE_FILE)):
             return (
                 f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" '
-                f'style="border:0" '
-                f'title="{html.escape(run.path)}"></iframe>'
+                f'style="border:0" title="{html.escape(run.path)}"></iframe>'
             )
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"

@@ -34,7 +34,7 @@ def check_task(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionRun:
-    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
+    """A run on questions and what its user asks for: the training, answers in a file, a table of languages."""
 
     run: RunFolder
     sources: ConfigSources
@@ -78,7 +78,7 @@ class QuestionRun:
         return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
-        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them."""
+        """Answers the questions and writes the answers; if there are gold answers, writes and returns the metrics."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
         questions: Any = task.resolve(

@@ -318,7 +318,7 @@ class RunFolder:
                 remove(self.file(name))
 
     def forget_tuned(self, report: Callable[[str], None]) -> None:
-        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
+        """Removes the options that were tuned for earlier weights of a run that has trained on without evaluation."""
         if exists(path := self.file(TUNED_FILE)):
             report(
                 f"trained further without an evaluation: values tuned for earlier weights are removed ({TUNED_FILE})"

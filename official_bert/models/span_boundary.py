@@ -1,4 +1,4 @@
-"""SpanBERT's model of pre-training (Joshi et al. 2020), which also predicts masked words from the rows beside their span."""
+"""SpanBERT's model of pre-training (Joshi et al. 2020): masked words are predicted from the rows beside their span, too."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -74,8 +74,9 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 def load_task(config: Config, run: str = "") -> TaskBase:
     """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, if it cannot learn from `training.teacher`, or, for that of a `run`, if it is a module that the user has not named, or one
-    in the run's own folder: a run is data, and never decides which code runs.
+    Raises ValueError if there is none or it cannot learn from `training.teacher` or, for that of a `run`, if it is a
+    module that the user has not named, or one in the run's own folder: a run is data, and never decides which code
+    runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:

@@ -96,7 +96,7 @@ class Comparable(Protocol):
     """Data to evaluate on whose answers by two models can be compared row by row."""
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes."""
+        """Returns the answers by set of rows ("": the only one), from the predictions that `HeldOut.evaluate` takes."""
 
 
 class ToAnswer(Protocol):
@@ -208,7 +208,7 @@ class TaskBase(abc.ABC):
 
     @property
     def labels(self) -> Any:
-        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
+        """The labels in the order of the outputs, as far as known; of a task of its own, whatever it calls so."""
         return self.option("labels", ())
 
     @property
@@ -232,7 +232,7 @@ class TaskBase(abc.ABC):
         return loading.load(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
     def with_options(self, **values: Any) -> Self:
-        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
+        """Returns the task with values found in the data (`labels=[...]`) in its options, and so the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))
         return dataclasses.replace(self, config=dataclasses.replace(self.config, options=options))
 
@@ -391,7 +391,7 @@ def recipe_of(task: TaskBase, model: keras.Model, objective: Objective | None = 
 
 
 def data_digests(task: TaskBase, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
-    """The SHA-256 of the data that `train` and `eval` of a task read, as far as these steps are done and the files exist."""
+    """The SHA-256 of the data that a task reads to `train` and to `eval`, if these steps are done and the files exist."""
     done = {"train": steps.train, "eval": steps.evaluate}
     digests = {
         use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]

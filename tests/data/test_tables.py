@@ -8,6 +8,7 @@ import pytest
 
 from official_bert.data import tables
 from official_bert.data.tables import Rows, TableOptions, rows_of
+from official_bert.data.tabular import json_rows
 
 
 def column_names(path, **options):
@@ -112,7 +113,7 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
             read.append(line)
             yield line
 
-    monkeypatch.setattr(tables, "text_lines", lines)
+    monkeypatch.setattr(json_rows, "text_lines", lines)
     path = written(tmp_path, "a.json", "")
     assert column_names(path, file_format="jsonl") == ["text", "label"] and len(read) == 2
 

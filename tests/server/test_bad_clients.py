@@ -1,4 +1,4 @@
-"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go."""
+"""One bad client, and innocent ones beside it, whose answers are checked: errors, sizes, slowness, clients that go."""
 
 import asyncio
 import concurrent.futures

@@ -236,8 +236,8 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
         (
             ("tensorrt",),
             {},
-            "--format: expected one or more of saved_model, onnx, onnx_int8, litert, litert_float16, litert_int8, openvino, "
-            "openvino_bfloat16, openvino_int8, got 'tensorrt'",
+            "--format: expected one or more of saved_model, onnx, onnx_int8, litert, litert_float16, litert_int8, "
+            "openvino, openvino_bfloat16, openvino_int8, got 'tensorrt'",
         ),
         (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"),
         ((), {}, "each once, got ''"),

@@ -321,7 +321,7 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
+    """Raises ValueError unless every weight has a variable and every variable that outputs depend on has a weight."""
     optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")

@@ -83,8 +83,7 @@ def _downloaded(name: str) -> str:
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
-            f"needs "
-            "HF_TOKEN)"
+            "needs HF_TOKEN)"
         ) from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
@@ -109,8 +108,7 @@ def files_to_download(files: Iterable[str], name: str) -> list[str]:
     if not weights:
         raise ValueError(
             f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in "
-            f"the "
-            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
+            f"the repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
         )
     return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
 

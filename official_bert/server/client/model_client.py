@@ -1,4 +1,4 @@
-"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them."""
+"""The client of one model: batches of rows, several on their way at once. `rest_client` and `grpc_client` send them."""
 
 import abc
 import concurrent.futures

@@ -43,7 +43,7 @@ class HeldOutRecords:
 
 
 def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
+    """Warns of files to evaluate on that are training files or copies of them: 2018's script did so by default."""
     sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
     shared = [
         path

@@ -70,9 +70,8 @@ class Options(SplitOptions, TableOptions):
         columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(
-                f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
-                f"columns, "
-                f"got {columns}"
+                "config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
+                f"columns, got {columns}"
             )
         if self.label_column and self.negative_columns:
             raise ValueError(

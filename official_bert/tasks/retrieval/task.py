@@ -101,9 +101,8 @@ class Task(RankingTask):
             and (is_collection(eval_path or train_path) or (self.options.label_column and not eval_path))
         ):
             raise ValueError(
-                f"config.options.score_column: expected a table with scores to evaluate on, got "
-                f"{eval_path or train_path}, "
-                "in which texts are searched"
+                "config.options.score_column: expected a table with scores to evaluate on, got "
+                f"{eval_path or train_path}, in which texts are searched"
             )
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts | Collection:
@@ -205,8 +204,7 @@ class Task(RankingTask):
         ):
             raise ValueError(
                 "config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which "
-                "makes two "
-                "vectors of one text differ, got none"
+                "makes two vectors of one text differ, got none"
             )
         if steps.train and options.in_groups:
             self._check_groups("batch_size", settings.accumulation_steps)
@@ -216,9 +214,8 @@ class Task(RankingTask):
         batch, size = getattr(self.config.training, key), self.options.group_size
         if (rows := check_batch(key, batch, tf.distribute.get_strategy(), micro_batches)) % size:
             raise ValueError(
-                f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each "
-                f"micro-batch of "
-                f"each replica, got {rows} rows there ({batch} in the batch)"
+                f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch "
+                f"of each replica, got {rows} rows there ({batch} in the batch)"
             )
 
     def make_train(

@@ -50,7 +50,7 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
 
 
 def comparable(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> ComparableAnswers:
-    """Returns the answers to all questions of `articles` for a comparison with another model's; scores are from 0 to 1."""
+    """Returns the answers to all questions of `articles` for a comparison with another model's; scores: 0 to 1."""
     by_question = metrics.question_scores(
         articles, {key: value.prediction for key, value in decoded.items()}, version_2
     )

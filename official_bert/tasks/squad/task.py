@@ -244,8 +244,7 @@ class Task(FileTask):
         ):
             raise ValueError(
                 f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} "
-                f"with "
-                f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}"
+                f"with do_lower_case {str(self.tokenizer.do_lower_case).lower()}"
             )
 
     def _feature_maker(self) -> FeatureMaker:
@@ -282,7 +281,7 @@ class Questions:
         return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
+        """Decodes the answers, by id, to questions with predictions for all windows: an evaluation may stop early."""
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
         whole = [
@@ -304,7 +303,7 @@ class Questions:
         metrics.check_answers(self.file.articles, self.task.options.version_2_with_negative, str(self.file.source))
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
+        """Computes exact match and F1 as the official evaluator; version 2: also the best threshold for no answer."""
         decoded = self.decode(predictions)
         return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 

@@ -39,11 +39,12 @@ from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
 
+# Of a --data_dir.
 FILES = {
     "train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
     "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
     "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated"),
-}  # of a --data_dir
+}
 SENTENCES_AT_ONCE = 256  # in decoding
 
 
@@ -143,8 +144,7 @@ class Task(FileTask):
                 raise ValueError(
                     f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
                     "options.document_context, got none; without this option each sentence is a row; a file that is "
-                    "one "
-                    "document begins with such a line"
+                    "one document begins with such a line"
                 )
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
@@ -240,7 +240,7 @@ class Task(FileTask):
         return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
+        """Decodes tags of each sentence's words from logits [words,T]: the best path over a whole sentence; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]

@@ -227,8 +227,8 @@ def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> S
         title="Calibration",
         on_screen=True,
         values={"expected_calibration_error": error, "bins": [dataclasses.asdict(part) for part in bins]},
-        note=f"Expected calibration error {error:.4f}: the mean distance between probability and share of right answers. "
-        f"{note}".strip(),
+        note=f"Expected calibration error {error:.4f}: the mean distance between probability and share of right "
+        f"answers. {note}".strip(),
         header=("probability up to", "rows", "mean probability", "right"),
         rows=[[part.high, part.rows, part.confidence, part.accuracy] for part in bins],
         pictures=[pictures.reliability_picture(bins)],

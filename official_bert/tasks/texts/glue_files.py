@@ -235,8 +235,7 @@ class Reader:
         if table.broken and not labelled:
             raise ValueError(
                 f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
-                f"shift "
-                f"({len(table.broken)} broken rows)"
+                f"shift ({len(table.broken)} broken rows)"
             )
         if table.broken:
             self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")

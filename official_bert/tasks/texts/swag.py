@@ -45,7 +45,7 @@ ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions, TableOptions):
-    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
+    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and possible endings."""
 
     text_column: str = "sent1"
     """Column of the first text."""
@@ -98,7 +98,7 @@ class Options(TextOptions, TableOptions):
 
 
 class Task(TextClassification):
-    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file."""
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C: the most choices of any row."""
 
     Options = Options
     head = "choice"

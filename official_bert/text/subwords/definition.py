@@ -110,8 +110,7 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
         raise ValueError(
             f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; "
-            f"{', '.join(sorted(FAMILIES))} are "
-            "computed, too"
+            f"{', '.join(sorted(FAMILIES))} are computed, too"
         )
     library = mapping_in(files, names.JSON_FILE, where)
     try:

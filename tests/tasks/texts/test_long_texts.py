@@ -199,10 +199,7 @@ def test_what_cannot_be_is_refused():
         load_task(make_config("swag", options={"truncate": "tail"}))
     with pytest.raises(ValueError, match="doc_stride: expected at least 1, got 0"):
         load_task(config(doc_stride=0))
-    nothing = (
-        r"doc_stride: expected options.truncate: windows \(not tail\) with it, got 5 without; it would do "
-        r"nothing"
-    )
+    nothing = r"doc_stride: expected options.truncate: windows \(not tail\) with it, got 5 without; it would do nothing"
     with pytest.raises(ValueError, match=nothing):
         load_task(config(doc_stride=5, truncate="tail"))
     with pytest.raises(ValueError, match="truncate: expected one of"):

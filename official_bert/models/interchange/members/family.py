@@ -95,8 +95,7 @@ def row_limit(values: Values) -> Fields:
     if kind == "block_sparse" and blocks != (BIG_BIRD_BLOCK, RANDOM_BLOCKS):
         raise ValueError(
             f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
-            f"expected "
-            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
+            f"expected {BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
         )
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 

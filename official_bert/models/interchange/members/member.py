@@ -329,14 +329,15 @@ def _head_size(values: Values) -> int | None:
 
 
 def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
-    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and keys that are not known."""
+    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and unknown keys."""
     drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
     return [
         *(
             [
-                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"
+                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's "
+                "head"
             ]
             if rates
             else []
