@@ -24,7 +24,7 @@ from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFol
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import evaluation
+from official_bert.training import answering
 from official_bert.training.distillation.students import student_of
 from official_bert.training.task import TaskBase
 
@@ -186,7 +186,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
             return formats.make_model(_answering(formats.read(prefix)))
         model = task.build_model()
         if RunFolder.around(prefix).base:
-            evaluation.take_all(task, model, prefix, lambda _: None)
+            answering.take_all(task, model, prefix, lambda _: None)
             return model
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             unread = () if task.reads_pooler(model) else ("pooler/",)  # which a published tagger lacks
