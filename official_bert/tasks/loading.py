@@ -23,7 +23,7 @@ from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFol
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import evaluation
+from official_bert.training import answering
 from official_bert.training.task import TaskBase
 from official_bert.typed_values import without_unknown
 
@@ -82,7 +82,7 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 def load_task(config: Config, run: str = "") -> TaskBase:
     """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, if it cannot learn from `training.teacher`, or, for that of a `run`, if it is a
+    Raises ValueError if there is none or it cannot learn from `training.teacher` or, for that of a `run`, if it is a
     module that the user has not named, or one in the run's own folder: a run is data, and never decides which code
     runs.
     """
@@ -195,7 +195,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
             return formats.make_model(_answering(formats.read(prefix)))
         model = task.build_model()
         if RunFolder.around(prefix).base:
-            evaluation.take_all(task, model, prefix, lambda _: None)
+            answering.take_all(task, model, prefix, lambda _: None)
             return model
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             unread = () if task.reads_pooler(model) else ("pooler/",)  # which a published tagger lacks

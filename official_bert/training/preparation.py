@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from official_bert.dotted_names import by_name
+from official_bert.training.own_objectives import check_objective, is_own
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
     """
     resolved = task.resolve(files, steps, first.model if first else None)
     distilled = distilled_of(resolved.task, first.distilled if first else None) if steps.train else None
-    return (
-        by_name(STUDENTS).student_of(resolved.task).add_answers(resolved, distilled, files, steps)
-        if distilled
-        else resolved
-    )
+    if distilled:
+        resolved = by_name(STUDENTS).student_of(resolved.task).add_answers(resolved, distilled, files, steps)
+    if resolved.train and is_own(resolved.recipe.objective):
+        check_objective(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
+    return resolved
 
 
 def distilled_of(task: TaskBase, before: "Distilled | None" = None) -> "Distilled | None":
