@@ -59,10 +59,8 @@ def tuning(name: str, task: str, data: str = "", needs: Sequence[str] = (), star
         files = [f"--data_dir={folder}", "--do_predict"]
     else:
         suffix = {"squad": "json", "ner": "txt"}.get(task, "csv")
-        files = [
-            f"--{flag}_file={data}-{part}.{suffix}"
-            for flag, part in (("train", "train"), ("eval", "eval"), ("predict", "test"))
-        ]
+        parts = {"train": "train", "eval": "eval"} | ({} if task == "splade" else {"predict": "test"})
+        files = [f"--{flag}_file={data}-{part}.{suffix}" for flag, part in parts.items()]
     begin = [f"--init_checkpoint={start}"] if start else []
     return Case(
         name,
@@ -93,8 +91,8 @@ def student(of: str, **factors: Any) -> dict[str, Any]:
 
 
 LOSSES_OF_PAIRS: Mapping[str, Mapping[str, Any]] = {
-    "contrastive": {},
-    "contrastive_both": {},
+    "contrastive": {"group_size": 4},
+    "contrastive_both": {"group_size": 4},
     "triplet": {"negative_columns": "[other]"},
     "margin_mse": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
     "kl": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
@@ -160,12 +158,9 @@ CASES: tuple[Case, ...] = (
     tuning("tags_crf", "ner", "tags", doc_stride=8, crf=True),
     tuning("tags_features", "ner", "tags", start="words", doc_stride=8, features="last", lstm_size=8, lstm_layers=1),
     # Search.
-    *(
-        tuning(f"pairs_{loss}", "retrieval", "pairs", loss=loss, **GROUPS, **keys)
-        for loss, keys in LOSSES_OF_PAIRS.items()
-    ),
+    *(tuning(f"pairs_{loss}", "retrieval", "pairs", loss=loss, **keys) for loss, keys in LOSSES_OF_PAIRS.items()),
     tuning("pairs_cosine", "retrieval", "pairs", loss="cosine", **OF_SCORES),
-    tuning("pairs_cosent", "retrieval", "pairs", loss="cosent", **OF_SCORES),
+    tuning("pairs_cosent", "retrieval", "pairs", loss="cosent", **GROUPS, **OF_SCORES),
     tuning("pairs_of_texts", "retrieval", "pairs", train_on="texts", **GROUPS),
     tuning("pairs_nested_in_parts", "retrieval", "pairs", matryoshka="[4,8]", texts_at_once=4, **GROUPS),
     tuning("sparse", "splade", "pairs", start="words", penalty_steps=2, **GROUPS),
