@@ -10,6 +10,7 @@ from official_bert.limits import MOST_LAYERS, MOST_SIZE, MOST_TOKENS, MOST_WEIGH
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "silu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+EmbeddingSharing = Literal["shared", "disentangled", "separate"]  # of ELECTRA's pair
 TOLD_BY = ("first_position", "relative_buckets", "position_buckets", "rotary")  # fields of other kinds of positions
 
 

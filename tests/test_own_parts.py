@@ -81,6 +81,12 @@ def test_an_override_that_nothing_calls_is_refused(name):
         type("Task", (classification.Task,), {name: ()})
 
 
+@pytest.mark.parametrize("name", ["served", "served_classes"])
+def test_served_models_that_nothing_asks_for_are_refused(name):
+    with pytest.raises(ValueError, match=rf"class Task: expected no {name}, which nothing calls: .* in `serving`"):
+        type("Task", (classification.Task,), {name: ()})
+
+
 BATCH = {"label_ids": tf.constant([0, 1]), "example_weights": tf.constant([1.0, 0.0])}
 WRONG = [
     ({"losses": lambda *_: {"cost": (0.0, 1.0)}}, r"losses: expected a dict of \['own'\], got \['cost'\]"),

@@ -35,6 +35,7 @@ from official_bert.serving.formats.description import as_model
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
+from official_bert.serving.task_serving import serving_of
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement
@@ -398,7 +399,8 @@ def served_classes(
     """
     if task == "embeddings":
         return (ServedEmbeddings,)
-    return task_class("pretraining" if task == "fill_mask" else task, where, other_names).served_classes
+    name = "pretraining" if task == "fill_mask" else task
+    return serving_of(task_class(name, where, other_names), name).classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:

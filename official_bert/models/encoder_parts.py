@@ -27,14 +27,10 @@ from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack,
 
 # The parts of relatives, and of long rows, by the name that this file gives them.
 PARTS: Mapping[str, str] = {
-    "relative positions": "official_bert.layers.relatives.relative_positions:RelativePositions",
-    "distance embeddings": "official_bert.layers.relatives.relative_positions:DistanceEmbeddings",
-    "rotary": "official_bert.layers.relatives.relative_positions:Rotary",
+    "positions": "official_bert.layers.relatives.relative_positions",
     "disentangled attention": "official_bert.layers.relatives.disentangled_attention:DisentangledAttention",
     "pre-norm layer": "official_bert.layers.relatives.pre_norm:PreNormLayer",
-    "twice-norm layer": "official_bert.layers.relatives.more_norms:TwiceNormLayer",
-    "normalized attention": "official_bert.layers.relatives.more_norms:NormalizedAttention",
-    "alibi": "official_bert.layers.relatives.relative_positions:Alibi",
+    "more norms": "official_bert.layers.relatives.more_norms",
     "convolution": "official_bert.layers.relatives.convolution:Convolution",
     "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
     "windows": "official_bert.layers.relatives.windows:in_windows",
@@ -47,9 +43,9 @@ PARTS: Mapping[str, str] = {
 def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Makes the table of distances that all layers share, if there is one."""
     if config.positions.relative_buckets:
-        return by_name(PARTS["relative positions"])(config, name="relative_positions", dtype=dtype)
+        return by_name(PARTS["positions"]).RelativePositions(config, name="relative_positions", dtype=dtype)
     if config.positions.position_buckets:
-        return by_name(PARTS["distance embeddings"])(config, name="relative_positions", dtype=dtype)
+        return by_name(PARTS["positions"]).DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
 
@@ -59,7 +55,7 @@ def make_layers(
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
-    own = by_name(PARTS["normalized attention"]) if config.query_key_norm else SelfAttention
+    own = by_name(PARTS["more norms"]).NormalizedAttention if config.query_key_norm else SelfAttention
     attention = attention or (by_name(PARTS["disentangled attention"]) if config.positions.position_buckets else own)
     layers = []
     for index in range(config.sharing.own_layers):
@@ -72,7 +68,7 @@ def make_layers(
             options["first"] = index == 0 and not config.sharing.groups
             layers.append(by_name(PARTS["pre-norm layer"])(config, **options))
         else:
-            layer = by_name(PARTS["twice-norm layer"]) if config.norm == "twice" else TransformerLayer
+            layer = by_name(PARTS["more norms"]).TwiceNormLayer if config.norm == "twice" else TransformerLayer
             layers.append(layer(config, **options))
     return layers
 
@@ -167,7 +163,7 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
         return relative_positions.positions(length)
     places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
     if config.positions.alibi:
-        return by_name(PARTS["alibi"])(config.num_attention_heads, places, places)
+        return by_name(PARTS["positions"]).Alibi(config.num_attention_heads, places, places)
     position_ids = inputs.get("position_ids")
     position_ids = places if position_ids is None else position_ids
     size, base, window_base = (
@@ -175,7 +171,7 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
         config.positions.rotary,
         config.positions.window_rotary,
     )
-    rotary = by_name(PARTS["rotary"])
+    rotary = by_name(PARTS["positions"]).Rotary
     return rotary(
         position_ids,
         base,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -15,11 +15,9 @@ from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.relatives.lent_embeddings import DisentangledEmbeddings, SharedEmbeddings
 from official_bert.layers.relatives.sampling import draw_words
-from official_bert.model_config import ModelConfig
+from official_bert.model_config import EmbeddingSharing, ModelConfig
 from official_bert.models.encoder import GENERATOR, BertEncoder, EncoderWithHeads, encoder_settings
 from official_bert.models.pretrainer import Pretrainer
-
-EmbeddingSharing = Literal["shared", "disentangled", "separate"]
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -32,6 +30,7 @@ class ReplacedTokenDetector(EncoderWithHeads):
     """
 
     heads: tuple[str, ...] = ("replaced_transform", "replaced")
+    unserved = "a head that detects replaced tokens"
 
     def __init__(self, encoder: BertEncoder, adds_first: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)

@@ -22,10 +22,10 @@ from jaxtyping import Float, Int, Shaped
 from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.models.encoder import BertEncoder, encoder_within
-from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
+from official_bert.serving.task_serving import serving_of
 from official_bert.text import graph_packing, loading
 from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph
 from official_bert.text.packing import Part
@@ -474,11 +474,11 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
         return ServedEmbeddings.make(task, encoder_within(model), options, **vector_settings(task))
-    if isinstance(model, ReplacedTokenDetector):
-        raise ValueError("--head: a head that detects replaced tokens is not served: expected --head=embeddings")
+    if unserved := getattr(model, "unserved", ""):
+        raise ValueError(f"--head: {unserved} is not served: expected --head=embeddings")
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
-    return task.served(model, options)
+    return serving_of(task, task.config.task).make(task, model, options)
 
 
 def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:

@@ -98,7 +98,7 @@ def load_task(config: Config, run: str = "") -> TaskBase:
     cls = task_class(config.task)
     task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
     if config.training.teacher:
-        by_name("official_bert.training.distillation.students:student_of")(task)
+        by_name("official_bert.training.distillation.students").student_of(task)
     return task
 
 

@@ -55,6 +55,7 @@ OF_OBJECTIVES: Mapping[str, str] = {
     "predictions": "predictions",
     "predicted": "predicted",
 }
+OF_SERVING = {"served", "served_classes"}  # the same, before a task named a `serving`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,7 @@ class TaskBase(abc.ABC):
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     update: ClassVar[Update] = staticmethod(update)  # of a weight: the optimizer
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
+    serving: ClassVar[str] = ""  # a `Serving` by its dotted name; "": models are not served
 
     def __init_subclass__(cls) -> None:
         for name in OF_OBJECTIVES.keys() & cls.__dict__.keys():
@@ -181,6 +183,12 @@ class TaskBase(abc.ABC):
                 f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: give a class "
                 f"like those in official_bert/objectives its own {OF_OBJECTIVES[name]}, and return it from "
                 "`objective`, with others in a Sum (docs/make_it_your_own.md)"
+            )
+        for name in OF_SERVING & cls.__dict__.keys():
+            raise ValueError(
+                f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: make a Serving "
+                "of your classes of served models and of what makes one, and name it in `serving` "
+                "(docs/make_it_your_own.md)"
             )
 
     def __post_init__(self) -> None:
@@ -371,10 +379,6 @@ class TaskBase(abc.ABC):
     def with_tuned(self, stored: Mapping[str, Any]) -> Self:
         """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
         return self
-
-    def served(self, model: keras.Model, options: Any) -> Any:
-        """Makes the `ServedModel`, one of `served_classes`, of the trained model; `options` are `ServingOptions`."""
-        raise ValueError(f"task {self.config.task} is not served")
 
 
 def recipe_of(task: TaskBase, model: keras.Model, objective: Objective | None = None) -> Recipe:

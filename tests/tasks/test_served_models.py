@@ -19,6 +19,7 @@ from official_bert.serving import bounds, export
 from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
+from official_bert.serving.task_serving import serving_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
@@ -139,7 +140,7 @@ def check_equal(found, wanted):
 
 def test_the_graph_answers_as_the_steps_in_plain_python_do(case):
     task, model, rows, served, answer, _ = case
-    assert isinstance(served, task.served_classes) and sorted(answer.outputs) == sorted(served.outputs)
+    assert isinstance(served, serving_of(task, "").classes) and sorted(answer.outputs) == sorted(served.outputs)
     batch = answer(**{name: [row[name] for row in rows] for name in rows[0]})
     wanted = answers_of(task, model, rows)
     for index, one in enumerate(wanted):

@@ -12,8 +12,8 @@ from official_bert.data import provenance, records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing
+from official_bert.data.rows import Rows, Source
 from official_bert.data.sources import RecordSource, refuse_rows
-from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults

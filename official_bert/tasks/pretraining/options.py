@@ -7,7 +7,7 @@ from typing import Any, Literal
 from official_bert.config import merge
 from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.fields import Count, NonNegative, Positive, PositiveShare, check_fields, check_used, only_with
-from official_bert.models.replaced_tokens import EmbeddingSharing
+from official_bert.model_config import EmbeddingSharing
 
 # Defaults of an objective, if they are others than those of the options: 85 % of the places become [MASK] and the rest
 # stay.

@@ -10,9 +10,11 @@ import keras
 import tensorflow as tf
 
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors
+from official_bert.serving.task_serving import Serving
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
+from official_bert.training.task import TaskBase
 
 MASK = "[MASK]"
 NO_BLANK = (
@@ -147,3 +149,12 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
         "tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
         "probabilities": tf.where(present[:, :, None], probabilities, 0.0),
     }
+
+
+def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    return (ServedNextToken if task.option("objective", "") == "next_token" else ServedFillMask).make(
+        task, model, options
+    )
+
+
+BLANKS = Serving((ServedFillMask,), _make)

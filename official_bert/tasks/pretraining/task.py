@@ -9,25 +9,24 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.data.rows import Source
+from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.objectives.cross_entropy import CrossEntropy
 from official_bert.objectives.objective import Batch, Objective
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.pretraining.data import RecordReader
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
-from official_bert.tasks.pretraining.replaced_tokens import ReplacedWords
-from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
-from official_bert.tasks.pretraining.spans import MaskedSpans
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
-KINDS: Mapping[str, type[MaskedWords]] = {
+# By `options.objective`, and that of spans' boundaries; the kinds of BERT's relatives by their dotted names.
+KINDS: Mapping[str, type[MaskedWords] | str] = {
     "masked_lm": MaskedWords,
     "next_token": NextTokens,
-    "replaced_tokens": ReplacedWords,
-}  # by `options.objective`
+    "replaced_tokens": "official_bert.tasks.pretraining.replaced_tokens:ReplacedWords",
+    "spans": "official_bert.tasks.pretraining.spans:MaskedSpans",
+}
 
 
 class Task(TaskBase):
@@ -35,7 +34,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "fill_mask"
-    served_classes = (ServedFillMask,)
+    serving = "official_bert.tasks.pretraining.served:BLANKS"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +55,8 @@ class Task(TaskBase):
     @functools.cached_property
     def kind(self) -> MaskedWords:
         """The objective and what goes with it."""
-        kind = MaskedSpans if self.options.boundary_weight else KINDS[self.options.objective]
-        return kind(self.config, self.options)
+        kind = KINDS["spans" if self.options.boundary_weight else self.options.objective]
+        return (by_name(kind) if isinstance(kind, str) else kind)(self.config, self.options)
 
     @property
     def objective(self) -> Objective:
@@ -103,9 +102,6 @@ class Task(TaskBase):
             held_out = HeldOutRecords(source, tuple(names))
             warn_of_shared_records(train.paths if train else [], source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
-
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return (ServedFillMask if self.kind.masks else ServedNextToken).make(self, model, options)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """The features of masked records, or of packed rows."""

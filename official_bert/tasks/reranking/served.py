@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
+from official_bert.serving.task_serving import Serving
 from official_bert.text.packing import check_segments
 
 
@@ -34,3 +35,6 @@ class ServedReranker(ServedModel):
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the score."""
         return [f"  {answer['score']:.4f}"]
+
+
+SCORES = Serving((ServedReranker,), ServedReranker.make)

@@ -27,8 +27,6 @@ from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.relevance import Relevance
-from official_bert.serving.served_model import ServedModel, ServingOptions
-from official_bert.tasks.reranking.served import ServedReranker
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
@@ -97,7 +95,7 @@ class Task(RankingTask):
 
     Options = Options
     head = "regression"
-    served_classes = (ServedReranker,)
+    serving = "official_bert.tasks.reranking.served:SCORES"
     of_tables = ("negative_columns", "label_column")
 
     def build_model(self) -> keras.Model:
@@ -237,9 +235,6 @@ class Task(RankingTask):
         """Makes batches of queries with their passages."""
         features = make_choice_features(rows, self.tokenizer, self.options.max_seq_length, files.cache_dir, extra)
         return self.make_batches(features, training)
-
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return ServedReranker.make(self, model, options)
 
 
 class Ranked(Rankings):

@@ -1,4 +1,4 @@
-"""The served model of sparse vectors: the words of a text that weigh most.
+"""The served models of vectors: of sparse ones, the words of a text that weigh most.
 
 B texts, K words.
 """
@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServedModel, Tensors, vector_settings
+from official_bert.serving.task_serving import Serving
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
@@ -66,3 +67,13 @@ class ServedSparse(ServedModel):
         """Returns the ids with their weights."""
         kept = ServedSparse.unpadded(answer)
         return ["  " + " ".join(f"{number}:{weight:.3f}" for number, weight in zip(kept["ids"], kept["weights"]))]
+
+
+WORDS = Serving(
+    (ServedSparse,),
+    lambda task, model, options: ServedSparse.make(task, model, options, prompts=task.options.prompts),
+)
+VECTORS = Serving(
+    (ServedEmbeddings,),
+    lambda task, model, options: ServedEmbeddings.make(task, model, options, **vector_settings(task)),
+)

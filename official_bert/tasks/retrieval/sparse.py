@@ -19,11 +19,9 @@ from official_bert.data.sources import ExampleSource
 from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
 from official_bert.objectives.sparse_vectors import SparseVectors
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
-from official_bert.tasks.retrieval.served import ServedSparse
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
 
 QUERIES_AT_ONCE = 256
@@ -92,7 +90,7 @@ class Task(retrieval.Task):
     """A weight of each word for each text: rows [B,T,S] as in retrieval."""
 
     Options = Options
-    served_classes = (ServedSparse,)
+    serving = "official_bert.tasks.retrieval.served:WORDS"
 
     def build_model(self) -> keras.Model:
         """Builds an encoder with the head for words, whose weights are those of masked LM."""
@@ -150,9 +148,6 @@ class Task(retrieval.Task):
 
     def _collection(self, collection: Collection, files: DataFiles) -> "Searched":
         return Searched(collection, super()._collection(collection, files).source)
-
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return ServedSparse.make(self, model, options, prompts=self.options.prompts)
 
 
 class Searched(HeldOutCollection):

@@ -28,7 +28,6 @@ from official_bert.models.text_vectors import PROMPT_TOKENS
 from official_bert.models.vector_layers import vector_width
 from official_bert.objectives.ranking_losses import MISSING
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
-from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
 from official_bert.training.distribution import check_batch
@@ -44,7 +43,7 @@ class Task(RankingTask):
 
     Options = Options
     head = "embeddings"
-    served_classes: ClassVar[tuple[type, ...]] = (ServedEmbeddings,)
+    serving: ClassVar[str] = "official_bert.tasks.retrieval.served:VECTORS"
 
     def build_model(self) -> keras.Model:
         """Builds an encoder without a head."""
@@ -308,9 +307,6 @@ class Task(RankingTask):
         """
         low, high = self.options.score_range or (scores.min(), scores.max())
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
-
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return ServedEmbeddings.make(self, model, options, **vector_settings(self))
 
 
 def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import Tensors, lengthened, text_specs
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors, lengthened, text_specs
 from official_bert.serving.served_windows import ServedWindows
+from official_bert.serving.task_serving import Serving
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
+from official_bert.training.task import TaskBase
 
 LOGITS = {name: tf.TensorSpec([None, None], tf.float32) for name in ("start_logits", "end_logits")}
 
@@ -185,3 +187,26 @@ def best_of_questions(spans: Spans, question: tf.Tensor, count: tf.Tensor) -> Sp
     row = tf.where(tf.equal(spans.score, tf.gather(score, question)), spans.row, tf.int32.max)
     row = tf.math.unsorted_segment_min(row, question, count)
     return Spans(row, tf.gather(spans.start, row), tf.gather(spans.end, row), score)
+
+
+def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    defaults = task.options
+    no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
+    if options.null_score_diff_threshold is not None and not no_answer:
+        raise ValueError(
+            "--null_score_diff_threshold: expected --no_answer with it, because this model always gives an answer"
+        )
+    return ServedSpans.make(
+        task,
+        model,
+        options,
+        doc_stride=defaults.doc_stride,
+        max_query_length=defaults.max_query_length,
+        max_answer_length=defaults.max_answer_length,
+        n_best_size=defaults.n_best_size,
+        no_answer=defaults.version_2_with_negative,
+        null_score_diff_threshold=defaults.null_score_diff_threshold,
+    )
+
+
+ANSWERS = Serving((ServedSpans,), _make)

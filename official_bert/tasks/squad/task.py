@@ -20,25 +20,24 @@ from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.rows import Source, digest
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
+from official_bert.dotted_names import by_name
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
 from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
-from official_bert.tasks.squad.examination import comparable, examine
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
-from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, TaskBase, row_spec
 
 LAYOUT = 3  # of the arrays that are cached
+EXAMINATION = "official_bert.tasks.squad.examination"
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
 
 
@@ -68,7 +67,7 @@ class Task(FileTask):
 
     Options = Options
     head = "span"
-    served_classes = (ServedSpans,)
+    serving = "official_bert.tasks.squad.served:ANSWERS"
     objective = AnswerSpan()
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
@@ -216,25 +215,6 @@ class Task(FileTask):
             return self
         return self.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
 
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        defaults = self.options
-        no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
-        if options.null_score_diff_threshold is not None and not no_answer:
-            raise ValueError(
-                "--null_score_diff_threshold: expected --no_answer with it, because this model always gives an answer"
-            )
-        return ServedSpans.make(
-            self,
-            model,
-            options,
-            doc_stride=defaults.doc_stride,
-            max_query_length=defaults.max_query_length,
-            max_answer_length=defaults.max_answer_length,
-            n_best_size=defaults.n_best_size,
-            no_answer=defaults.version_2_with_negative,
-            null_score_diff_threshold=defaults.null_score_diff_threshold,
-        )
-
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError if another run's model cannot answer this task's rows."""
         check_length(self.options.max_seq_length, other.config.model, f"{where}: max_seq_length")
@@ -309,13 +289,13 @@ class Questions:
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores by length and threshold, and the worst answers."""
-        decoded = self.decode(predictions)
-        return list(examine(self._answered(decoded), decoded, self.task.options.version_2_with_negative))
+        decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
+        return list(by_name(EXAMINATION).examine(self._answered(decoded), decoded, version_2))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to the questions."""
-        decoded = self.decode(predictions)
-        return {"": comparable(self._answered(decoded), decoded, self.task.options.version_2_with_negative)}
+        decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
+        return {"": by_name(EXAMINATION).comparable(self._answered(decoded), decoded, version_2)}
 
     def _answered(self, decoded: Mapping[str, Decoded]) -> list[dict]:
         """The articles with the questions that were answered."""

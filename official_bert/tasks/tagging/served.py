@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, lengthened
 from official_bert.serving.served_windows import ServedWindows
+from official_bert.serving.task_serving import Serving
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing
@@ -431,3 +433,23 @@ def _mean_of_runs(values: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tf.Te
 def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """Returns true for the first of `like` [N] and `values` [N-1] for the others; [N]."""
     return tf.concat([[True], values], 0)[: tf.size(like)]
+
+
+def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    labels, plain = task.options.labels, task.options.scheme == "plain"
+    if chunk_tags.scheme_of(labels, task.options.scheme) != "plain":
+        for remark in chunk_tags.remarks(labels):
+            logging.warning("%s", remark)
+    return (ServedFeatureTagger if task.options.features else ServedTagger).make(
+        task,
+        model,
+        options,
+        labels=labels,
+        decode=decoder(task, model),
+        doc_stride=task.options.doc_stride,
+        plain=plain,
+        lines=task.options.document_context,
+    )
+
+
+TAGS = Serving((ServedTagger,), _make)

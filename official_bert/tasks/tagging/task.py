@@ -22,20 +22,18 @@ from official_bert.data.tables import rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows
+from official_bert.dotted_names import by_name
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
-from official_bert.tasks.tagging.examination import examine
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
-from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
@@ -54,7 +52,7 @@ class Task(FileTask):
 
     Options = Options
     head = "tagger"
-    served_classes = (ServedTagger,)
+    serving = "official_bert.tasks.tagging.served:TAGS"
     file_names = FILES
     refused = {
         "header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"
@@ -213,22 +211,6 @@ class Task(FileTask):
     def best_metric(self) -> str:
         return "tag_accuracy" if self.options.scheme == "plain" else "f1"
 
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        if self.scheme != "plain":
-            for remark in chunk_tags.remarks(self.options.labels):
-                logging.warning("%s", remark)
-        kind = ServedFeatureTagger if self.options.features else ServedTagger
-        return kind.make(
-            self,
-            model,
-            options,
-            labels=self.options.labels,
-            decode=decoder(self, model),
-            doc_stride=self.options.doc_stride,
-            plain=self.options.scheme == "plain",
-            lines=self.options.document_context,
-        )
-
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
         """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
         likeliest tag.
@@ -342,7 +324,8 @@ class TaggedFile:
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
-        return list(examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
+        examination = by_name("official_bert.tasks.tagging.examination")
+        return list(examination.examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
         """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that

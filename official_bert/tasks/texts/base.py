@@ -20,6 +20,7 @@ from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.text_features import Truncate, make_features
+from official_bert.dotted_names import by_name
 from official_bert.fields import Count, Rate, ShareBelow1, only_with
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
@@ -27,10 +28,7 @@ from official_bert.objectives.labels import OneLabel, Score, SeveralLabels
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.texts import metrics
-from official_bert.tasks.texts.examination import comparable, examine
-from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
@@ -82,7 +80,7 @@ class TextClassification(FileTask):
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
-    served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
+    serving: ClassVar[str] = "official_bert.tasks.texts.served:LABELS"
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
 
     @abc.abstractmethod
@@ -227,22 +225,6 @@ class TextClassification(FileTask):
         """The first metric; for errors, less is better."""
         return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
 
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
-        threshold = (
-            {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
-        )
-        return kind.make(
-            self,
-            model,
-            options,
-            labels=self.options.labels,
-            pairs=self.options.pairs,
-            truncate=self.options.truncate,
-            doc_stride=min(self.options.doc_stride, self.options.max_seq_length),
-            **threshold,
-        )
-
     @property
     def thresholds(self) -> np.ndarray:
         """The probability from which on each of several labels is given, float32 [K]."""
@@ -286,19 +268,19 @@ class TextSets:
         """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the
         evaluation tunes.
         """
-        task = self._tuned(predictions)
+        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
         return [
             section
             for text_set, rows, logits in self._by_set(predictions)
             if len(rows)
-            for section in examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)
+            for section in examination.examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)
         ]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to each set of rows, with the thresholds that the evaluation tunes."""
-        task = self._tuned(predictions)
+        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
         return {
-            text_set.name: comparable(task, text_set, rows, logits)
+            text_set.name: examination.comparable(task, text_set, rows, logits)
             for text_set, rows, logits in self._by_set(predictions)
             if len(rows)
         }

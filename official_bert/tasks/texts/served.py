@@ -11,11 +11,13 @@ import tensorflow as tf
 
 from official_bert.data.text_features import Truncate
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, text_specs
 from official_bert.serving.served_windows import ServedWindows
+from official_bert.serving.task_serving import Serving
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.packing import check_segments
+from official_bert.training.task import TaskBase
 
 
 class ServedClassifier(ServedWindows):
@@ -194,3 +196,22 @@ class ServedChoice(ServedModel):
         """Returns the continuation and its probability."""
         chosen = answer["choice"]
         return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f})"]
+
+
+def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    kinds = {"multi_label": ServedMultiLabel, "regression": ServedRegression}
+    own_thresholds = task.head == "multi_label" and options.threshold is None
+    return kinds.get(task.head, ServedClassifier).make(
+        task,
+        model,
+        options,
+        labels=task.options.labels,
+        pairs=task.options.pairs,
+        truncate=task.options.truncate,
+        doc_stride=min(task.options.doc_stride, task.options.max_seq_length),
+        **({"threshold": task.thresholds.tolist()} if own_thresholds else {}),
+    )
+
+
+LABELS = Serving((ServedClassifier, ServedMultiLabel, ServedRegression), _make)
+CHOICES = Serving((ServedChoice,), ServedChoice.make)

@@ -24,9 +24,7 @@ from official_bert.data.tables import Table, TableOptions, first_object, has_key
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.texts.base import TextClassification, TextOptions
-from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.task import DataFiles, row_spec
@@ -104,7 +102,7 @@ class Task(TextClassification):
 
     Options = Options
     head = "choice"
-    served_classes = (ServedChoice,)
+    serving = "official_bert.tasks.texts.served:CHOICES"
     file_names = {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)}
     metrics = ("accuracy",)
 
@@ -194,9 +192,6 @@ class Task(TextClassification):
         return row_spec(batch_size, self.num_outputs, self.options.max_seq_length) | {
             "label_ids": tf.TensorSpec((batch_size,), tf.int32)
         }
-
-    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return ServedChoice.make(self, model, options)
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """Returns `choice`, from 0, and `probabilities`."""

@@ -15,7 +15,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
-from official_bert.serving.served_model import ServingOptions
+from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
@@ -209,7 +209,9 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     starts = sum(int(row["sentence_starts"].sum()) for row in data.train.examples)
     assert starts == 12 and "sentence_starts" in task.batch_spec(2)
     text = "\n".join(" ".join(sentence.words) for sentence in part.sentences)
-    served = task.served(model, ServingOptions(pretokenized=True)).answer_text({"text": tf.constant([text, ""])})
+    served = make_served_model(task, model, ServingOptions(pretokenized=True)).answer_text(
+        {"text": tf.constant([text, ""])}
+    )
     wanted = [
         (kind, " ".join(sentence.words[first : last + 1]))
         for sentence, tags in zip(part.sentences, found)
@@ -233,7 +235,7 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
     data = resolve(golden, {"predict_file": path}, Steps(train=False, evaluate=False, predict=True), labels=labels)
     tags = data.tests.tags(answering.predict(data.task, data.model, data.tests.source))
-    served = data.task.served(data.model, ServingOptions(pretokenized=True))
+    served = make_served_model(data.task, data.model, ServingOptions(pretokenized=True))
     found = served.answer_text({"text": tf.constant(["\t".join(sentence) for sentence in words])})
     for row, (sentence, names) in enumerate(zip(words, tags, strict=True)):
         starts = np.cumsum([0, *(len(word) + 1 for word in sentence)])

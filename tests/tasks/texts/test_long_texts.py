@@ -14,7 +14,7 @@ from official_bert.data.rows import Rows
 from official_bert.data.text_features import make_features
 from official_bert.interface.predictor import Predictor
 from official_bert.models.run_folder import RunFolder
-from official_bert.serving.served_model import ServingOptions
+from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
 from official_bert.text.packing import Template
@@ -207,9 +207,9 @@ def test_what_cannot_be_is_refused():
         load_task(config(truncate="middle"))
     task = load_task(config(labels=["a", "b"]))
     with pytest.raises(ValueError, match="--max_windows: read by"):
-        task.served(task.build_model(), ServingOptions(max_windows=3))
+        make_served_model(task, task.build_model(), ServingOptions(max_windows=3))
     windowed = load_task(config(labels=["a", "b"], truncate="windows"))
-    served = windowed.served(windowed.build_model(), ServingOptions(max_windows=2))
+    served = make_served_model(windowed, windowed.build_model(), ServingOptions(max_windows=2))
     with pytest.raises(tf.errors.InvalidArgumentError, match="windows of 12 tokens over a text"):
         served.answer_text({"text": tf.constant([LONG])})
 
