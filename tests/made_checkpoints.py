@@ -53,6 +53,11 @@ OVER_WORD_PIECES = {
     "deberta_v3": "DebertaV2ForMaskedLM",
     "deberta_v2_conv": "DebertaV2ForMaskedLM",
     "big_bird_full": "BigBirdForMaskedLM",
+    "nomic_bert": "NomicBertForMaskedLM",
+    "gte": "GteForMaskedLM",
+    "jina_bert": "JinaBertForMaskedLM",
+    "jina_bert_code": "JinaBertForMaskedLM",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
 }
 
 
