@@ -26,13 +26,25 @@ def read(folder: str) -> dict[str, Any]:
 
     Raises ValueError for a tokenizer that is not computed here.
     """
-    try:
-        files = tokenizer_files.read(folder)
-    except ValueError:
-        files = {}
+    files = _files(folder)
+    if _ids_alone(files, folder):
+        return {"tokenizer": {}, "vocab": None, "do_lower_case": None}
     if files and (tokenizer := _other_tokenizer(files, folder)):
         return {"tokenizer": files, "vocab": None, "do_lower_case": tokenizer.lower_cases}
     return {"tokenizer": {}, "vocab": _read_vocab(folder), "do_lower_case": _read_do_lower_case(folder)}
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    """Reads the files of a tokenizer, {} if there are none."""
+    try:
+        return tokenizer_files.read(folder)
+    except ValueError:
+        return {}
+
+
+def _ids_alone(files: Mapping[str, bytes], folder: str) -> str:
+    """Returns why a tokenizer is not computed whose model is; "" for others."""
+    return definition.IDS_ALONE.get(definition.class_of(files, folder), "")
 
 
 def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
@@ -68,10 +80,17 @@ def _read_vocab(folder: str) -> list[str] | None:
     return sorted(ids, key=ids.__getitem__)
 
 
+def refuse_ids_alone(folder: str) -> None:
+    """Raises ValueError for the folder of a tokenizer that is not computed although its model is."""
+    if os.path.isdir(folder) and (why := _ids_alone(_files(folder), folder)):
+        raise ValueError(f"{folder}: {why}")
+
+
 def read_alone(folder: str) -> StoredModel | None:
     """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no
     vocabulary.
     """
+    refuse_ids_alone(folder)
     fields = read(folder) if os.path.isdir(folder) else {}
     if not fields.get("tokenizer") and fields.get("vocab") is None:
         return None
@@ -81,7 +100,8 @@ def read_alone(folder: str) -> StoredModel | None:
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
     if vocab is None:
-        return []
+        why = _ids_alone(_files(folder), folder)
+        return [f"{folder}: {why}"] if why else []
     added, library = (
         read_mapping(os.path.join(folder, name), missing={}) for name in (ADDED_FILE, FAST_TOKENIZER_FILE)
     )

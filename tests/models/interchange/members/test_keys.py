@@ -24,7 +24,10 @@ KEYS = json.loads((FIXTURES / "keys.json").read_text())
 UNREAD = {"modernbert": {"position_embedding_type"}, "nomic_bert": {"summary_proj_to_labels"}}
 MORE = {
     "deberta-v2": {"pooler_hidden_size": SIZES["hidden_size"]},
-    **dict.fromkeys(("modernbert", "nomic_bert", "gte", "jina_embeddings_v3"), {"rope_parameters": None, "head_dim": None}),
+    **{
+        model_type: {"rope_parameters": None, "head_dim": None}
+        for model_type in ("modernbert", "nomic_bert", "gte", "jina_embeddings_v3")
+    },
 }
 
 

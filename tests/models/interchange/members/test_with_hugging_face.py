@@ -59,7 +59,10 @@ KINDS["deberta-v2"] = [
 ]
 LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5}}
 KINDS["nomic_bert"] = [SIZES | {"head_dim": 8}, SIZES | LINEAR | {"head_dim": 8, "hidden_act": "gelu"}]
-KINDS["gte"] = [SIZES | {"pad_token_id": 0, "type_vocab_size": 2}, SIZES | LINEAR | {"pad_token_id": 1, "type_vocab_size": 2}]
+KINDS["gte"] = [
+    SIZES | {"pad_token_id": 0, "type_vocab_size": 2},
+    SIZES | LINEAR | {"pad_token_id": 1, "type_vocab_size": 2},
+]
 KINDS["jina_embeddings_v3"] = [SIZES | {"pad_token_id": 1}]
 OF_AUTHORS = ("new",)  # a model type that transformers does not have
 KINDS["big_bird"] = [SIZES | {"attention_type": kind} for kind in ("original_full", "block_sparse")]
