@@ -74,6 +74,7 @@ def write_model(folder: str) -> list[str]:
         do_lower_case=True,
         pooling="mean",
         normalize=True,
+        prompts={"passage": PROMPT},
         longest_text=2048,
     )
     formats.write(model, "hugging_face", folder)
@@ -96,7 +97,7 @@ def main(_):
             pass
         for texts in batches:
             began = time.perf_counter()
-            vectors = predictor.embed(texts, prompt=PROMPT)
+            vectors = predictor.embed(texts, prompt="passage")
             seconds = time.perf_counter() - began
             peer.stdin.write(json.dumps(texts) + "\n")
             peer.stdin.flush()
