@@ -194,7 +194,7 @@ def problem_of(folder, name):
         told = original_paths(str(error))
         if "\n" in told or len(told) > 1500 or str(folder) not in told:
             return f"ValueError {told[:300]!r}"
-    except Exception as error:  # noqa: BLE001  (what must not be)
+    except Exception as error:
         return f"{type(error).__name__} {str(error)[:200]!r}"
     return ""
 
