@@ -71,7 +71,7 @@ def test_titles_and_long_lines_take_linear_time(tmp_path):
     with pytest.raises(ValueError, match=r"title.xml:1: an article without its end"):
         list(documents._read_wikiextractor(path.read_text().splitlines(), str(path), containers.BadText()))
     assert time.monotonic() - began < 10
-    article = ['<doc id="1" title="A "quoted" title" url="x">', "A sentence.", "</doc>"]
+    article = ['<doc id="1" title="A "quoted" title" url="x">', 'A "quoted', "A sentence.", "</doc>"]
     read = documents._read_wikiextractor(article, "x", containers.BadText())
     assert [document.title for document in read] == ['A "quoted']
     (tmp_path / "long.txt").write_bytes(("größer " * 60_000 + "\n").encode("cp1252") * 2)
