@@ -106,7 +106,7 @@ def read(folder: str, base: StoredModel) -> StoredModel:
                 )
     change = _Change(weights, modules | of_head, table, folder, config.get("init_lora_weights", True))
     for module, parts in low_rank.items():
-        change.add(module, parts, _scale(config, module, member, form))
+        change.add(module, parts, _scale(config, module, member, form, path))
     has_head_of_base = form.head == base.head and f"{form.head}/output_bias" not in names  # else its classes are others
     lacks_biases = model.biases and not any(f"{module}.bias" in plain for module in low_rank)
     warnings = [*base.warnings, *_warnings(config, lacks_biases)]
@@ -231,22 +231,22 @@ def _weights_of_base(base: StoredModel, member: Member, table: NameTable) -> dic
     return {name: weight for name, weight in base.weights.items() if table.theirs(name) == own.theirs(name) is not None}
 
 
-def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form) -> Any:
+def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form, path: str) -> Any:
     """Returns the function of a rank that gives the factor of a module's product."""
     name = module if form.head else module.removeprefix(member.prefix)
     alpha = next(
-        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name)),
+        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name, path)),
         config.get("lora_alpha", 8),
     )
     return lambda rank: alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
-def _means(pattern: str, name: str) -> bool:
+def _means(pattern: str, name: str, path: str) -> bool:
     """Whether a pattern means a module, by PEFT's rule; RE2, unlike Python's expressions, takes linear time."""
     try:
         return bool(tf.strings.regex_full_match(name, rf"(.*\.)?({pattern})"))
     except tf.errors.InvalidArgumentError:
-        raise ValueError(f"{CONFIG_FILE}: alpha_pattern: expected a pattern of RE2, got {pattern!r:.80}") from None
+        raise ValueError(f"{path}: alpha_pattern: expected a pattern of RE2, got {pattern!r:.80}") from None
 
 
 @dataclasses.dataclass
