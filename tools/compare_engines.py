@@ -142,7 +142,6 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
     # hides the warning that the session loader, which TF Serving uses too, is old
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  registers the op of the tokenizer
 
     from official_bert.runtimes.quiet import hidden_output
     from official_bert.server.engines import use_engine

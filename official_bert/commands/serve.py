@@ -79,6 +79,13 @@ flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST r
 flags.DEFINE_float(
     "max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.", 0.001
 )
+flags.DEFINE_float(
+    "lame_duck_seconds",
+    5.0,
+    "Time after SIGTERM in which requests are still answered, but /readyz and gRPC health say no, so that balancers choose "
+    "other servers.",
+    0.0,
+)
 flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish when the server is stopped.", 0.0)
 flags.DEFINE_bool("enable_model_warmup", True, "Whether a new version answers its warm-up requests before it serves.")
 flags.DEFINE_integer(
@@ -120,16 +127,15 @@ flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests at once;
 flags.DEFINE_integer(
     "max_connections",
     512,
-    "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
-    "longest without a whole request gives way. At most half of gRPC's may be of clients without a "
-    "token so far.",
+    "Connections of REST, and as many of gRPC. Beyond them, REST's connection that has waited longest without a whole "
+    "request gives way; gRPC refuses the new one.",
     1,
 )
 flags.DEFINE_integer(
     "max_unfinished_bytes",
     256 << 20,
-    "The most bytes of bodies that are arriving, of large answers that are "
-    "leaving, and of large requests that wait to be read.",
+    "The most bytes of bodies that are arriving, and of large requests that wait to be read; more are refused with "
+    "status 503.",
     1 << 16,
 )
 flags.DEFINE_float(

@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError
 
 from official_bert.copies import local_copy, require_here
 from official_bert.server.access import AccessRules, accepts
-from official_bert.server.grpc_connections import GrpcConnections, Peer
 from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.reading.process import LARGE_BYTES
@@ -201,8 +200,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
     not checked.
     """
 
-    def __init__(self, rules: AccessRules, log: AccessLog, connections: GrpcConnections):
-        self.rules, self.log, self.connections = rules, log, connections
+    def __init__(self, rules: AccessRules, log: AccessLog):
+        self.rules, self.log = rules, log
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """The method, made to read its request itself."""
@@ -215,9 +214,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             started, name, status, sent = time.perf_counter(), request_id(metadata.get("x-request-id")), "CANCELLED", 0
             context.set_trailing_metadata((("x-request-id", name),))
             try:
-                with self.connections.working(context.peer()) as peer:
-                    request = self._admit(data, metadata, method, details.method, peer)
-                    response = await method.unary_unary(request, context)
+                request = self._admit(data, metadata, method, details.method)
+                response = await method.unary_unary(request, context)
                 status, sent = "OK", response.ByteSize()
                 return response
             except RequestError as error:
@@ -242,7 +240,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
 
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 
-    def _admit(self, data: bytes, metadata: Any, method: Any, path: str, peer: Peer) -> Any:
+    def _admit(self, data: bytes, metadata: Any, method: Any, path: str) -> Any:
         """Returns the parsed request of a client that may ask.
 
         Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a
@@ -250,7 +248,6 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         """
         if not path.startswith(HEALTH):
             self.rules.check_token(str(metadata.get("authorization", "")))
-            self.connections.admit(peer)
         if path in READ_LATER:
             return data
         if len(data) > LARGE_BYTES:

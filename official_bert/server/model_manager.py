@@ -68,17 +68,6 @@ class ModelManager:
             self._asleep.discard(name)
             self._poll_model(self.models[name])
 
-    def finish_warm_up(self) -> None:
-        """Runs the warm-up requests for which new versions did not wait. Not at the same time as `poll`."""
-        for versions in self._versions.values():
-            for version in list(versions.values()):
-                try:
-                    if version.servable is not None:
-                        version.servable.finish_warm_up()
-                except ValueError as error:
-                    if version.state == "AVAILABLE":  # else its end has stopped it
-                        LOG.warning("%s", error)
-
     def _poll_model(self, model: ServedModelConfig) -> None:
         versions = self._versions[model.name]
         numbers = self._load_chosen(model)

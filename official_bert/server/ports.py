@@ -20,13 +20,11 @@ from official_bert.server import page
 from official_bert.server.access import AccessRules
 from official_bert.server.connections import Connections, Handler
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
-from official_bert.server.grpc_connections import GrpcConnections
 from official_bert.server.memory import give_back
 from official_bert.server.protocols.grpc_health import Health, Readiness
 from official_bert.server.server_config import ServerOptions
 from official_bert.server.statuses import RequestError
 
-IDLE_MILLISECONDS = 5 * 60_000  # that a gRPC connection without a request is kept
 # A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each, and
 # without a table from which a byte of a header becomes kilobytes: what a flood of headers can take is the product.
 STREAMS, HEADER_BYTES = 16, 8 << 10
@@ -37,7 +35,7 @@ ALIVE = {"/healthz": {"status": "ok"}, "/v2/health/live": {"live": True}}
 class Starting:
     """Stands for the request handler until it is there."""
 
-    is_draining = False
+    is_leaving = is_draining = False
 
     def why_not_ready(self) -> str:
         """Says what the server waits for."""
@@ -72,7 +70,14 @@ class Ports:
     async def open(self) -> None:
         """Listens. Raises OSError, naming the flag, for a port that cannot be had."""
         gate = rest_gate(self._access, self._access_log)
-        self.connections = Connections(lambda request: gate(request, self._answer), self.options.limits)
+
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            response = await gate(request, self._answer)
+            if self.readiness.is_leaving:  # so that a balancer's next request goes elsewhere
+                response.force_close()
+            return response
+
+        self.connections = Connections(answer, self.options.limits)
         for start, port in ((self._open_rest, self.options.rest_port), (self._open_grpc, self.options.grpc_port)):
             if port is not None:
                 await start(port)
@@ -100,23 +105,28 @@ class Ports:
         return f"[{self.options.host}]" if ":" in self.options.host else self.options.host
 
     async def _open_rest(self, port: int) -> None:
-        self.connections.tls_context = self._tls.context if self._tls else None
-        runner = web.ServerRunner(self.connections, handle_signals=False, shutdown_timeout=self.options.drain_seconds)
-        await runner.setup()
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                self.connections,
+                self.options.host,
+                port,
+                ssl=self._tls.context if self._tls else None,
+                ssl_handshake_timeout=self.options.limits.keepalive_seconds if self._tls else None,
+            )
+        except OSError as error:
+            raise self._cannot_listen("rest_api_port", port, error) from None
+        self.rest_port = server.sockets[0].getsockname()[1]
 
         async def stop() -> None:
+            server.close()
+            self.connections.pre_shutdown()  # ends connections without a request
             try:
                 async with asyncio.timeout(self.options.drain_seconds):
-                    await runner.cleanup()
+                    await self.connections.shutdown(self.options.drain_seconds)
             except TimeoutError:
                 self.connections.abort()
 
         self._listening.append(stop)
-        try:
-            await web.TCPSite(runner, self.options.host, port).start()
-        except OSError as error:
-            raise self._cannot_listen("rest_api_port", port, error) from None
-        self.rest_port = runner.addresses[0][1]
 
     async def _open_grpc(self, port: int) -> None:
         try:  # gRPC itself would not give the reason, and print lines of its own
@@ -125,16 +135,15 @@ class Ports:
         except OSError as error:
             raise self._cannot_listen("port", port, error) from None
         limits = self.options.limits
-        connections = GrpcConnections(limits)
         server = grpc.aio.server(
-            interceptors=[GrpcGate(self._access, self._access_log, connections)],
+            interceptors=[GrpcGate(self._access, self._access_log)],
             options=[
                 ("grpc.max_receive_message_length", limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_allowed_incoming_connections", 2 * limits.max_connections),
+                ("grpc.max_allowed_incoming_connections", limits.max_connections),
                 ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
-                ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+                ("grpc.max_connection_idle_ms", int(1000 * limits.keepalive_seconds)),
                 ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
                 ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
                 ("grpc.max_concurrent_streams", min(STREAMS, limits.max_concurrent_requests)),
@@ -152,7 +161,6 @@ class Ports:
         await server.start()
         self._grpc = server
         self._stack.callback(asyncio.create_task(give_back()).cancel)
-        self._stack.callback(asyncio.create_task(connections.watch(self.grpc_port)).cancel)
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     def _cannot_listen(self, flag: str, port: int, error: OSError) -> OSError:

@@ -29,7 +29,9 @@ class Limits:
     max_answer_bytes: int = 64 << 20  # of the answer to one request
     max_concurrent_requests: int = 256  # more are refused with UNAVAILABLE
     max_connections: int = 512  # of REST, and as many of gRPC
-    max_unfinished_bytes: int = 256 << 20  # of all bodies that are still arriving
+    max_unfinished_bytes: int = (
+        256 << 20
+    )  # of all bodies that are still arriving, and of large requests that wait to be read
     keepalive_seconds: float = 15.0  # for a connection to send the whole header of its first or next request
     body_seconds: float = 20.0  # for a body to arrive
     # Inputs that are text and must be UTF-8; strings of other names (images, tf.train.Examples) may hold any bytes.

@@ -66,8 +66,7 @@ class RequestHandler:
         self.manager, self.batcher, self.limits, self.metrics, self.reader = manager, batcher, limits, metrics, reader
         self.max_run_seconds = max_run_seconds
         self.in_flight = 0
-        self.is_draining = False
-        self._last_request = time.monotonic()
+        self.is_leaving = self.is_draining = False
         self._waking: dict[str, asyncio.Future[None]] = {}
 
     @contextlib.contextmanager
@@ -86,7 +85,6 @@ class RequestHandler:
                     else f"more than {self.limits.max_concurrent_requests} requests at once",
                 )
             self.in_flight += 1
-            self._last_request = time.monotonic()
             self.metrics.in_flight(1)
             try:
                 yield admission
@@ -147,10 +145,6 @@ class RequestHandler:
             signature.without_padding,
         )
 
-    def idle_seconds(self) -> float:
-        """Returns for how long there has been no request."""
-        return 0.0 if self.in_flight else time.monotonic() - self._last_request
-
     def statuses(self, address: ModelAddress) -> list[Version]:
         """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it
         here.
@@ -159,7 +153,7 @@ class RequestHandler:
 
     def why_not_ready(self) -> str:
         """Says why requests should go elsewhere; empty if every model answers that does not wait for its first request."""
-        if self.is_draining:
+        if self.is_leaving or self.is_draining:
             return "the server is stopping"
         errors, total = self.manager.errors(), sum(not model.on_demand for model in self.manager.models.values())
         return f"{total - len(errors)} of {total} models answer; {'; '.join(errors)}" if errors else ""

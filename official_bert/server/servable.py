@@ -4,6 +4,8 @@ Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session 
 its graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
 """
 
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -16,8 +18,9 @@ import tensorflow as tf
 
 from official_bert.files import remove
 from official_bert.runtimes.model_weights import check_saved_model
+from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of
-from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, PREPARE, SIZES
+from official_bert.runtimes.split_signature import EXAMPLES, FINISH, LENGTHS, ORDER, PARSE, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.memory import trim
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
@@ -54,16 +57,8 @@ class Signature:
         self.is_batched = bool(self.inputs) and all(
             spec.has_rows for spec in [*self.inputs.values(), *self.outputs.values()]
         )
-        self._call = (
-            session.make_callable(
-                [spec.tensor for spec in self.outputs.values()],
-                feed_list=[spec.tensor for spec in self.inputs.values()],
-                accept_options=True,
-            )
-            if self.is_dense
-            else None
-        )
-        self.computed_by: Run | None = None  # in place of the graph (`engines`)
+        self._session = session
+        self.computed_by: Run | None = None  # in place of the graph (`engines`, `ExampleRun`)
         # for small operations alone, which take less than to hand them to another thread
         self.in_callers_thread = False
         self._counted = {
@@ -76,6 +71,17 @@ class Signature:
         for places, names in ((self.outputs, outputs), (self.inputs, [*self._as_wide.values()])):
             if missing := [key for key in names if key not in places]:
                 raise KeyError(f"{PADDED_FILE}: signature {name} has no {missing[0]}")
+
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any] | None:
+        """The graph as a function, with a copy of its constants, which a signature that others compute does without."""
+        if not self.is_dense:
+            return None
+        return self._session.make_callable(
+            [spec.tensor for spec in self.outputs.values()],
+            feed_list=[spec.tensor for spec in self.inputs.values()],
+            accept_options=True,
+        )
 
     def without_padding(self, inputs: Arrays, outputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a request's rows, of a batch with other requests, as if the request had been alone."""
@@ -118,6 +124,20 @@ class Signature:
         return dict(zip(self.outputs, map(np.asarray, values)))
 
 
+@dataclasses.dataclass(frozen=True)
+class ExampleRun:
+    """Answers serialized Examples by a signature that parses them and the default one, so that weights are there once."""
+
+    parse: Signature
+    answer: Signature
+
+    def __call__(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs, and what else was parsed. Raises RequestError as `Signature.run` does."""
+        parsed = self.parse.run(inputs, deadline)
+        tensors = {name: parsed.pop(name) for name in self.answer.inputs}
+        return self.answer.run(tensors, deadline) | parsed
+
+
 class LoadedGraph:
     """A SavedModel in a session, which the tasks of several share: `users` of them. It is freed with the last one, and
     its folder too if `is_copy`.
@@ -129,6 +149,7 @@ class LoadedGraph:
         self.folder, self.is_copy, self.users = folder, is_copy, 0
         self.session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
         try:
+            register_operations(folder)
             with self.session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(self.session, ["serve"], folder)
             check_saved_model(folder, meta_graph.graph_def, folder)
@@ -154,7 +175,7 @@ class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
-    `labels.txt`: names that a model's exporter gives to its classes. `split_signatures` are for an engine alone. With
+    `labels.txt`: names that a model's exporter gives to its classes. `split_signatures` are parts of others. With
     `task`, it is one of those in the folder, whose signature is the default here. The `graph` may be loaded already.
     """
 
@@ -172,7 +193,6 @@ class Servable:
         self.name, self.version, self.batching, self.task = name, version, batching, task
         assets = assets_of(folder, task)
         self.labels, self.about = read_labels(assets), read_about(assets)
-        self._warm_up_later: list[tuple[str, Any]] = []
         self.graph: LoadedGraph | None = None
         try:
             self.graph = graph or LoadedGraph(folder, session_config)
@@ -190,6 +210,9 @@ class Servable:
             self.split_signatures = {
                 key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)
             }
+            if self.signatures.keys() >= {PARSE, EXAMPLES, DEFAULT_SIGNATURE}:
+                self.split_signatures[PARSE] = parse = self.signatures.pop(PARSE)
+                self.signatures[EXAMPLES].computed_by = ExampleRun(parse, self.signatures[DEFAULT_SIGNATURE])
             for signature in self.split_signatures.values():
                 signature.in_callers_thread = True
             self.definitions = {key: definitions[key] for key in self.signatures}
@@ -205,42 +228,28 @@ class Servable:
             raise RequestError("FAILED_PRECONDITION", f'Serving signature key "{name or DEFAULT_SIGNATURE}" not found.')
         return signature
 
-    def warm_up(self, folder: str, others_later: bool = False) -> int:
+    def warm_up(self, folder: str) -> int:
         """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one
         fails.
 
-        With `others_later`, those of signatures that are not the default one are left to `finish_warm_up`: TensorFlow
-        rewrites the graph of each signature for seconds, in which it runs no other.
+        TensorFlow rewrites the graph of each signature for seconds, in which it runs no other: nothing is left for
+        later.
         """
         from tensorflow_serving.apis import prediction_log_pb2
 
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
             return 0
-        requests: list[tuple[str, Any]] = []
+        count = 0
         for record in tf.data.TFRecordDataset(path).take(MOST_WARMUP_REQUESTS).as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
             request = log.predict_log.request
             if log.WhichOneof("log_type") == "predict_log" and self.task in ("", request.model_spec.signature_name):
                 request.model_spec.signature_name = "" if self.task else request.model_spec.signature_name
-                requests.append((f"{path}: request {len(requests) + 1}", request))
-        if others_later:
-            self._warm_up_later = [
-                (place, request)
-                for place, request in requests
-                if request.model_spec.signature_name not in ("", DEFAULT_SIGNATURE)
-            ]
-        now = [named for named in requests if named not in self._warm_up_later]
-        for place, request in now:
-            self._warm_up_by(place, request)
+                count += 1
+                self._warm_up_by(f"{path}: request {count}", request)
         trim()  # TensorFlow's rewriting has left gigabytes of copies of a graph's constants
-        return len(now)
-
-    def finish_warm_up(self) -> None:
-        """Runs the warm-up requests that were left. Raises ValueError if one fails."""
-        while self._warm_up_later:
-            self._warm_up_by(*self._warm_up_later.pop(0))
-            trim()
+        return count
 
     def _warm_up_by(self, place: str, request: Any) -> None:
         try:
@@ -252,7 +261,6 @@ class Servable:
 
     def close(self) -> None:
         """Frees the memory; runs that are under way are cancelled."""
-        self._warm_up_later = []
         if self.graph is not None:
             self.graph.release()
             self.graph = None

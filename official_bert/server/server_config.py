@@ -81,6 +81,7 @@ class ServerOptions:
     tls_certificate_file: str = ""  # PEM; both or none, for REST and gRPC
     tls_key_file: str = ""
     access_log: str = ""  # a file; `-`: standard error
+    lame_duck_seconds: float = 5.0  # in which it answers after SIGTERM, and says that it is not ready
     drain_seconds: float = 30.0  # for requests under way when the server is stopped
     enable_warmup: bool = True
     intra_op_threads: int = 0  # of TensorFlow; 0: one a core

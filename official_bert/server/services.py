@@ -28,12 +28,7 @@ from official_bert.server.servable import LoadedGraph, Servable
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
 from official_bert.server.version_folders import fingerprint
 
-IDLE_SECONDS = 5.0  # without a request: then a rest of warm-up, for which requests wait, disturbs nobody
 LOG = logging.getLogger("official_bert.server")
-try:
-    import tensorflow_text  # noqa: F401  registers the tokenizers' operations, which TF Serving has built in
-except ImportError:
-    LOG.warning("tensorflow-text is not installed: models of text with SentencePiece or NFC will not load")
 
 
 class Services:
@@ -90,8 +85,6 @@ class Services:
             await asyncio.sleep(self.options.poll_seconds)
             try:
                 await asyncio.to_thread(self.manager.poll)
-                if self.handler.idle_seconds() > IDLE_SECONDS:
-                    await asyncio.to_thread(self.manager.finish_warm_up)
             except Exception:
                 LOG.exception("looking at the folders of models")
 
@@ -116,8 +109,7 @@ class Services:
                 engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
                 LOG.info("%s version %d: %s", name, version, engine)
             loaded = time.monotonic()
-            nobody_waits = any(entry.state == "AVAILABLE" for entry in self.manager.statuses(name))
-            count = servable.warm_up(folder_here, not nobody_waits) if self.options.enable_warmup else 0
+            count = servable.warm_up(folder_here) if self.options.enable_warmup else 0
         except BaseException:
             servable.close()
             raise

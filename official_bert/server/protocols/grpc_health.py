@@ -15,7 +15,8 @@ WATCH_SECONDS = 0.5  # between looks at the state for those who watch it
 class Readiness(Protocol):
     """What knows whether the server answers: `RequestHandler`, and what stands for it until it is there."""
 
-    is_draining: bool
+    is_leaving: bool  # will stop in a moment: it answers, and says that it is not ready
+    is_draining: bool  # refuses new requests
 
     def why_not_ready(self) -> str:
         """Says why requests should go elsewhere; empty if every model answers."""
