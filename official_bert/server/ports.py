@@ -25,8 +25,8 @@ from official_bert.server.protocols.grpc_health import Health, Readiness
 from official_bert.server.server_config import ServerOptions
 from official_bert.server.statuses import RequestError
 
-# A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each, and
-# without a table from which a byte of a header becomes kilobytes: what a flood of headers can take is the product.
+# A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each: what
+# a flood of headers can take is the product. (nginx does not follow a client's smaller table of headers.)
 STREAMS, HEADER_BYTES = 16, 8 << 10
 OLDEST_MILLISECONDS = 30 * 60_000  # then its client is asked to reconnect: no unfinished message is kept forever
 ALIVE = {"/healthz": {"status": "ok"}, "/v2/health/live": {"live": True}}
@@ -149,7 +149,6 @@ class Ports:
                 ("grpc.max_concurrent_streams", min(STREAMS, limits.max_concurrent_requests)),
                 ("grpc.max_metadata_size", HEADER_BYTES),
                 ("grpc.absolute_max_metadata_size", HEADER_BYTES),
-                ("grpc.http2.hpack_table_size.decoder", 0),
             ],
         )
         health_pb2_grpc.add_HealthServicer_to_server(Health(lambda: self.readiness), server)

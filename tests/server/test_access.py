@@ -5,7 +5,6 @@ request.
 import contextlib
 import datetime
 import http.client
-import ipaddress
 import json
 import socket
 import ssl
@@ -411,39 +410,6 @@ def test_tokens_come_from_a_file(tmp_path):
 def test_rules_that_mean_nothing_are_refused(values):
     with pytest.raises(ValueError, match="expected"):
         AccessRules.for_server("127.0.0.1", **values)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """Paths of a certificate for this machine and of its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return str(folder / "certificate.pem"), str(folder / "key.pem")
 
 
 def test_both_protocols_are_encrypted_with_a_certificate(demo_root, certificate):

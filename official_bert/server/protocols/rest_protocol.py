@@ -31,6 +31,11 @@ def any_model(signature: Signature) -> bool:
     return True
 
 
+def gives_vectors(signature: Signature) -> bool:
+    """Whether a model gives a vector."""
+    return "embedding" in signature.outputs
+
+
 class RestProtocol:
     """A protocol: `route` gives what answers an address. `default_model` answers requests that name none."""
 
@@ -69,8 +74,8 @@ class RestProtocol:
     ) -> AsyncIterator[Reading]:
         """Gives a request as one of `readers` reads it, counted for its model until it has its answer.
 
-        `name` is the model that its path names. With `is_able`, neither path nor body name one: the address is that of
-        the `chosen_model`.
+        `name` is the model that its path names. With `is_able`, the path names none: if the body does not either, the
+        address is that of the `chosen_model`.
         """
         async with self.admitted(request, api, deadline, name) as (body, admission):
             reading = await self.handler.reader.read(reader, body, **task)
@@ -142,8 +147,8 @@ class RestProtocol:
                 able += [name] if is_able(servable.signature("")) else []
         if len(able) != 1:
             raise invalid(
-                f"several models are served ({', '.join(able or names)}): this address answers for --default_model, "
-                f"which is not given"
+                f"several models are served ({', '.join(able or names)}): a request without a model is answered by "
+                f"--default_model, which is not given"
             )
         return able[0]
 

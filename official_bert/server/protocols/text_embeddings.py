@@ -19,6 +19,7 @@ from official_bert.server.protocols.rest_protocol import (
     RestProtocol,
     Route,
     check_whole,
+    gives_vectors,
     json_response,
     prompts_of,
     vectors_of,
@@ -116,11 +117,6 @@ class TextEmbeddings(RestProtocol):
 
     async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         return web.Response(status=503 if self.handler.why_not_ready() else 200)
-
-
-def gives_vectors(signature: Signature) -> bool:
-    """Whether a model gives a vector."""
-    return "embedding" in signature.outputs
 
 
 def is_reranker(signature: Signature) -> bool:

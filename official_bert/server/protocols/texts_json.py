@@ -29,7 +29,7 @@ def read_openai(body: bytes, limits: Limits) -> Reading:
     field(request, "user", str, "")
     return Reading(
         inputs=_texts_or_ids(request, "input", limits),
-        address=ModelAddress(field(request, "model", str)),
+        address=ModelAddress(field(request, "model", str, "")),
         more={"encoding": encoding, "dimensions": _dimensions(request)},
     )
 
