@@ -14,6 +14,7 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 import asyncio
 import dataclasses
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -95,10 +96,24 @@ flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads
 flags.DEFINE_enum(
     "engine",
     "",
-    ["", *FORMS],
+    ["", "auto", *FORMS],
     "What computes the models: ONNX Runtime, LiteRT or OpenVINO, with the files that "
     "run_export --format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. In "
-    "float32 these must be its own within 1e-5. Empty: the SavedModel alone.",
+    "float32 these must be its own within 1e-5. auto: the fastest for one text, of those that are there, installed, and "
+    "within 1e-4. Empty: the SavedModel alone.",
+)
+flags.DEFINE_float(
+    "most_loss",
+    None,
+    "The share of answers that engines of less precision may lose, on the texts by which run_export judged them, for "
+    "--engine=auto to take one; by default it takes none.",
+    0.0,
+    1.0,
+)
+flags.DEFINE_string(
+    "cache_dir",
+    os.path.join("~", ".cache", "official_bert"),
+    "A folder where --engine=auto keeps its choice for a model, processor and runtimes; empty: none.",
 )
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
@@ -196,6 +211,7 @@ def check_flags(values: Any) -> None:
     refuse_unread(
         values,
         [
+            (["most_loss", "cache_dir"], values.engine == "auto", "--engine=auto"),
             (
                 ["model_name"],
                 bool(values.model_base_path or not (values.model_config_file or values.models)),
@@ -298,6 +314,7 @@ def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptio
         poll_seconds=values.file_system_poll_wait_seconds,
         timeout_seconds=values.rest_api_timeout_in_ms / 1000,
         enable_warmup=values.enable_model_warmup,
+        cache_dir=os.path.expanduser(values.cache_dir),
         intra_op_threads=values.tensorflow_intra_op_parallelism,
         inter_op_threads=values.tensorflow_inter_op_parallelism,
         limits=from_flags(Limits, values, text_inputs=tuple(values.text_inputs)),

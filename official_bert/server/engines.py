@@ -8,7 +8,7 @@ Nothing here knows what a row means: the SavedModel also says in which groups ro
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,16 +88,31 @@ class EngineRun:
         return {name: join([group[name] for group in computed])[back] for name in computed[0]}
 
 
-def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -> str:
+def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0, bound: float = BOUND) -> str:
     """Lets an engine compute a version's split signatures, once its answers are the SavedModel's; returns the
-    difference.
-
-    `folder` is the version's, models/NAME/text/VERSION, beside which models/NAME/ENGINE/VERSION is.
-
-    Raises ValueError if there is no such folder, its runtime is not installed, no signature is split, or an answer
-    differs.
+    difference. Raises ValueError as `load_runs` does.
     """
-    engine_folder = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
+    runs, largest = load_runs(servable, folder, engine, threads, bound)
+    for name, run in runs.items():
+        servable.signatures[name].computed_by = run
+    return f"{', '.join(runs)} by {engine}, within {largest:.1e} of the SavedModel"
+
+
+def folder_of_engine(folder: str, engine: str) -> str:
+    """Returns the folder of an engine's file, models/NAME/ENGINE/VERSION beside models/NAME/text/VERSION."""
+    return os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
+
+
+def load_runs(
+    servable: Servable, folder: str, engine: str, threads: int = 0, bound: float = BOUND
+) -> tuple[dict[str, EngineRun], float]:
+    """Returns what computes each split signature of a version by an engine, and how much its answers differ from the
+    SavedModel's.
+
+    Raises ValueError if the engine has no folder, its runtime is not installed, no signature is split, or an answer
+    differs by more than `bound`, or than `run_export` says of less precision.
+    """
+    engine_folder = folder_of_engine(folder, engine)
     where = f"--engine={engine}"
     if (folder_here := local_copy(engine_folder)) != engine_folder:
         servable.copies.append(folder_here)
@@ -113,31 +128,31 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
             f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}"
         )
     model, description = load_engine(folder_here, threads, engine_folder)
-    largest, computed = 0.0, []
+    largest, runs = 0.0, dict[str, EngineRun]()
     for name, signature in servable.signatures.items():
         if part_name(PREPARE, name) in servable.split_signatures:
             prepare, finish = (servable.split_signatures[part_name(part, name)] for part in (PREPARE, FINISH))
-            run = EngineRun(prepare, finish, model)
-            largest = max(largest, _check(signature, run, description, f"{engine_folder}: {where}"))
-            signature.computed_by = run
-            computed.append(name)
-    return f"{', '.join(computed)} by {engine}, within {largest:.1e} of the SavedModel"
+            runs[name] = EngineRun(prepare, finish, model)
+            difference = _check(signature, runs[name], description, f"{engine_folder}: {where}", bound)
+            largest = max(largest, difference)
+    return runs, largest
 
 
-def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any], where: str) -> float:
+def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any], where: str, bound: float) -> float:
     """Returns the largest difference between the SavedModel's answers and the engine's.
 
-    Raises ValueError, naming `where`, beyond `BOUND`, or the bound that `run_export` wrote for less precision.
+    Raises ValueError, naming `where`, beyond `bound`, or the one that `run_export` wrote for less precision.
     """
-    largest, bound = 0.0, description.get("bound", BOUND)
-    for inputs in _samples(signature.inputs, description["limits"]):
+    largest, is_exact, bound = 0.0, "bound" not in description, description.get("bound", bound)
+    for rows, length in ((1, 3), (3, min(description["limits"]["max_seq_length"], 64))):
+        inputs = sample_request(signature.inputs, description["limits"], rows, length)
         try:
             expected = signature.run_graph(inputs)
         except RequestError:  # beyond a limit of this model
             continue
         computed = run(inputs)
         for name, value in expected.items():
-            difference = _difference(name, expected, computed, bound)
+            difference = _difference(name, expected, computed, bound, is_exact)
             largest = max(largest, difference)
             if not difference <= bound:  # NaN is not
                 raise ValueError(
@@ -148,13 +163,13 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
     return largest
 
 
-def _difference(name: str, expected: Arrays, computed: Arrays, bound: float) -> float:
+def _difference(name: str, expected: Arrays, computed: Arrays, bound: float, is_exact: bool) -> float:
     """Returns how much an output differs, in parts of its largest number if that is above 1.
 
     That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may
     stand first. With less precision than float32, labels and the like may differ: `run_export` has judged them.
     """
-    value, computed_value, is_exact = expected[name], computed[name], bound <= BOUND
+    value, computed_value = expected[name], computed[name]
     if value.shape != computed_value.shape:
         return np.inf if is_exact else 0.0
     if value.dtype.kind == "f":
@@ -167,24 +182,23 @@ def _difference(name: str, expected: Arrays, computed: Arrays, bound: float) -> 
     return np.inf if differs.any() and is_exact else 0.0
 
 
-def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
-    """Makes requests for a signature of texts or of ids: a short one, and some of several lengths."""
+def sample_request(
+    inputs: Mapping[str, TensorSpec], limits: Mapping[str, int], rows: int, length: int
+) -> dict[str, np.ndarray]:
+    """Makes a request for a signature of texts, or of ids of a length."""
     draw = np.random.default_rng(0)
-    longest = min(limits["max_seq_length"], 64)
     below = {
         "input_ids": limits["vocab_size"],
         "segment_ids": max(1, limits["type_vocab_size"]),
         "masked_lm_positions": 3,
     }
-    for rows, length in ((1, 3), (3, longest)):
-        sample: dict[str, Any] = {}
-        for name, spec in inputs.items():
-            rank = len(spec.shape or ())
-            shape = (rows, 2, length)[:rank] if rank == 3 or spec.dtype == "string" else (rows, length)
-            if spec.dtype == "string":
-                sample[name] = np.array([text.encode() for text in TEXTS * 2][: int(np.prod(shape))], object).reshape(
-                    shape
-                )
-            else:
-                sample[name] = draw.integers(*((0, below[name]) if name in below else (1, 2)), shape).astype(np.int32)
-        yield sample
+    sample: dict[str, Any] = {}
+    for name, spec in inputs.items():
+        rank = len(spec.shape or ())
+        shape = (rows, 2, length)[:rank] if rank == 3 or spec.dtype == "string" else (rows, length)
+        if spec.dtype == "string":
+            texts = [text.encode() for text in TEXTS * 2]
+            sample[name] = np.array(texts[: int(np.prod(shape))], object).reshape(shape)
+        else:
+            sample[name] = draw.integers(*((0, below[name]) if name in below else (1, 2)), shape).astype(np.int32)
+    return sample

@@ -86,7 +86,9 @@ class ServerOptions:
     enable_warmup: bool = True
     intra_op_threads: int = 0  # of TensorFlow; 0: one a core
     inter_op_threads: int = 0
-    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow
+    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow; `auto`: the fastest
+    most_loss: float | None = None  # of answers, by engines of less precision among which `auto` chooses; None: none
+    cache_dir: str = ""  # where `auto` keeps its choice; "": nowhere
 
 
 def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: str) -> ServedModelConfig | None:

@@ -16,6 +16,7 @@ from official_bert.copies import local_copy
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.batching import Batcher
 from official_bert.server.connections import Connections
+from official_bert.server.engine_choice import AUTO, choose_engine
 from official_bert.server.engines import use_engine
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
@@ -105,7 +106,13 @@ class Services:
             graph,
         )
         try:
-            if self.options.engine:
+            if self.options.engine == AUTO:
+                lines = choose_engine(
+                    servable, folder, self.options.intra_op_threads, self.options.most_loss, self.options.cache_dir
+                )
+                for line in lines:
+                    LOG.info("%s version %d: %s", name, version, line)
+            elif self.options.engine:
                 engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
                 LOG.info("%s version %d: %s", name, version, engine)
             loaded = time.monotonic()

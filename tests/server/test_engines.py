@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.runtimes.engines import ENGINES, PortableModel
-from official_bert.server import engines
+from official_bert.server import engine_choice, engines
 from official_bert.server.engines import use_engine
 from official_bert.server.servable import Servable
 from official_bert.server.server import ServerOptions
@@ -249,3 +249,79 @@ def test_a_server_with_an_engine_answers_all_protocols_new_versions_and_batches(
                 assert running.ask("/v1/models/vectors:predict", bodies[0])[0] == 200
     for one, other in zip(answers[""], answers["onnx"]):
         np.testing.assert_allclose([row["embedding"] for row in one], [row["embedding"] for row in other], atol=2e-5)
+
+
+@pytest.fixture
+def halved(tmp_path, monkeypatch):
+    """A servable with engines beside it: one that is off by too much, one that is not installed, and three of speeds."""
+    module, place = Halved(), tmp_path / "text" / "1"
+    signatures = {"serving_default": module.whole, "prepare": module.prepare, "finish": module.finish}
+    tf.saved_model.save(module, str(place), signatures=signatures)
+    offered = {"onnx": Sum(5e-5), "litert": Sum(5e-4), "openvino": Sum(), "openvino_int8": Sum(0.01)}
+    for name, more in {**dict.fromkeys(offered, {}), "openvino_int8": {"loss": 0.004, "bound": 0.1}}.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.json").write_text(json.dumps({"limits": LIMITS, **more}))
+    loads = []
+
+    def load_engine(folder, *_):
+        loads.append(name := pathlib.Path(folder).parent.name)
+        if name in missing:
+            raise ValueError(f"{name} is not installed")
+        return offered[name], json.loads((pathlib.Path(folder) / "model.json").read_text())
+
+    def take_turns(sides, request):
+        speed = next(speeds[name] for name, value in offered.items() if value is sides[1].engine)
+        assert sides[0](request).keys() == sides[1](request).keys()
+        return [[2.0], [2.0 * speed]]
+
+    missing, speeds = set(), {"onnx": 0.5, "openvino": 0.8, "openvino_int8": 0.2}
+    monkeypatch.setattr(engines, "load_engine", load_engine)
+    monkeypatch.setattr(engine_choice, "_take_turns", take_turns)
+    servable = Servable("model", 1, str(place))
+    yield servable, str(place), missing, speeds, loads
+    servable.close()
+
+
+def engine_of(servable):
+    run = servable.signature("").computed_by
+    return run and run.engine
+
+
+def test_the_fastest_engine_is_taken_of_those_that_agree(halved):
+    servable, place, missing, speeds, _ = halved
+    lines = engine_choice.choose_engine(servable, place)
+    assert lines[-1] == "--engine=auto takes onnx" and engine_of(servable).error == 5e-5
+    assert "onnx: 1000.00, 5.0e-05" in lines and "openvino: 1600.00, 0.0e+00" in lines
+    (refused,) = [line for line in lines if line.startswith("litert: not taken: ")]
+    assert "expected the answers of the SavedModel within 0.0001, got words with a difference of 0.0005" in refused
+    assert any(line.startswith("openvino_int8: not taken: --most_loss admits it") for line in lines)
+    assert engine_choice.choose_engine(servable, place, most_loss=0.003)[-1] == "--engine=auto takes onnx"
+    assert engine_choice.choose_engine(servable, place, most_loss=0.01)[-1] == "--engine=auto takes openvino_int8"
+    missing.add("onnx")
+    lines = engine_choice.choose_engine(servable, place)
+    assert lines[-1] == "--engine=auto takes openvino" and "onnx: not taken: onnx is not installed" in lines
+    speeds["openvino"] = 1.5  # slower than TensorFlow
+    servable.signature("").computed_by = None
+    assert engine_choice.choose_engine(servable, place)[-1] == "--engine=auto takes saved_model"
+    assert engine_of(servable) is None
+
+
+def test_a_choice_is_kept_for_the_content_of_a_model(halved, tmp_path):
+    servable, place, missing, speeds, loads = halved
+    cache = tmp_path / "cache"
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    engine_choice.choose_engine(servable, place, cache_folder=str(cache))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file() and cache not in path.parents) == before
+    loads.clear()
+    speeds["openvino"] = 0.1  # is not seen: nothing is measured
+    (line,) = engine_choice.choose_engine(servable, place, cache_folder=str(cache))
+    assert line.startswith(f"--engine=auto takes onnx, as {cache}/engine-") and loads == ["onnx"]
+    missing.add("onnx")  # what is kept does not load any more
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes openvino"
+    missing.clear()
+    for file in cache.iterdir():
+        file.write_text("{")
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes openvino"
+    (tmp_path / "openvino" / "1" / "model.json").write_text(json.dumps({"limits": LIMITS, "other": 1}))
+    speeds["openvino"] = 0.9
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes onnx"

@@ -113,7 +113,7 @@ def write_format(
         quantize(form, path, recorded_rows(served, start(form, path), description, options.calibration), where)
     engine = start(form, path)
     if options.texts and form in JUDGED_BY_ANSWERS:
-        finding = check_answers(served, engine, description, options.texts, where)
+        description["loss"], finding = check_answers(served, engine, description, options.texts, where)
         description["bound"] = BOUND_FACTOR * largest_difference(served, engine)[0]
     else:
         remedy = "; --check_file judges it by its answers" * (form in JUDGED_BY_EITHER)
