@@ -14,6 +14,7 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
 from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers, largest_difference
+from official_bert.serving.formats.companions import write_companions
 from official_bert.serving.formats.converters import to_litert, to_onnx, to_openvino
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
@@ -98,7 +99,8 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
 def write_format(
     served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int, options: FormatOptions
 ) -> str:
-    """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
+    """Writes a folder with the model's file, `model.json`, `assets/` and files for other programs; returns a line about
+    it.
 
     The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot
     be written.
@@ -121,5 +123,6 @@ def write_format(
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
+    write_companions(served, config, folder)
     opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"
