@@ -46,6 +46,7 @@ def measure_group(rows: int, texts_at_once: int) -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.training.distribution import make_strategy
     from official_bert.training.running.cluster import Placement
+    from official_bert.training.task import recipe_of
     from official_bert.training.trainer import Trainer
 
     config = load_config(
@@ -60,7 +61,7 @@ def measure_group(rows: int, texts_at_once: int) -> None:
         ],
     )
     task = load_task(config)
-    trainer = Trainer(task, task.build_model(), make_strategy(Placement()), 1000)
+    trainer = Trainer(recipe_of(task, task.build_model()), make_strategy(Placement()), 1000)
     shape = (rows, 2, FLAGS.max_seq_length)
     batch = {
         "input_ids": np.random.default_rng(0).integers(1, config.model.vocab_size, shape),
@@ -103,8 +104,7 @@ def measure_groups() -> None:
         rows, texts_at_once = setting.split(":")
         print(
             f"| {int(rows):,} | {'all' if texts_at_once == '0' else texts_at_once} | {memory / 1e6:,.0f} MB | "
-            f"{memory / first:.2f} | "
-            f"{seconds:.0f} |",
+            f"{memory / first:.2f} | {seconds:.0f} |",
             flush=True,
         )
 
@@ -152,10 +152,8 @@ def measure_neighbours() -> None:
     operations = 2.0 * FLAGS.queries * FLAGS.passages * FLAGS.width
     print(
         f"{FLAGS.queries:,} queries, {FLAGS.passages:,} passages of {FLAGS.width} numbers, the nearest "
-        f"{FLAGS.nearest}: "
-        f"{seconds:.0f} s ({operations / seconds / 1e9:.0f} GFLOP/s), "
-        f"{processor_seconds:.0f} s of processors; {(watcher.peak - before) / 1e6:,.0f} MB, "
-        f"{results / 1e6:,.0f} MB of them the result"
+        f"{FLAGS.nearest}: {seconds:.0f} s ({operations / seconds / 1e9:.0f} GFLOP/s), {processor_seconds:.0f} s of "
+        f"processors; {(watcher.peak - before) / 1e6:,.0f} MB, {results / 1e6:,.0f} MB of them the result"
     )
 
 

@@ -15,12 +15,20 @@ MOST_PACKED_RECORD = 64 << 20
 """bytes of a record in a packed TFRecord file"""
 
 # Configurations
+MOST_YAML = 1 << 20
+"""bytes of a YAML file"""
+MOST_VALUES = 20_000
+"""keys, values, lists and mappings in a YAML file"""
 DEEPEST = 50
-"""lists and mappings in each other, in YAML"""
+"""lists and mappings in each other, in YAML; groups in an HDF5 file of weights"""
 MOST_ALIASES = 100
-"""aliases (`*name`) in a YAML file"""
+"""anchors (`&name`), and aliases (`*name`), in a YAML file"""
 MOST_EXPANDED = 10_000_000
 """bytes of the values in a YAML file, aliases written out"""
+MOST_JSON = 64 << 20
+"""bytes of a JSON file that describes a model or an adapter; a tokenizer is one of the largest"""
+MOST_JSON_VALUES = 4_000_000
+"""values in such a file, as its commas and brackets count them"""
 MOST_BASES = 100
 """files that a configuration reads through `base:`, each as often as it is named"""
 
@@ -35,17 +43,27 @@ MOST_WEIGHTS = 1 << 34
 """weights that the sizes of an encoder may make (64 GiB in float32)"""
 LARGEST_DOWNLOAD = 8 << 30
 """bytes of the files in a model's zip file"""
+MOST_PATTERNS = 1000
+"""patterns in the `alpha_pattern` of an adapter"""
 MOST_OPERATIONS = 1 << 18
 """operations of the pickles in a PyTorch file, about 40 for each tensor"""
 MOST_DIMENSIONS = 8
 """dimensions of a tensor in a PyTorch file"""
 MOST_SHARED = 4
 """bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
+MOST_LINKS = 1 << 16
+"""names of groups and tensors in an HDF5 file of weights"""
 
 # Tables
 MOST_COLUMNS = 4096
 """columns of a table, keys of a row of JSON"""
 MOST_SHEET_ROWS = 1 << 20
 """rows of a workbook's sheet, as in Excel"""
+MOST_TAGS = 250_000
+"""tags in the XML of a workbook: each row and each cell has one, empty ones too"""
+MOST_TAGS_PACKED = 8
+"""tags for each byte of a workbook, if that is more"""
+MOST_SAMPLE = 1 << 18
+"""bytes of the lines that tell the encoding of a text that is not UTF-8"""
 MOST_SHEET_CELLS = 1 << 24
 """cells of a sheet, rows times columns, or `MOST_PACKED` for each byte of the file if that is more"""

@@ -12,11 +12,12 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
+from absl import logging
 
-from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED
+from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
@@ -119,6 +120,59 @@ def and_others(count: int) -> str:
     return f", as {'are' if count > 1 else 'is'} {count} more" if count else ""
 
 
+class Removed(NamedTuple):
+    """A key that a dataclass had, in `REMOVED` of its class: the value that switched it off, and what replaces it."""
+
+    off: Any
+    instead: str
+
+
+class Unlisted(str):
+    """A key that the `changed` of its file does not list: it has its default, and who does not know it ignores it."""
+
+
+def mark_unlisted(values: Mapping, changed: Sequence[str], where: str = "") -> dict:
+    """Returns the values of a file whose `changed` lists the dotted keys that differ from their defaults."""
+    marked = {}
+    for key, value in values.items():
+        name = f"{where}{key}."
+        listed = any(f"{other}.".startswith(name) or name.startswith(f"{other}.") for other in changed)
+        value = mark_unlisted(value, changed, name) if isinstance(value, Mapping) else value
+        marked[key if listed else Unlisted(key)] = value
+    return marked
+
+
+def without_unknown(cls: type, values: Mapping, where: str = "", removed: bool = False) -> dict:
+    """Returns values without the `Unlisted` keys that a dataclass, and those in it, do not know; says once which.
+
+    With `removed`, also without the keys that they had.
+    """
+    kinds = kinds_of(cls)
+    known: dict = {}
+    for key, value in values.items():
+        parts = (kinds.get(key), *typing.get_args(kinds.get(key)))
+        section = next((part for part in parts if dataclasses.is_dataclass(part)), None)
+        if key in removed_keys(cls):
+            known |= {} if removed else {key: value}
+        elif section and isinstance(value, Mapping):
+            known[key] = without_unknown(section, value, f"{where}{key}.", removed)  # type: ignore[arg-type]
+        elif key in kinds or not isinstance(key, Unlisted):
+            known[key] = value
+        else:
+            _say_once(f"{where}{key}: not known here and ignored; it had its default when the file was written")
+    return known
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    logging.warning("%s", line)
+
+
+def removed_keys(cls: type) -> Mapping[str, Removed]:
+    """Returns the keys that a dataclass had."""
+    return getattr(cls, "REMOVED", {})
+
+
 def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 
@@ -126,18 +180,20 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     those of the whole of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
-    kinds = kinds_of(cls)  # type: ignore[arg-type]
-    _check_names(kinds, values, where, keys)
+    kinds, values = kinds_of(cls), _known(cls, values, where, keys)  # type: ignore[arg-type]
     if missing := [
         field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in values  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.name not in values
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]:
         raise ValueError(f"{where}: missing keys {missing}")
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
-    built = cls(**typed)  # says more about some numbers
+    try:
+        built = cls(**typed)  # says more about some numbers
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where.endswith(".json") else f"{error}") from None
     for key, value in typed.items():
         if any(
             isinstance(part, float) and not math.isfinite(part)
@@ -152,22 +208,28 @@ def check_keys(cls: type, values: Mapping, where: str = "config", keys: Sequence
     some of its own.
     """
     keys = keys or dotted_keys(cls)
-    _check_names(kinds_of(cls), values, where, keys)
-    for key, value in values.items():
+    for key, value in _known(cls, values, where, keys).items():
         if dataclasses.is_dataclass(kind := kinds_of(cls)[key]) and isinstance(value, Mapping):
             check_keys(kind, value, f"{where}.{key}", keys)  # type: ignore[arg-type]
 
 
-def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequence[str]) -> None:
+def _known(cls: type, values: Any, where: str, keys: Sequence[str]) -> dict:
+    """Returns values without removed keys that are off; raises ValueError for unknown keys, and for those not off."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: expected a mapping, got {values!r}")
-    if unknown := sorted(set(map(str, values)) - set(kinds)):
+        raise ValueError(f"{where}: expected a mapping, got {values!r:.80}")
+    kinds, removed = kinds_of(cls), removed_keys(cls)
+    for key in removed.keys() & values.keys():
+        if values[key] != removed[key].off:
+            raise ValueError(f"{where}.{key}: this key was removed; {removed[key].instead}; got {values[key]!r:.80}")
+    values = {key: value for key, value in values.items() if key not in removed}
+    if unknown := sorted(set(map(str, values)) - set(kinds))[:8]:
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next(
             (f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict),
             "",
         )
         raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
+    return values
 
 
 def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
@@ -181,17 +243,17 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
         return _as_one_of(parts, value, where)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{where}: expected a mapping, got {value!r}")
+            raise ValueError(f"{where}: expected a mapping, got {value!r:.80}")
         # in YAML, 1 and true are no texts
         keys = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
         return {key: _typed(parts[1], item, f"{where}.{key}") for key, item in zip(keys, value.values())}
     if origin in (list, tuple):
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{where}: expected a list, got {value!r}")
+            raise ValueError(f"{where}: expected a list, got {value!r:.80}")
         return tuple(_typed(parts[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if origin is Literal:
         if not any(type(value) is type(part) and value == part for part in parts):
-            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r}")
+            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r:.80}")
         return value
     return _plain(origin or kind, value, where)
 
@@ -201,7 +263,7 @@ def _plain(kind: type, value: Any, where: str) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     if type(value) is not kind:
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value, where)}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r:.80}{_hint(kind, value, where)}")
     if type(value) is int and abs(value) >= 2**31:
         raise ValueError(f"{where}: expected a number below 2^31, got {value}")
     return value
@@ -213,7 +275,7 @@ def _as_one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
         with contextlib.suppress(ValueError):
             return _typed(kind, value, where)
     hint = _hint(str, value, where) if str in kinds else ""
-    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r}{hint}")
+    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r:.80}{hint}")
 
 
 def _described(kind: Any) -> str:
@@ -251,20 +313,25 @@ class _Refused(yaml.YAMLError):
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Refuses more aliases than people write."""
+    """Refuses more anchors, aliases and values than people write."""
 
-    aliases = 0
+    aliases = values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            self.aliases += 1
-            if self.aliases > MOST_ALIASES:
-                raise yaml.YAMLError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
+        self.aliases += self.check_event(yaml.AliasEvent)
+        self.values += 1
+        for kind, count, most in (
+            ("aliases (*name)", self.aliases, MOST_ALIASES),
+            ("anchors (&name)", len(self.anchors), MOST_ALIASES),
+            ("values", self.values, MOST_VALUES),
+        ):
+            if count > most:
+                raise yaml.YAMLError(f"expected at most {most:,} {kind}, got more")
         return super().compose_node(parent, index)
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last) and dates, sets, bytes and others."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
@@ -284,13 +351,14 @@ class _StrictLoader(_BoundedLoader):
             raise _Refused(f"{shown} is no {kind}", node) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
-        seen: list[Any] = []
+        seen: set[Any] = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (list, dict)):  # as in `{{ steps }}`: YAML's own constructor refuses it
+                continue
             if key in seen:
-                raise _Refused(f"duplicate key {key!r}", key_node)
-            seen.append(key)
+                raise _Refused(f"duplicate key {key!r:.80}", key_node)
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -321,6 +389,8 @@ def read_yaml_value(text: str, where: str) -> Any:
 
 
 def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) -> Any:
+    if len(text) > MOST_YAML:
+        raise yaml.YAMLError(f"expected at most {MOST_YAML:,} bytes, got {len(text):,}")
     loader = kind(text)
     loader.name = name
     node = loader.get_single_node()

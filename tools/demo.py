@@ -31,7 +31,7 @@ from official_bert.files import absolute, exists, find_files, read_log
 from official_bert.models.run_folder import LOG_FILE
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab_learning import deleted_share
+from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
@@ -100,7 +100,7 @@ def from_here(corpus: str) -> str:
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
-    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones."""
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns held-out ones."""
     documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
     if len(documents) < FEWEST_DOCUMENTS:
         documents = [

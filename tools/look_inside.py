@@ -38,8 +38,6 @@ flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default
 flags.DEFINE_integer(
     "least_count", 10, "The least number of occurrences in the text of words whose neighbours are shown.", lower_bound=1
 )
-flags.DEFINE_integer("seed", 0, "The seed that chooses the hidden words.")
-flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
 flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
 
 MOST_SENTENCES = 2000  # of the text that are read
@@ -74,7 +72,7 @@ def read_documents(path: str) -> list[list[str]]:
 def choose_blanks(
     sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own."""
+    """Returns (sentence with [MASK], hidden word) pairs: up to four words a sentence, each a WordPiece of its own."""
 
     def written(word: str) -> str:
         return word.lower() if lower_case else word
@@ -183,7 +181,8 @@ def neighbours_section(
         values=[list(row) for row in rows],
         header=("word", "times in the text", "nearest words, cosine"),
         rows=rows,
-        note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.",
+        note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the "
+        "text.",
     )
 
 
@@ -309,8 +308,8 @@ def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]
         header=("nearest sentence is of the same document", "by chance"),
         rows=[(right, chance)],
         on_screen=True,
-        note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
-        "directions in which the sentences differ most (principal components).",
+        note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the "
+        "two directions in which the sentences differ most (principal components).",
         pictures=[points_picture(groups, "Sentences of several documents in a plane")],
     )
 
@@ -359,12 +358,12 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
 
 
 def fill_blanks(
-    fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], seed: int, path: str
+    fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], path: str
 ) -> Iterator[Section]:
     """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
     blank.
     """
-    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(seed))
+    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(0))
     # An answer without tokens is of a blank that was cut off with the end of its text.
     filled = [(blank, answer) for blank, answer in zip(blanks, fill([text for text, _ in blanks])) if answer["tokens"]]
     if not filled:
@@ -410,7 +409,7 @@ def main(_: list[str]) -> None:
     counts = collections.Counter(itertools.chain.from_iterable(pieces))
     embed = load_predictor(FLAGS.model, FLAGS.vocab_file, head="embeddings", pooling="mean")
     sections = [
-        *fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+        *fill_blanks(fill, tokenizer, sentences, FLAGS.input_file),
         neighbours_section(
             ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts, FLAGS.least_count
         ),
@@ -418,7 +417,7 @@ def main(_: list[str]) -> None:
         plane_section(documents, embed),
     ]
     make_folder(FLAGS.output_dir)
-    written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
+    written = write_report(f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join([*as_lines(sections), "", f"written: {', '.join(written)}"]))
 
 

@@ -25,22 +25,21 @@ from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
-from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, define_report, present
 from official_bert.data.raw_text import (
-    cleaned_documents,
     containers,
     deduplication,
     documents,
     languages,
-    mixing,
     pdf_text,
     quality,
 )
-from official_bert.data.raw_text.cleaned_documents import Cleaned
-from official_bert.data.raw_text.corpus_files import HeldOutChoice, Mixture, Writer
-from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
+from official_bert.tools.corpus import cleaned_documents, mixing
+from official_bert.tools.corpus.cleaned_documents import Cleaned
+from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer
+from official_bert.tools.corpus.disk_space import check_disk_of_corpus
+from official_bert.tools.corpus.worker_processes import in_order, worker_pool
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -123,6 +122,7 @@ define_report()
 
 flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 
+# The output depends on these, on the text and on its languages only.
 DECIDING = (
     "output_file",
     "held_out",
@@ -142,7 +142,7 @@ DECIDING = (
     "min_words",
     "min_script",
     "same_language",
-)  # the output depends on these, on the text and on its languages only
+)
 MANY = 0.05  # a larger share of lines that occur earlier is printed
 FILTERS = (
     "shortest_document",
@@ -191,7 +191,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.Bad
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read."""
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes read."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -359,7 +359,7 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
 
 
 def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
-    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`)."""
+    """Raises ValueError for outputs that cannot be written, and too little disk space (`values`: absl's `FLAGS`)."""
     preflight.check_outputs(
         [*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file)
     )

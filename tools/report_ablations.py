@@ -22,8 +22,8 @@ import yaml
 from absl import flags
 
 from official_bert.files import make_folder, written_beside, written_whole
-from official_bert.tasks.pretraining.ablation_results import read_rows
-from official_bert.tasks.pretraining.ablations import Plan
+from official_bert.tools.ablations.plan import Plan
+from official_bert.tools.ablations.results import read_rows
 
 METRICS = {"f1": "F1", "spearman": "Spearman"}
 WITHOUT_PRETRAINING = "random_weights"  # the row that the others are to beat
@@ -180,7 +180,7 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
 
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
-    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
+    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed: they measure another thing."""
     import matplotlib
     from matplotlib import pyplot
 

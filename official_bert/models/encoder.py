@@ -22,6 +22,7 @@ ENCODER_PREFIXES = (
     "final_LayerNorm/",
     "convolution/",
 )
+GENERATOR = "generator"  # the beginning of its weights' names, and its folder beside a discriminator's files
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -129,7 +130,7 @@ class BertEncoder(keras.Model):
 
 
 class EncoderWithHeads(keras.Model):
-    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
+    """Base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
 
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds

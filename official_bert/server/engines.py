@@ -119,8 +119,7 @@ def load_runs(
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "
-            f"{folder}, got "
-            "no such folder; models that have no such form are refused there by name"
+            f"{folder}, got no such folder; models that have no such form are refused there by name"
         )
     if not servable.split_signatures:
         raise ValueError(
@@ -157,8 +156,7 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
             if not difference <= bound:  # NaN is not
                 raise ValueError(
                     f"{where}: expected the answers of the SavedModel within {bound:g}, got {name} with a difference "
-                    f"of "
-                    f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
+                    f"of {difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
                 )
     return largest
 

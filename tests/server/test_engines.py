@@ -197,9 +197,7 @@ def test_a_model_with_other_weights_does_not_load(golden, tmp_path):
     shutil.copytree(tmp_path / "other" / "onnx", tmp_path / "onnx")
     with (
         pytest.raises(
-            ValueError,
-            match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got "
-            r"\w+ with a",
+            ValueError, match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got \w+ with a"
         ),
         loaded(tmp_path, "text", "onnx"),
     ):
@@ -258,7 +256,7 @@ def halved(tmp_path, monkeypatch):
     signatures = {"serving_default": module.whole, "prepare": module.prepare, "finish": module.finish}
     tf.saved_model.save(module, str(place), signatures=signatures)
     offered = {"onnx": Sum(5e-5), "litert": Sum(5e-4), "openvino": Sum(), "openvino_int8": Sum(0.01)}
-    for name, more in {**dict.fromkeys(offered, {}), "openvino_int8": {"loss": 0.004, "bound": 0.1}}.items():
+    for name, more in {**{name: {} for name in offered}, "openvino_int8": {"loss": 0.004, "bound": 0.1}}.items():
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / "model.json").write_text(json.dumps({"limits": LIMITS, **more}))
     loads = []

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, TableOptions
+from official_bert.data.rows import Source
+from official_bert.data.tables import TableOptions
 from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file, list_names
 from official_bert.typed_values import and_others
@@ -90,8 +91,7 @@ def judgements_of(path: str, use: str) -> str:
         )
         raise ValueError(
             f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which "
-            f"{JUDGEMENTS_FOLDER}/ has "
-            f"{there or 'none'}"
+            f"{JUDGEMENTS_FOLDER}/ has {there or 'none'}"
         )
     return judgements
 
@@ -118,8 +118,7 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     if not how.header:
         raise ValueError(
             f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin "
-            f"with the "
-            "names query-id, corpus-id, score"
+            "with the names query-id, corpus-id, score"
         )
     _, queries_path, corpus_path = map(str, files_of(path))
     query_ids, queries = _read_texts(queries_path, warn, how.encoding)

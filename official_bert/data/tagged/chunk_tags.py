@@ -16,14 +16,13 @@ from typing import Literal
 import numpy as np
 
 from official_bert.data.labelled_texts import check_forms
+from official_bert.data.tagged.tag_letters import OUTSIDE, PREFIXES, has_prefix
 
 # plain: each word's tag stands for itself
 Scheme = Literal["iob1", "iob2", "iobes", "bilou", "bmes", "bmewo", "io", "plain"]
-OUTSIDE = "O"
 NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
-# B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
-PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+# Of a chunk's first, inner and last word, and of a chunk of one word.
 LETTERS: Mapping[str, str] = {
     "iob1": "BIIB",
     "iob2": "BIIB",
@@ -31,7 +30,7 @@ LETTERS: Mapping[str, str] = {
     "bilou": "BILU",
     "bmes": "BMES",
     "bmewo": "BMEW",
-}  # of a chunk's first, inner and last word, and of a chunk of one word
+}
 LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
 HINT = " (options.scheme=plain reads tags without prefixes, such as parts of speech)"
@@ -48,16 +47,11 @@ class Chunk:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
+    """Returns a word's place in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
     letter, dash, kind = tag.partition("-")
     return (PREFIXES[letter], kind) if letter in PREFIXES and bool(dash) == bool(kind) else ("I", tag)
-
-
-def has_prefix(tag: str) -> bool:
-    """Whether a tag is a letter and a type."""
-    return tag[1:2] == "-" and len(tag) > 2 and tag[0] in PREFIXES
 
 
 def has_suffix(tag: str) -> bool:
@@ -75,12 +69,6 @@ def with_prefixes(tags: Iterable[str]) -> dict[str, str]:
     if not all(map(has_suffix, typed)) or all(map(has_prefix, typed)):
         return {}
     return {tag: f"{tag[-1]}-{tag[:-2]}" if tag in typed else tag for tag in names}
-
-
-def are_of_chunks(labels: Iterable[str]) -> bool:
-    """Whether the labels of a model mark chunks; parts of speech, for one, stand for themselves."""
-    names = {*labels}
-    return OUTSIDE in names or any(map(has_prefix, names)) or (bool(names) and names <= {*PREFIXES})
 
 
 def meaningless(labels: Sequence[str]) -> list[str]:
@@ -112,8 +100,8 @@ def remarks(labels: Sequence[str]) -> list[str]:
         [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"] if nothing else []
     ) + (
         [
-            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
-            "types"
+            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read "
+            "as types"
         ]
         if types
         else []

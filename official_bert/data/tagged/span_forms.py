@@ -10,17 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from official_bert.data.labelled_texts import UNACCEPTED
-from official_bert.data.tables import (
-    ANSWER,
-    ANSWERS,
-    Rows,
-    Source,
-    collected,
-    format_of_objects,
-    json_values,
-    place,
-    unconfirmed,
-)
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.tables import ANSWER, ANSWERS, collected, format_of_objects, json_values, unconfirmed
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat, label_studio
 from official_bert.data.tagged.chunk_tags import Chunk, write_tags
@@ -372,8 +363,7 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
             )
             raise ValueError(
                 f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to "
-                f"{span.end} "
-                f"({span.kind}){hint}"
+                f"{span.end} ({span.kind}){hint}"
             )
         if span.contradicts(text):
             hint = "; options.places: utf16 reads places as JavaScript counts" if wide(text) else ""
@@ -409,7 +399,7 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Returns start and end of the words of a text by 2018's basic split without lower-casing: an ideograph is a word."""
+    """Returns start and end of the words of a text by 2018's basic split, not lower-cased: an ideograph is a word."""
     return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
 
 

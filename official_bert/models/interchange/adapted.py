@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from official_bert.model_config import ModelConfig
+from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import ENCODER_PREFIXES
 from official_bert.models.interchange.members.family import member_for
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.stored_models import Adapters, LowRank, StoredModel
 
-ADAPTER = "/adapter/lora_"  # in the names of an adapter's two weights, before A and B
 WHERE = "config.training.adapters.target_modules"
 
 
@@ -66,12 +66,12 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
         try:
             matching = {name for name, forms in names.items() if any(re.fullmatch(pattern, form) for form in forms)}
         except re.error as error:
-            raise ValueError(f"{WHERE}: {entry!r}: not a regular expression: {error}") from None
+            raise ValueError(f"{WHERE}: {entry!r:.80}: not a regular expression: {error}") from None
         if not matching:
             known = ", ".join(sorted({form.rpartition(".")[2] for forms in names.values() for form in forms}))
             raise ValueError(
                 f"{WHERE}: expected all-linear, a list of names of products ({known}), or a regular "
-                f"expression for whole names, got {entry!r}"
+                f"expression for whole names, got {entry!r:.80}"
             )
         found |= matching
     return [name for name in names if name in found]

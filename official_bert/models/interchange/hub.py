@@ -5,18 +5,17 @@ alone reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends
 file is ever fetched.
 """
 
-import atexit
 import functools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import logging
 
 from official_bert.archives import opened_zip
+from official_bert.copies import own_folder
 from official_bert.limits import LARGEST_DOWNLOAD
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
@@ -33,11 +32,11 @@ WEIGHTS = (
     re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
     re.compile(r"(pytorch|adapter)_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
     re.compile(r"model\.weights\.h5"),
+    re.compile(r"tf_model(-\d+-of-\d+)?\.h5(\.index\.json)?"),
     re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"),
 )
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
-OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
 
 
 def is_name(path: str) -> bool:
@@ -83,8 +82,7 @@ def _downloaded(name: str) -> str:
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
-            f"needs "
-            "HF_TOKEN)"
+            "needs HF_TOKEN)"
         ) from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
@@ -108,9 +106,8 @@ def files_to_download(files: Iterable[str], name: str) -> list[str]:
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
     if not weights:
         raise ValueError(
-            f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in "
-            f"the "
-            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
+            f"{name}: expected model.safetensors, pytorch_model.bin, tf_model.h5, model.weights.h5 or a TensorFlow "
+            f"checkpoint in the repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
         )
     return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
 
@@ -162,12 +159,3 @@ def _saved_preset(name: str) -> str:
 def _loaders(keras_hub: Any) -> tuple[Callable, ...]:
     """Returns keras-hub's own functions for the two parts of a preset."""
     return keras_hub.models.BertBackbone.from_preset, keras_hub.tokenizers.BertTokenizer.from_preset
-
-
-def own_folder(name: str) -> str:
-    """Makes a folder for the files of a name, which goes with this process."""
-    above = tempfile.mkdtemp(prefix="official_bert_")
-    atexit.register(shutil.rmtree, above, ignore_errors=True)
-    folder = os.path.join(above, name)
-    os.mkdir(folder)
-    return folder

@@ -9,7 +9,7 @@ from official_bert.data.search.rows import SearchColumns
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import TableOptions
 from official_bert.fields import Constraint, Natural, Positive, ScoreRange, check_used, only_with
-from official_bert.models.text_vectors import Poolings, VectorLayer
+from official_bert.models.vector_layers import Poolings, VectorLayer
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]
@@ -93,8 +93,7 @@ class Options(SplitOptions, TableOptions):
         if self.train_on == "scores" and not (self.score_column and self.score_range):
             raise ValueError(
                 "config.options.train_on: scores: expected options.score_column and score_range (the lowest and the "
-                "highest "
-                "score; for STS-B [0,5]) with it"
+                "highest score; for STS-B [0,5]) with it"
             )
         self._check_loss()
         self._check_columns()
@@ -138,8 +137,7 @@ class Options(SplitOptions, TableOptions):
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(
                 "config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: "
-                "expected "
-                f"different columns, got {columns}"
+                f"expected different columns, got {columns}"
             )
 
     @property

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
-from official_bert.data.tables import ANSWER, Rows, Source, place, spelled, unconfirmed
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.tables import ANSWER, spelled, unconfirmed
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,
@@ -207,8 +208,7 @@ def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
         number = tags.index(None)
         raise ValueError(
             f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that "
-            f"continues an "
-            f"entity, got {sentence.tags[number]!r}"
+            f"continues an entity, got {sentence.tags[number]!r}"
         )
     return dataclasses.replace(sentence, tags=tuple(map(str, tags)))
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions
 from official_bert.files import folder_of, is_file, normal
 from official_bert.typed_values import and_others
 
@@ -111,12 +112,6 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType(
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
 XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
 SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
-
-
-def dataset_name(text: str) -> str | None:
-    """Returns the data set that a user means by `MRPC`, `sst-2` and the like; None for other names."""
-    name = text.lower().replace("-", "").replace("_", "")
-    return name if name in DATASETS else None
 
 
 class Reader:
@@ -235,8 +230,7 @@ class Reader:
         if table.broken and not labelled:
             raise ValueError(
                 f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
-                f"shift "
-                f"({len(table.broken)} broken rows)"
+                f"shift ({len(table.broken)} broken rows)"
             )
         if table.broken:
             self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")

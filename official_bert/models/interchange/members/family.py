@@ -5,6 +5,9 @@ both ways.
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.albert import ALBERT
 from official_bert.models.interchange.members.electra import ELECTRA
+from official_bert.models.interchange.members.gte import GTE
+from official_bert.models.interchange.members.jina_bert import JINA_BERT, JINA_BERT_CODE
+from official_bert.models.interchange.members.jina_v3 import JINA_V3
 from official_bert.models.interchange.members.member import (
     USUAL_KEYS,
     Fields,
@@ -21,6 +24,7 @@ from official_bert.models.interchange.members.member import (
     words,
 )
 from official_bert.models.interchange.members.modernbert import MODERNBERT
+from official_bert.models.interchange.members.nomic_bert import NOMIC_BERT
 
 # BERT; SpanBERT is one without the head for sentences; ERNIE has a table of tasks.
 WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias")
@@ -91,12 +95,11 @@ def row_limit(values: Values) -> Fields:
     kind, blocks = values["attention_type"], (values["block_size"], values["num_random_blocks"])
     most = (5 + 2 * RANDOM_BLOCKS) * BIG_BIRD_BLOCK
     if kind not in ("original_full", "block_sparse"):
-        raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r}")
+        raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r:.80}")
     if kind == "block_sparse" and blocks != (BIG_BIRD_BLOCK, RANDOM_BLOCKS):
         raise ValueError(
             f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
-            f"expected "
-            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
+            f"expected {BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
         )
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 
@@ -155,7 +158,7 @@ def distances(values: Values) -> Fields:
     """Buckets of distances, and the span beyond which all have the last."""
     types = values["pos_att_type"]
     if sorted(types.split("|") if isinstance(types, str) else types or ()) != ["c2p", "p2c"]:
-        raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r}")
+        raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r:.80}")
     if values["position_buckets"] < 1:
         raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
     if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:
@@ -305,7 +308,7 @@ def roberta_tied(prefix: str) -> dict[str, str]:
 def first_position(values: Values) -> Fields:
     """Positions begin after the padding's, whose row is its id (fairseq)."""
     if not isinstance(row := values["pad_token_id"], int) or row < 0:
-        raise ValueError(f"pad_token_id: expected the padding's id, which says where positions begin, got {row!r}")
+        raise ValueError(f"pad_token_id: expected the padding's id, which says where positions begin, got {row!r:.80}")
     return {"first_position": row + 1}
 
 
@@ -421,7 +424,11 @@ DISTILBERT = Member(
     defaults={"n_layers": 6},
 )
 
-FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD)
+# Members that claim some files of a model type stand before the member of the others.
+FAMILY = (
+    *(JINA_BERT_CODE, JINA_BERT, BERT, JINA_V3, ROBERTA),
+    *(DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD, NOMIC_BERT, GTE),
+)
 
 
 def member_of(values: Values, path: str) -> tuple[Member, str]:
@@ -435,11 +442,11 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
     if not isinstance(kind, str):
         raise ValueError(f"{path}: model_type: expected a name, got {str(kind)[:80]}")
     for member in FAMILY:
-        if kind in member.stems:
+        if kind in member.stems and member.claims(values):
             return member, kind
-    computed = ", ".join(name for member in FAMILY for name in member.stems)
+    computed = ", ".join(dict.fromkeys(name for member in FAMILY for name in member.stems))
     raise ValueError(
-        f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
+        f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r:.80} "
         f"({', '.join(architectures) or 'no architectures'})"
     )
 
@@ -453,7 +460,8 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
     differing = [(member, member.differences(config)) for member in (*named_members, *FAMILY)]
     for member, fields in differing:
         if not fields:
-            return member, model_type if model_type in member.stems else next(iter(member.stems))
+            usual = member.written_type or model_type
+            return member, usual if usual in member.stems else next(iter(member.stems))
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
     values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
     raise ValueError(

@@ -1,17 +1,14 @@
 """ModernBERT (Warner et al. 2024): pre-norm, gated units, rotary positions, windows in most layers, no biases."""
 
-import re
-
-import numpy as np
-
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import SIZES, Fields, Form, Member, Tensors, Values, output
+from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.member import SIZES, Fields, Form, Member, Values, output
 from official_bert.models.interchange.names import rows
 
 LAYER = "model.layers.{i}."
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 POOLINGS = {"cls": "first", "mean": "mean"}
-FUSED = re.compile(r"(model\.layers\.\d+\.attn\.)Wqkv\.weight")
+FUSED = Fused({"attn.Wqkv": "qkv"}, {"attn.q": "q", "attn.k": "k", "attn.v": "v"})
 HEAD = (*rows("pooler/kernel", "head.dense.weight"), *rows("pooler/LayerNorm/gamma", "head.norm.weight"))
 
 
@@ -21,18 +18,17 @@ def parts(values: Values) -> Fields:
     """
     every = values["global_attn_every_n_layers"]
     if not isinstance(every, int) or every < 1:
-        raise ValueError(f"global_attn_every_n_layers: expected at least 1, got {every!r}")
+        raise ValueError(f"global_attn_every_n_layers: expected at least 1, got {every!r:.80}")
     count, kinds = values["num_hidden_layers"], values.get("layer_types")
     if kinds is not None and kinds != layer_types(count, every):
         every = next((number for number in range(1, count + 1) if layer_types(count, number) == kinds), 0)
         if not every:
             raise ValueError(
                 f"layer_types: expected {GLOBAL} in the first layer and every n-th from there, {LOCAL} in the others, "
-                f"got "
-                f"{', '.join(map(str, kinds))}"
+                f"got {kinds!s:.80}"
             )
     if (pooling := values["classifier_pooling"]) not in POOLINGS:
-        raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r}")
+        raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r:.80}")
     near = values["local_attention"] // 2 if every > 1 else 0
     if every > 1 and near < 1:
         raise ValueError(f"local_attention: expected at least 2 tokens, got {values['local_attention']}")
@@ -50,14 +46,17 @@ def base_of(values: Values, kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than
     the usual.
     """
-    rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
+    of_kinds = values.get("rope_parameters") or {}
+    if not isinstance(of_kinds, dict) or set(of_kinds) - {GLOBAL, LOCAL}:
+        raise ValueError(f"rope_parameters: expected {GLOBAL} and {LOCAL} with their values, got {of_kinds!r:.80}")
+    rope = dict(of_kinds.get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(
             f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}"
         )
     base = rope.get("rope_theta", values[key] if values[key] is not None else values["global_rope_theta"])
     if not isinstance(base, int | float) or base <= 1:
-        raise ValueError(f"{key}: expected a number above 1, got {base!r}")
+        raise ValueError(f"{key}: expected a number above 1, got {base!r:.80}")
     return float(base)
 
 
@@ -88,29 +87,6 @@ def their_parts(config: ModelConfig) -> Fields:
         "classifier_bias": False,
         "decoder_bias": True,
     }
-
-
-def unpack(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """Cuts the product of queries, keys and values in three."""
-    unpacked: Tensors = {}
-    for name, tensor in tensors.items():
-        if match := FUSED.fullmatch(name):
-            unpacked |= dict(zip((f"{match[1]}{part}.weight" for part in "qkv"), np.split(tensor, 3)))
-        else:
-            unpacked[name] = tensor
-    return unpacked
-
-
-def pack(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """The reverse of `unpack`."""
-    packed = {}
-    for name, tensor in tensors.items():
-        if name.endswith(".attn.q.weight"):
-            stem = name.removesuffix("q.weight")
-            packed[f"{stem}Wqkv.weight"] = np.concatenate([tensors[f"{stem}{part}.weight"] for part in "qkv"])
-        elif not name.endswith((".attn.k.weight", ".attn.v.weight")):
-            packed[name] = tensor
-    return packed
 
 
 MODERNBERT = Member(
@@ -149,8 +125,8 @@ MODERNBERT = Member(
     fixed={"type_vocab_size": 0, "norm": "pre", "feed_forward": "gated", "biases": False, "pooler_norm": True},
     fields=parts,
     values=their_parts,
-    unpack=unpack,
-    pack=pack,
+    unpack=FUSED.unpack,
+    pack=FUSED.pack,
     switches={
         "norm_bias": (False, None),
         "attention_bias": (False, None),

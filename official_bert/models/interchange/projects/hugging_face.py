@@ -6,7 +6,7 @@ form in Google's configurations (our `gelu`, their `gelu_new`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ from official_bert.models.interchange.members.family import member_for, member_o
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
+from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX
+from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS_FILE = "model.safetensors"
+# by the names of files: what reads one, and what reads one of several
+READERS: Mapping[str, tuple[Callable, Callable]] = {
+    WEIGHTS_FILE: (lambda path: stored_models.read_safetensors(path)[0],) * 2,
+    "pytorch_model.bin": (torch_pickle.load_tensors,) * 2,
+    "tf_model.h5": (tf_h5.load_tensors, tf_h5.load_piece),
+}
 # endings of names; not computed here
 OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")
 KINDS: Mapping[str, Kind] = {
@@ -40,7 +46,7 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
+    """Reads a folder's model. Raises ValueError for other architectures, damaged files, untied output embeddings."""
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -50,9 +56,11 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, member.read_config(values, path), path)
     form = member.classes(model_type).get(architecture or "")
     tensors = read_tensors(folder)
-    if own_class := architecture is not None and form is None:
-        tensors = _with_usual_prefix(tensors, member, folder)
-    usual_tensors = {usual_name(name, member): tensor for name, tensor in tensors.items()}
+    own_class = architecture is not None and form is None
+    tensors = _with_usual_prefix(tensors, member, folder)
+    left_out = {name for part in member.left_out for name in tensors if part in name}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
         raise ValueError(
             f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
@@ -60,6 +68,8 @@ def read(folder: str) -> StoredModel:
     usual_tensors = member.unpack(usual_tensors, config)
     _drop_copies(usual_tensors, member, folder)
     unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
+    if form and not member.heads_by_class and not any(theirs in usual_tensors for theirs in form.of_head()):
+        form = None
     if form is None:
         head = stored_models.head_of(
             member.table().all_ours(name for name in usual_tensors if name not in unusable)[0], folder
@@ -83,6 +93,7 @@ def read(folder: str) -> StoredModel:
     vectors, vector_weights = sentence_transformers.read(folder, head, config.hidden_size, read_tensors)
     weights |= vector_weights
     warnings = [*filter(None, [vectors.get("why_no_vectors", "")]), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
+    warnings += [member.left_out[part] for part in member.left_out if any(part in name for name in left_out)]
     if own_class:
         warnings.append(
             f"{architecture} is a class of its own, read by the names of its weights "
@@ -133,12 +144,12 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
         return "regression" if outputs == 1 else ""
     if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
         expected = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
-        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r} with {outputs} outputs")
+        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r:.80} with {outputs} outputs")
     return KINDS[problem]
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
+    """Returns the class of the model, which may be a user's own. Raises ValueError if it is not computed here."""
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
         raise ValueError(
@@ -150,18 +161,13 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in (
-        (WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
-        (TORCH_FILE, torch_pickle.load_tensors),
-    ):
+    for name, (load, load_piece) in READERS.items():
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
-    raise ValueError(
-        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}"
-    )
+            return {key: tensor for shard in _shards(index, folder) for key, tensor in load_piece(shard).items()}
+    raise ValueError(f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}")
 
 
 def _shards(index: str, folder: str) -> list[str]:
@@ -171,23 +177,13 @@ def _shards(index: str, folder: str) -> list[str]:
         raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
     shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
     if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
-        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+        raise ValueError(f"{index}: names {missing[0]!r:.80}, which is not there")
     return [path for _, path in sorted(shards.items())]
 
 
-def usual_name(name: str, member: Member) -> str:
-    """Returns a tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    table, prefixed = member.table(), member.prefix + name
-    # embeddings, encoder
-    modules = {theirs.removeprefix(member.prefix).partition(".")[0] for _, theirs in member.encoder}
-    known = table.ours(prefixed) or name.partition(".")[0] in modules
-    return prefixed if known and not table.ours(name) else name
-
-
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.`
-    or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own, or Lightning's around a usual one,
+    calls it, such as `model.encoder.` or `module.bert.`.
 
     Raises ValueError for several encoders.
     """
@@ -279,8 +275,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     values = (
         {"architectures": [architecture], "model_type": model_type}
         | padding
-        | member.write_config(config)
         | {"position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
+        | member.write_config(config)
     )
     stored_models.write_mapping(values | _label_values(stored), os.path.join(folder, CONFIG_FILE))
     if stored.tokenizer:
