@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.dotted_names import by_name
 from official_bert.files import disk_full_reason
 from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
 from official_bert.serving.formats.checking import (
@@ -21,7 +22,6 @@ from official_bert.serving.formats.checking import (
     largest_difference,
     random_rows,
 )
-from official_bert.serving.formats.companions import write_companions
 from official_bert.serving.formats.converters import to_litert, to_onnx, to_openvino
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
@@ -143,6 +143,6 @@ def write_format(
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
-    write_companions(served, config, folder)
+    by_name("official_bert.serving.formats.companions:write_companions")(served, config, folder)
     opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"
