@@ -207,9 +207,9 @@ def make_ours(folder: str, engine: str = ""):
     """
     import tensorflow_text  # noqa: F401
 
-    from official_bert.server.engine_choice import choose_engine
-    from official_bert.server.engines import use_engine
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.engine_choice import choose_engine
+    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.servable import Servable
 
     signatures = {}
     for form in ("text", "ids"):

@@ -144,9 +144,9 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
     import tensorflow as tf
 
     from official_bert.runtimes.quiet import hidden_output
-    from official_bert.server.engines import use_engine
     from official_bert.server.memory import resident, trim
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.servable import Servable
     from official_bert.serving.formats.checking import rows_of
 
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)

@@ -242,8 +242,8 @@ def read_served(
     model_name: str, model_base_path: str, model_config_file: str, default_model: str = "", folder: str = ""
 ) -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
+    from official_bert.server.models.version_folders import find_models, model_versions, tasks_of, why_no_versions
     from official_bert.server.server_config import ServedModelConfig, each_task, is_ids_twin, read_models
-    from official_bert.server.version_folders import find_models, model_versions, tasks_of, why_no_versions
 
     ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
     if len(given := [name for name, value in ways.items() if value]) != 1:
@@ -281,9 +281,9 @@ def read_served(
 
 def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptions":
     """Reads the server's options from the flags and the files that they name (`values`: absl's `FLAGS`)."""
-    from official_bert.server.access import AccessRules, read_tokens
-    from official_bert.server.batch_queue import DEFAULT_PARAMETERS
-    from official_bert.server.request_checks import Limits
+    from official_bert.server.listeners.access import AccessRules, read_tokens
+    from official_bert.server.queue.batch_queue import DEFAULT_PARAMETERS
+    from official_bert.server.requests.request_checks import Limits
     from official_bert.server.server_config import METRICS_PATH, ServerOptions, read_batching, read_metrics_path
 
     batching = None

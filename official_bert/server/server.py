@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from official_bert.dotted_names import by_name
-from official_bert.server.ports import Ports
+from official_bert.server.listeners.ports import Ports
 from official_bert.server.server_config import ServerOptions
 
 if TYPE_CHECKING:

@@ -13,21 +13,21 @@ import tensorflow as tf
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.copies import local_copy
-from official_bert.server.batch_queue import BatchingParameters
-from official_bert.server.batching import Batcher
-from official_bert.server.connections import Connections
-from official_bert.server.engine_choice import AUTO, choose_engine
-from official_bert.server.engines import use_engine
+from official_bert.server.listeners.connections import Connections
 from official_bert.server.metrics import Metrics
-from official_bert.server.model_manager import ModelManager
+from official_bert.server.models.engine_choice import AUTO, choose_engine
+from official_bert.server.models.engines import use_engine
+from official_bert.server.models.model_manager import ModelManager
+from official_bert.server.models.servable import LoadedGraph, Servable
+from official_bert.server.models.version_folders import fingerprint
 from official_bert.server.protocols.kserve.grpc_service import InferenceService
 from official_bert.server.protocols.rest_service import RestService
 from official_bert.server.protocols.tensorflow_serving.grpc_service import ModelService, PredictionService
-from official_bert.server.reading.process import RequestReader
-from official_bert.server.request_handler import RequestHandler
-from official_bert.server.servable import LoadedGraph, Servable
+from official_bert.server.queue.batch_queue import BatchingParameters
+from official_bert.server.queue.batching import Batcher
+from official_bert.server.requests.process import RequestReader
+from official_bert.server.requests.request_handler import RequestHandler
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
-from official_bert.server.version_folders import fingerprint
 
 LOG = logging.getLogger("official_bert.server")
 

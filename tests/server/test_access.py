@@ -14,8 +14,8 @@ import made_serving
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from official_bert.server.access import AccessRules, accepts, is_local, read_tokens
-from official_bert.server.gates import request_id
+from official_bert.server.listeners.access import AccessRules, accepts, is_local, read_tokens
+from official_bert.server.listeners.gates import request_id
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError
@@ -471,7 +471,7 @@ def test_a_model_is_batched_by_its_own_parameters_or_not_at_all(tmp_path):
 
 
 def test_a_request_past_its_deadline_stops_working_and_is_counted_as_such(demo_root):
-    from official_bert.server.batching import BatchingParameters
+    from official_bert.server.queue.batching import BatchingParameters
 
     long = {"steps": 200_000_000}  # minutes
 

@@ -18,9 +18,9 @@ import tensorflow as tf
 from http2_floods import PREFACE, SETTINGS, frame
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.batching import BatchingParameters
-from official_bert.server.reading import process
-from official_bert.server.request_checks import Limits
+from official_bert.server.queue.batching import BatchingParameters
+from official_bert.server.requests import process
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.tools.client import GrpcClient, ServingError
@@ -238,7 +238,7 @@ def test_a_process_that_dies_over_a_body_is_replaced(running):
 
 # What a process runs that holds too much after its second body, and ends slowly.
 FULL = """import atexit, time
-from official_bert.server.reading import child
+from official_bert.server.requests import child
 atexit.register(time.sleep, 0.3)
 child.resident = iter([0, 1 << 40]).__next__
 child.main()"""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_bert.server.batch_queue import FULL, LONG, BatchingParameters, BatchQueue, BatchTask
-from official_bert.server.batching import Batcher
 from official_bert.server.metrics import Metrics
-from official_bert.server.request_checks import Limits, row_work
+from official_bert.server.queue.batch_queue import FULL, LONG, BatchingParameters, BatchQueue, BatchTask
+from official_bert.server.queue.batching import Batcher
+from official_bert.server.requests.request_checks import Limits, row_work
 
 LIMITS = Limits()
 RUN_COST = 10  # a batch is full at a work of 160; a row counts as 40 at most

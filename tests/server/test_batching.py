@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_bert.server.batching import Batcher, BatchingParameters, join
 from official_bert.server.metrics import Metrics
+from official_bert.server.queue.batching import Batcher, BatchingParameters, join
 from official_bert.server.statuses import RequestError
 
 

@@ -8,8 +8,8 @@ import time
 import made_serving
 import pytest
 
-from official_bert.server.gates import Tls
-from official_bert.server.request_checks import Limits
+from official_bert.server.listeners.gates import Tls
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.tools.client import GrpcClient, RestClient, ServingError

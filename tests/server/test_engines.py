@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from official_bert.runtimes.engines import ENGINES, PortableModel
-from official_bert.server import engine_choice, engines
-from official_bert.server.engines import use_engine
-from official_bert.server.servable import Servable
+from official_bert.server.models import engine_choice, engines
+from official_bert.server.models.engines import use_engine
+from official_bert.server.models.servable import Servable
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError

@@ -3,7 +3,7 @@
 import pytest
 from commands import imported_tool
 
-from official_bert.server.version_folders import find_models
+from official_bert.server.models.version_folders import find_models
 
 
 def make_versions(root, *folders):

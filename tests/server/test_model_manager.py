@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from official_bert.server import servable
 from official_bert.server.metrics import Metrics
-from official_bert.server.model_manager import ModelManager
+from official_bert.server.models import servable
+from official_bert.server.models.model_manager import ModelManager
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError
 

@@ -11,7 +11,7 @@ from needed_tools import need
 
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.server.access import AccessRules
+from official_bert.server.listeners.access import AccessRules
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.serving import export

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from needed_tools import need
 
-from official_bert.server import page
+from official_bert.server.listeners import page
 
 # As much of a browser as the script needs, and a server whose second version, with other labels, comes after the page
 # was loaded.

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, gives_vectors, vectors_of
-from official_bert.server.reading.requests import ModelAddress
+from official_bert.server.requests.reading import ModelAddress
 
 
 class OpenAI(RestProtocol):

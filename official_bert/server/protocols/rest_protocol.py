@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from official_bert.server.connections import Connections, unpack
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Admission, Answer, RequestHandler, check_finite
-from official_bert.server.servable import Servable, Signature
+from official_bert.server.listeners.connections import Connections, unpack
+from official_bert.server.models.servable import Servable, Signature
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_handler import Admission, Answer, RequestHandler, check_finite
+from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.server_config import is_ids_twin, twin
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 

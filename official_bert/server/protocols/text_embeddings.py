@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from aiohttp import web
 
+from official_bert.server.models.servable import Signature
 from official_bert.server.protocols.rest_protocol import (
     RestProtocol,
     Route,
@@ -24,10 +25,9 @@ from official_bert.server.protocols.rest_protocol import (
     prompts_of,
     vectors_of,
 )
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Answer
-from official_bert.server.servable import Signature
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_handler import Answer
+from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.statuses import invalid
 
 CUT = '; with "truncate": true its end is cut off'

@@ -11,9 +11,9 @@ import numpy as np
 
 from official_bert.server.protocols.json_fields import check_keys, describe_type, field
 from official_bert.server.protocols.tensorflow_serving.rest_json import parse_body
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import Arrays
-from official_bert.server.request_checks import Limits, check_declared, check_strings
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_checks import Limits, check_declared, check_strings
+from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import invalid
 
 MOST_ID = (1 << 31) - 1

@@ -150,7 +150,7 @@ def test_a_large_request_is_read_elsewhere_and_answered_alike(client):
 
 
 def test_requests_are_counted_and_need_a_token(serve, server):
-    from official_bert.server.access import AccessRules
+    from official_bert.server.listeners.access import AccessRules
 
     post(server, {"model": "vectors", "input": "a"})
     page = server.ask("/monitoring/prometheus/metrics")[1].decode()

@@ -10,10 +10,10 @@ from typing import Any
 from google.protobuf import descriptor_pool, message_factory
 
 from official_bert.server.memory import resident
-from official_bert.server.protocols.readers import readers
-from official_bert.server.reading.process import send_reading
-from official_bert.server.reading.requests import Reading
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.process import send_reading
+from official_bert.server.requests.readers import readers
+from official_bert.server.requests.reading import Reading
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.statuses import RequestError
 
 MOST_MEMORY = 2 << 30

@@ -27,9 +27,9 @@ from official_bert.runtimes.split_signature import (
     WHOLE,
     part_name,
 )
-from official_bert.server.batching import join
-from official_bert.server.reading.tensors import Arrays, TensorSpec
-from official_bert.server.servable import Servable, Signature
+from official_bert.server.models.servable import Servable, Signature
+from official_bert.server.queue.batching import join
+from official_bert.server.requests.tensors import Arrays, TensorSpec
 from official_bert.server.statuses import RequestError
 
 # between the SavedModel's numbers and those of an engine in float32; of an output's largest number if that is above 1

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_bert.server.metrics import Metrics
-from official_bert.server.servable import Servable
+from official_bert.server.models.servable import Servable
+from official_bert.server.models.version_folders import fingerprint, model_versions, why_no_versions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError, invalid
-from official_bert.server.version_folders import fingerprint, model_versions, why_no_versions
 
 LOG = logging.getLogger("official_bert.server")
 MOST_ENDED = 8  # versions that are remembered after their end, a model

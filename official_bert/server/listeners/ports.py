@@ -16,12 +16,12 @@ import grpc
 from aiohttp import web
 from grpc_health.v1 import health_pb2_grpc
 
-from official_bert.server import page
-from official_bert.server.access import AccessRules
-from official_bert.server.connections import Connections, Handler
-from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
+from official_bert.server.listeners import page
+from official_bert.server.listeners.access import AccessRules
+from official_bert.server.listeners.connections import Connections, Handler
+from official_bert.server.listeners.gates import AccessLog, GrpcGate, Tls, rest_gate
+from official_bert.server.listeners.grpc_health import Health, Readiness
 from official_bert.server.memory import give_back
-from official_bert.server.protocols.grpc_health import Health, Readiness
 from official_bert.server.server_config import ServerOptions
 from official_bert.server.statuses import RequestError
 

@@ -11,14 +11,14 @@ from typing import TypeVar
 import numpy as np
 
 from official_bert.runtimes.finite import not_finite
-from official_bert.server.batching import Batcher, run_alone
 from official_bert.server.metrics import Metrics
-from official_bert.server.model_manager import ModelManager, Version
-from official_bert.server.reading.process import RequestReader
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import Arrays
-from official_bert.server.request_checks import Limits, check_inputs, have_rows
-from official_bert.server.servable import Servable, Signature
+from official_bert.server.models.model_manager import ModelManager, Version
+from official_bert.server.models.servable import Servable, Signature
+from official_bert.server.queue.batching import Batcher, run_alone
+from official_bert.server.requests.process import RequestReader
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_checks import Limits, check_inputs, have_rows
+from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import RequestError, invalid
 
 LARGE_ANSWER = 10_000  # values

@@ -10,7 +10,7 @@ from aiohttp import web
 
 def read() -> str:
     """Returns the page's HTML."""
-    return importlib.resources.files("official_bert.server").joinpath("page.html").read_text(encoding="utf-8")
+    return importlib.resources.files("official_bert.server.listeners").joinpath("page.html").read_text(encoding="utf-8")
 
 
 def _policy(html: str) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 
 from official_bert.server.protocols import texts_json
 from official_bert.server.protocols.kserve import tensors
-from official_bert.server.reading import requests
+from official_bert.server.requests import reading
 
 
-def readers(predict_request: Any) -> Mapping[str, Callable[..., requests.Reading]]:
+def readers(predict_request: Any) -> Mapping[str, Callable[..., reading.Reading]]:
     """Returns the readers by name; `predict_request` is the class of TF Serving's message."""
     return {
-        "predict_rest": requests.read_rest,
-        "predict_grpc": functools.partial(requests.read_grpc, message=predict_request),
+        "predict_rest": reading.read_rest,
+        "predict_grpc": functools.partial(reading.read_grpc, message=predict_request),
         "openai": texts_json.read_openai,
         "embed": texts_json.read_embed,
         "rerank": texts_json.read_rerank,

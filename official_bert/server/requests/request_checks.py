@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.reading.tensors import NUMPY_TYPES, Arrays, TensorSpec, check_names, type_name
+from official_bert.server.requests.tensors import NUMPY_TYPES, Arrays, TensorSpec, check_names, type_name
 from official_bert.server.statuses import invalid
 
 BYTES_OF_A_STRING = 16  # what an empty string costs, counted in elements

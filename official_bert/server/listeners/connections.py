@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.statuses import RequestError, invalid
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

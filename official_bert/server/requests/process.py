@@ -17,10 +17,10 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from official_bert.server.protocols.readers import readers
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import from_bytes, to_bytes, type_name
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.readers import readers
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_checks import Limits
+from official_bert.server.requests.tensors import from_bytes, to_bytes, type_name
 from official_bert.server.statuses import RequestError
 
 LOG = logging.getLogger("official_bert.server")
@@ -93,7 +93,7 @@ class RequestReader:
         self._pipe, other_end = multiprocessing.Pipe()
         with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "official_bert.server.reading.child", str(other_end.fileno())],
+                [sys.executable, "-m", "official_bert.server.requests.child", str(other_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other_end.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server alone

@@ -1,6 +1,6 @@
 """From the bytes of a request to named arrays that are within the limits; knows the models' inputs, but no TensorFlow.
 
-Runs in the server for small requests and in a process of its own for large ones (`reading/process.py`).
+Runs in the server for small requests and in a process of its own for large ones (`process`).
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from official_bert.server.protocols.tensorflow_serving import rest_json
-from official_bert.server.reading.tensors import Arrays, Specs, TensorSpec, declared_shape, read_tensor, type_name
-from official_bert.server.request_checks import Limits, check_all_strings, check_declared, check_strings
+from official_bert.server.requests.request_checks import Limits, check_all_strings, check_declared, check_strings
+from official_bert.server.requests.tensors import Arrays, Specs, TensorSpec, declared_shape, read_tensor, type_name
 from official_bert.server.statuses import RequestError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.batch_queue import (
+from official_bert.server.metrics import Metrics
+from official_bert.server.queue.batch_queue import (
     DEFAULT_RUN_COST,
     BatchingParameters,
     BatchQueue,
@@ -28,9 +29,8 @@ from official_bert.server.batch_queue import (
     most_rows,
     row_extents,
 )
-from official_bert.server.metrics import Metrics
-from official_bert.server.reading.tensors import Arrays
-from official_bert.server.request_checks import Limits, row_work
+from official_bert.server.requests.request_checks import Limits, row_work
+from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 LOG = logging.getLogger("official_bert.server")
