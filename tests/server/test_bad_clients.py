@@ -135,8 +135,8 @@ def test_a_request_whose_error_cannot_even_be_decoded_fails_alone(running):
         (declared("input_ids", 3, [1 << 62, 1 << 20, 0]), "elements in a request"),
         (declared("input_ids", 3, [-1]), "of known shape"),
         (declared("input_ids", 21, [1]), "type 21 cannot be sent"),
-        (b"\x12\x00" * 5000, "at most 1000 fields"),
-        (b"\x1a\x00" * 4_000_000, "at most 1000 fields"),
+        (b"\x12\x00" * 5000, "Missing ModelSpec"),
+        (b"\x1a\x00" * 4_000_000, "at most 1000 names of outputs, got 4000000"),
     ],
     ids=range(10),
 )

@@ -7,6 +7,8 @@ never that one.
 
 import asyncio
 import contextlib
+import gzip
+import io
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,8 +21,8 @@ from official_bert.server.statuses import RequestError, invalid
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 SILENT = logging.Logger("aiohttp", logging.CRITICAL)  # would log a stack for each malformed request
-GZIP = zlib.MAX_WBITS | 16
-PIECE_BYTES, MOST_MEMBERS = 64 << 10, 1000
+LARGE_BYTES = 64 << 10  # bodies that are larger wait for others
+MEMBER, MOST_MEMBERS = b"\x1f\x8b\x08", 1000  # of gzip: how each begins
 LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
 
 
@@ -72,7 +74,7 @@ class Connections(web.Server):
                     self._bytes += len(chunk)
                     if len(body) > limit:
                         raise web.HTTPRequestEntityTooLarge(limit, len(body))
-                    if len(body) > PIECE_BYTES and self._bytes > self.limits.max_unfinished_bytes:
+                    if len(body) > LARGE_BYTES and self._bytes > self.limits.max_unfinished_bytes:
                         raise RequestError("UNAVAILABLE", "too many large requests are arriving")
         except TimeoutError:
             raise RequestError(
@@ -129,21 +131,15 @@ def unpack(body: bytes, limit: int) -> bytes:
 
     Raises RequestError, HTTPRequestEntityTooLarge.
     """
-    unpacked, unpacker, members = bytearray(), zlib.decompressobj(GZIP), 1
-    for start in range(0, len(body), PIECE_BYTES):  # of which each member that ends copies the rest
-        piece = body[start : start + PIECE_BYTES]
-        while piece:
-            if unpacker.eof:
-                unpacker, members = zlib.decompressobj(GZIP), members + 1
-            try:
-                unpacked += unpacker.decompress(piece, limit + 1 - len(unpacked))
-            except zlib.error:
-                raise invalid("the body is not gzip, as its Content-Encoding says") from None
-            if len(unpacked) > limit:
-                raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
-            if members > MOST_MEMBERS:
-                raise invalid(f"expected a gzip body of at most {MOST_MEMBERS} members")
-            piece = unpacker.unused_data
-    if not unpacker.eof:
-        raise invalid("the gzip body ends too early")
-    return bytes(unpacked)
+    if body.count(MEMBER) > MOST_MEMBERS:
+        raise invalid(f"expected a gzip body of at most {MOST_MEMBERS} members")
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            unpacked = file.read(limit + 1)
+    except EOFError:
+        raise invalid("the gzip body ends too early") from None
+    except (OSError, zlib.error):
+        raise invalid("the body is not gzip, as its Content-Encoding says") from None
+    if len(unpacked) > limit:
+        raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
+    return unpacked

@@ -15,8 +15,7 @@ from official_bert.server.requests.tensors import Arrays, Specs, TensorSpec, dec
 from official_bert.server.statuses import RequestError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
-MOST_FIELDS = 1000  # of a gRPC request, at its top: model, inputs, names of outputs
-VARINT_BYTES = 10
+MOST_OUTPUTS = 1000  # that a gRPC request may name
 
 
 class ModelAddress(NamedTuple):
@@ -69,7 +68,7 @@ def read_grpc(data: bytes, limits: Limits, message: Any) -> Reading:
 
     The sizes that tensors declare are checked before they are expanded.
     """
-    request = parse_message(message, data)
+    request = parse_message(message, data, "output_filter")
     if not request.HasField("model_spec"):
         raise invalid("Missing ModelSpec")
     check_declared({name: declared_shape(name, proto) for name, proto in request.inputs.items()}, limits)
@@ -83,41 +82,14 @@ def read_grpc(data: bytes, limits: Limits, message: Any) -> Reading:
     )
 
 
-def parse_message(message: Any, data: bytes) -> Any:
-    """Parses a message of a class. Raises RequestError; INTERNAL for garbage, as TF Serving."""
-    check_fields(data)
+def parse_message(message: Any, data: bytes, names: str) -> Any:
+    """Parses a message of a class, with at most `MOST_OUTPUTS` in its field `names`. Raises RequestError; INTERNAL for
+    garbage, as TF Serving.
+    """
     try:
-        return message.FromString(data)
+        request = message.FromString(data)
     except DecodeError:
         raise RequestError("INTERNAL", f"not a {message.DESCRIPTOR.full_name}") from None
-
-
-def check_fields(data: bytes) -> None:
-    """Refuses a message of millions of fields, which would take seconds to parse. Garbage is left to the parser."""
-    position = 0
-    for _ in range(MOST_FIELDS):
-        if position >= len(data):
-            return
-        tag, position = _varint(data, position)
-        if tag & 7 == 2:
-            size, position = _varint(data, position)
-            position += size
-        elif tag & 7 == 0:
-            _, position = _varint(data, position)
-        else:
-            position += {1: 8, 5: 4}.get(tag & 7, len(data))
-    if position < len(data):
-        raise invalid(f"expected a message of at most {MOST_FIELDS} fields")
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Returns a number of the wire format and the position behind it; the end if the number is cut off."""
-    value = 0
-    for index in range(VARINT_BYTES):
-        if position + index >= len(data):
-            return 0, len(data)
-        byte = data[position + index]
-        value |= (byte & 127) << 7 * index
-        if byte < 128:
-            return value, position + index + 1
-    return 0, len(data)
+    if (count := len(getattr(request, names))) > MOST_OUTPUTS:
+        raise invalid(f"expected at most {MOST_OUTPUTS} names of outputs, got {count}")
+    return request

@@ -100,7 +100,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
     """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
-    request = parse_message(message_class("ModelInferRequest"), data)
+    request = parse_message(message_class("ModelInferRequest"), data, "outputs")
     shapes = _declared(
         [(entry.name, entry.datatype, list(entry.shape[: MOST_DIMENSIONS + 1])) for entry in request.inputs], limits
     )
