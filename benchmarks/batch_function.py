@@ -43,9 +43,9 @@ WORDS = (
 
 def make_ours():
     """Returns a function that sends texts to our batcher and gives the seconds of each."""
-    from official_bert.server.batching import Batcher, BatchingParameters
     from official_bert.server.metrics import Metrics
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.servable import Servable
+    from official_bert.server.queue.batching import Batcher, BatchingParameters
 
     signature = Servable("model", 1, FLAGS.model).signature("")
 

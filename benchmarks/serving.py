@@ -9,6 +9,10 @@ length.
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --precision=bfloat16
     # as `serve --engine` computes it, too
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,openvino,openvino_int8
+    # what serve --engine=auto takes, beside PyTorch and ONNX Runtime; in float32, and of all precisions
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,openvino,auto
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --most_loss=0.01 \
+        --engines=onnx,openvino,openvino_bfloat16,openvino_int8,auto
 
 All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
 sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row
@@ -54,8 +58,9 @@ flags.DEFINE_list(
     "engines",
     [],
     "Formats of other runtimes that compute our float32 model, such as onnx, "
-    "openvino_int8; those of integers are calibrated on the texts.",
+    "openvino_int8; those of integers are calibrated on the texts. auto: the one of them that serve would take.",
 )
+flags.DEFINE_float("most_loss", None, "That of serve --engine=auto.", 0.0, 1.0)
 flags.DEFINE_bool(
     "constant_weights",
     False,
@@ -142,6 +147,7 @@ def make_models(folder: str, texts: list[str]):
         checkpoints.initialize_from(model, FLAGS.init_checkpoint)
     rows = [{"text": text} for text in texts]
     judged = CheckTexts(rows, None, 1.0) if {*FLAGS.engines} & {*JUDGED_BY_ANSWERS} else None
+    engine_formats = [name for name in FLAGS.engines if name != "auto"]
     for name in {"float32", FLAGS.precision, *(["other weights"] if FLAGS.constant_weights else [])}:
         precision = "float32" if name == "other weights" else name
         with policy_of(precision):
@@ -152,7 +158,7 @@ def make_models(folder: str, texts: list[str]):
             output=os.path.join(folder, name),
             batch_sizes=(),
             precision=precision,
-            formats=("saved_model", *(FLAGS.engines if name == "float32" else ())),
+            formats=("saved_model", *(engine_formats if name == "float32" else ())),
             other_formats=FormatOptions(texts=judged if name == "float32" else None, calibration=rows),
         )
         if name == "other weights":
@@ -201,13 +207,17 @@ def make_ours(folder: str, engine: str = ""):
     """
     import tensorflow_text  # noqa: F401
 
-    from official_bert.server.engines import use_engine
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.engine_choice import choose_engine
+    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.servable import Servable
 
     signatures = {}
     for form in ("text", "ids"):
         servable = Servable("model", 1, place := os.path.join(folder, form, "1"))
-        if engine:
+        if engine == "auto":
+            lines = choose_engine(servable, place, FLAGS.intra_op_threads, FLAGS.most_loss)
+            print(f"{form}: " + "\n".join(lines), file=sys.stderr)
+        elif engine:
             use_engine(servable, place, engine, FLAGS.intra_op_threads)
         signatures[form] = servable.signature("")
 

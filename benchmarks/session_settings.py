@@ -61,7 +61,7 @@ def session_config(settings: dict[str, object]):
 
 def measure(settings: dict[str, object], model: str) -> dict[str, list[float]]:
     """Returns the seconds of requests of each shape, in a session with these settings."""
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.servable import Servable
 
     signature = Servable("model", 1, model, session_config(settings)).signature("")
     rng = np.random.default_rng(1)

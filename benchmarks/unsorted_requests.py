@@ -68,7 +68,7 @@ def seconds_of(signature, texts: list[str]) -> float:
 
 def measure(folder: str, requests: list[list[str]]) -> list[float]:
     """Returns the ratio of unsorted to sorted requests in each round, after one to warm up."""
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.servable import Servable
 
     ask = functools.partial(seconds_of, Servable("model", 1, f"{folder}/text/1").signature(""))
     ratios = []

@@ -35,7 +35,7 @@ def measure() -> None:
     """Prints the three figures."""
     import tensorflow_text  # noqa: F401
 
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.servable import Servable
 
     signature = Servable("model", 1, FLAGS.model).signature("")
 

@@ -174,7 +174,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
 
 def main(_) -> None:
     """Sends, waits, prints."""
-    from official_bert.server.access import read_tokens
+    from official_bert.server.listeners.access import read_tokens
     from official_bert.tools.client import GrpcClient, RestClient
 
     host = FLAGS.grpc.rpartition(":")[0].strip("[]") if FLAGS.grpc else urllib.parse.urlsplit(FLAGS.url).hostname or ""

@@ -19,7 +19,16 @@ from typing import Annotated, Any
 import yaml
 
 from official_bert.fields import Constraint, check_fields
-from official_bert.files import exists, folder_of, is_folder, is_remote, normal, read_text, written_whole
+from official_bert.files import (
+    exists,
+    folder_of,
+    is_folder,
+    is_remote,
+    normal,
+    read_text,
+    require_regular,
+    written_whole,
+)
 from official_bert.limits import MOST_BASES, MOST_YAML
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
@@ -125,12 +134,19 @@ def _inherited_and_own(
             raise ValueError(f"{path}: changed: expected a list of keys, got {changed!r:.80}")
         values = without_unknown(Config, mark_unlisted(values, [*map(str, changed)]))
     for base in bases:
-        try:
-            base_path = packaged(base, folder_of(path))
-        except ValueError as error:
-            raise ValueError(f"{path}: base: {error}") from None
-        merged = merge(merged, merge(*_inherited_and_own(base_path, (*seen, path), numbers)))
+        merged = merge(merged, merge(*_inherited_and_own(_base_path(base, path), (*seen, path), numbers)))
     return merged, values
+
+
+def _base_path(base: str, path: str) -> str:
+    """Returns the path of a `base:` of the file `path`. Raises ValueError, naming that file, if there is none."""
+    try:
+        base_path = packaged(base, folder_of(path))
+        if not is_remote(base_path):
+            require_regular(base_path, base)
+    except ValueError as error:
+        raise ValueError(f"{path}: base: {error}") from None
+    return base_path
 
 
 def packaged(path: str, start: str = "") -> str:

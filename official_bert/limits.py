@@ -59,6 +59,8 @@ MOST_COLUMNS = 4096
 """columns of a table, keys of a row of JSON"""
 MOST_SHEET_ROWS = 1 << 20
 """rows of a workbook's sheet, as in Excel"""
+MOST_EMPTY_ROWS = 1000
+"""empty rows before the first filled one of a sheet"""
 MOST_TAGS = 250_000
 """tags in the XML of a workbook: each row and each cell has one, empty ones too"""
 MOST_TAGS_PACKED = 8

@@ -43,7 +43,10 @@ CLASSES = {
     "mpnet": "MPNetForMaskedLM",
     "albert": "AlbertForPreTraining",
     "modernbert": "ModernBertForMaskedLM",
+    "gte": "GteForMaskedLM",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
 }
+TOKENIZERS = dict.fromkeys(("gte", "jina_embeddings_v3"), "xlm_roberta")  # of the published models
 OVER_WORD_PIECES = {
     "bert": "BertForPreTraining",
     "ernie": "ErnieForPreTraining",
@@ -53,6 +56,9 @@ OVER_WORD_PIECES = {
     "deberta_v3": "DebertaV2ForMaskedLM",
     "deberta_v2_conv": "DebertaV2ForMaskedLM",
     "big_bird_full": "BigBirdForMaskedLM",
+    "nomic_bert": "NomicBertForMaskedLM",
+    "jina_bert": "JinaBertForMaskedLM",
+    "jina_bert_code": "JinaBertForMaskedLM",
 }
 
 
@@ -61,7 +67,7 @@ def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions:
     needs.
     """
     source, rng = FAMILY / kind / {**CLASSES, **OVER_WORD_PIECES}[kind], np.random.default_rng(0)
-    made_tokenizers.write(folder, kind if kind in CLASSES else "bert")
+    made_tokenizers.write(folder, TOKENIZERS.get(kind, kind) if kind in CLASSES else "bert")
     config, weights = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")
     for name, weight in weights.items():
         length = positions if "position_embeddings" in name else rows if len(weight) == config["vocab_size"] else 0

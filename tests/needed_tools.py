@@ -19,6 +19,7 @@ COMMANDS = {
     ("curl",): "apt-get install curl",
     ("gcc",): "apt-get install gcc libc6-dev",
     ("java",): "apt-get install default-jre-headless",
+    ("nginx",): "apt-get install nginx-light",
     ("node",): "apt-get install nodejs",
     (UV,): "make install",
     (TORCH,): "make venv-torch",

@@ -57,6 +57,7 @@ TENSORFLOW_PLACES = (
     "layers/speed/fused",
     "layers/speed/long_rows",
     "runtimes/model_weights",
+    "runtimes/operations",
     "models/checkpoints",
     "models/interchange/",
     "objectives/",

@@ -129,20 +129,39 @@ def wait_for_step(process, output, step):
         time.sleep(0.02)
 
 
-def kill_and_resume(files, output, kills, seed):
+def kill_and_resume(files, output, kills, seed, *more):
     """Starts the run again and again, each time killed without warning at a random moment of its steps."""
     rng = random.Random(seed)
     for _ in range(kills):
         reached = max(losses_by_step(output), default=0) if (output / "log.jsonl").exists() else 0
-        process = start(files, output)
+        process = start(files, output, *more)
         wanted = reached + rng.randint(1, 6)
         wait_for_step(process, output, min(wanted, STEPS - 2))
         time.sleep(rng.random() * 0.2)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    done = run(files, output)
+    done = run(files, output, *more)
     assert done.returncode == 0, done.stderr
     return done
+
+
+def logged(output):
+    """Returns the steps and losses of the lines of training in a log, in their order."""
+    rows = map(json.loads, (output / "log.jsonl").read_text().splitlines())
+    return [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+
+
+@pytest.mark.slow
+def test_the_log_of_a_killed_run_is_that_of_an_undisturbed_one(files):
+    """Checkpoints lie between the lines of the log, each of which is a mean of three steps."""
+    every = "--set=training.log_every=3"
+    assert run(files, files / "logged", every).returncode == 0
+    output = files / "logged_and_killed"
+    output.mkdir()
+    (output / "config.yaml.tmp.123.0123abcd").write_text("of a killed process")
+    kill_and_resume(files, output, 4, 5, every)
+    assert logged(output) == logged(files / "logged") and len(logged(output)) == STEPS // 3
+    assert not [path.name for path in output.rglob("*") if ".tmp." in path.name]
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from absl import flags
 
 from official_bert.files import exists, written_whole
 from official_bert.runtimes.engines import FILE, FORMS
+from official_bert.runtimes.processor import processor
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -44,7 +45,6 @@ flags.DEFINE_float(
     "most_loss", 0.01, "The share of answers that a side may lose against the first, to be taken.", 0.0, 1.0
 )
 flags.DEFINE_string("report_file", "", "Where to write all figures, as JSON.")
-INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")  # that make engines fast
 COLUMNS = {
     "p50_ms": "one text: p50 (ms)",
     "p99_ms": "p99 (ms)",
@@ -142,12 +142,11 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
     # hides the warning that the session loader, which TF Serving uses too, is old
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  registers the op of the tokenizer
 
     from official_bert.runtimes.quiet import hidden_output
-    from official_bert.server.engines import use_engine
     from official_bert.server.memory import resident, trim
-    from official_bert.server.servable import Servable
+    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.servable import Servable
     from official_bert.serving.formats.checking import rows_of
 
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
@@ -258,18 +257,6 @@ def choose(figures: Mapping[str, Mapping[str, Any]], most_loss: float) -> dict[s
         "single_texts": min(exact, key=lambda name: figures[name]["p50_ms"]),
         "batches": max(exact, key=lambda name: figures[name]["texts_per_second"]),
     }
-
-
-def processor() -> str:
-    """Returns the name of this processor and its instructions that engines use; "" if the system does not say it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            found = dict(line.split(":", 1) for line in file if ":" in line)
-    except OSError:
-        return ""
-    values = {name.strip(): value.strip() for name, value in found.items()}
-    has = [name for name in INSTRUCTIONS if name in values.get("flags", "").split()]
-    return f"{values.get('model name', 'unknown processor')}, {os.cpu_count()} cores, {' '.join(has)}"
 
 
 def table(report: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 import asyncio
 import dataclasses
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -79,6 +80,13 @@ flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST r
 flags.DEFINE_float(
     "max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.", 0.001
 )
+flags.DEFINE_float(
+    "lame_duck_seconds",
+    5.0,
+    "Time after SIGTERM in which requests are still answered, but /readyz and gRPC health say no, so that balancers choose "
+    "other servers.",
+    0.0,
+)
 flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish when the server is stopped.", 0.0)
 flags.DEFINE_bool("enable_model_warmup", True, "Whether a new version answers its warm-up requests before it serves.")
 flags.DEFINE_integer(
@@ -88,10 +96,24 @@ flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads
 flags.DEFINE_enum(
     "engine",
     "",
-    ["", *FORMS],
+    ["", "auto", *FORMS],
     "What computes the models: ONNX Runtime, LiteRT or OpenVINO, with the files that "
     "run_export --format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. In "
-    "float32 these must be its own within 1e-5. Empty: the SavedModel alone.",
+    "float32 these must be its own within 1e-5. auto: the fastest for one text, of those that are there, installed, and "
+    "within 1e-4. Empty: the SavedModel alone.",
+)
+flags.DEFINE_float(
+    "most_loss",
+    None,
+    "The share of answers that engines of less precision may lose, on the texts by which run_export judged them, for "
+    "--engine=auto to take one; by default it takes none.",
+    0.0,
+    1.0,
+)
+flags.DEFINE_string(
+    "cache_dir",
+    os.path.join("~", ".cache", "official_bert"),
+    "A folder where --engine=auto keeps its choice for a model, processor and runtimes; empty: none.",
 )
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
@@ -120,15 +142,15 @@ flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests at once;
 flags.DEFINE_integer(
     "max_connections",
     512,
-    "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited longest without a whole "
-    "request gives way. At most half of gRPC's may be of clients without a token so far.",
+    "Connections of REST, and as many of gRPC. Beyond them, REST's connection that has waited longest without a whole "
+    "request gives way; gRPC refuses the new one.",
     1,
 )
 flags.DEFINE_integer(
     "max_unfinished_bytes",
     256 << 20,
-    "The most bytes of bodies that are arriving, of large answers that are "
-    "leaving, and of large requests that wait to be read.",
+    "The most bytes of bodies that are arriving, and of large requests that wait to be read; more are refused with "
+    "status 503.",
     1 << 16,
 )
 flags.DEFINE_float(
@@ -189,6 +211,7 @@ def check_flags(values: Any) -> None:
     refuse_unread(
         values,
         [
+            (["most_loss", "cache_dir"], values.engine == "auto", "--engine=auto"),
             (
                 ["model_name"],
                 bool(values.model_base_path or not (values.model_config_file or values.models)),
@@ -219,8 +242,8 @@ def read_served(
     model_name: str, model_base_path: str, model_config_file: str, default_model: str = "", folder: str = ""
 ) -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
+    from official_bert.server.models.version_folders import find_models, model_versions, tasks_of, why_no_versions
     from official_bert.server.server_config import ServedModelConfig, each_task, is_ids_twin, read_models
-    from official_bert.server.version_folders import find_models, model_versions, tasks_of, why_no_versions
 
     ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
     if len(given := [name for name, value in ways.items() if value]) != 1:
@@ -258,9 +281,9 @@ def read_served(
 
 def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptions":
     """Reads the server's options from the flags and the files that they name (`values`: absl's `FLAGS`)."""
-    from official_bert.server.access import AccessRules, read_tokens
-    from official_bert.server.batch_queue import DEFAULT_PARAMETERS
-    from official_bert.server.request_checks import Limits
+    from official_bert.server.listeners.access import AccessRules, read_tokens
+    from official_bert.server.queue.batch_queue import DEFAULT_PARAMETERS
+    from official_bert.server.requests.request_checks import Limits
     from official_bert.server.server_config import METRICS_PATH, ServerOptions, read_batching, read_metrics_path
 
     batching = None
@@ -291,6 +314,7 @@ def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptio
         poll_seconds=values.file_system_poll_wait_seconds,
         timeout_seconds=values.rest_api_timeout_in_ms / 1000,
         enable_warmup=values.enable_model_warmup,
+        cache_dir=os.path.expanduser(values.cache_dir),
         intra_op_threads=values.tensorflow_intra_op_parallelism,
         inter_op_threads=values.tensorflow_inter_op_parallelism,
         limits=from_flags(Limits, values, text_inputs=tuple(values.text_inputs)),

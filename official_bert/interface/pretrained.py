@@ -64,6 +64,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)
     model = alone or formats.read(path)
     if not (vocab_file := formats.vocab_file_of(model)):
+        hugging_face_tokenizers.refuse_ids_alone(path)
         raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
     for remark in hugging_face_tokenizers.remarks(path, model.vocab) if os.path.isdir(path) else ():
         logging.warning("%s: %s", path, remark)

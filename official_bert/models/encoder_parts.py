@@ -161,11 +161,11 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
-    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
-    if config.positions.alibi:
-        return by_name(PARTS["positions"]).Alibi(config.num_attention_heads, places, places)
     position_ids = inputs.get("position_ids")
-    position_ids = places if position_ids is None else position_ids
+    if position_ids is None or config.positions.alibi:
+        position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
+    if config.positions.alibi:
+        return by_name(PARTS["positions"]).Alibi(config.num_attention_heads, position_ids, position_ids)
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
         config.positions.rotary,

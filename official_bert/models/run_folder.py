@@ -47,8 +47,9 @@ WITHOUT_WEIGHTS = "one without weights: no checkpoint found there"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
 CARD_FILE, EVALUATIONS_FILE = "README.md", "evaluations.json"
-BASE_FILE = "base.json"
+BASE_FILE, UNLOGGED_FILE = "base.json", "unlogged.json"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
+LEFT_OVER = re.compile(r".+\.tmp\.\d+\.[0-9a-f]{8}")  # of a killed process: what `files` was writing
 STEP = re.compile(r"(?<=.)-(\d+)\Z")  # at the end of a checkpoint's name
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
 
@@ -195,7 +196,8 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder for this process, which makes it; one to which nothing was written goes again.
+        """Locks the folder for this process, which makes it, and removes what killed ones left unfinished; a folder to
+        which nothing was written goes again.
 
         Raises ValueError if another run holds it.
         """
@@ -208,6 +210,9 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"--output_dir={self.path}: another run is writing to this folder") from None
+            for folder in (self.path, self.best.path):
+                for name in filter(LEFT_OVER.fullmatch, list_names(folder)):
+                    remove(os.path.join(folder, name))
             try:
                 yield
             finally:
@@ -350,6 +355,17 @@ class RunFolder:
             if any(key.startswith(f"{kind}/") for key in row):
                 steps.add(row["step"])
         return steps
+
+    def unlogged(self, step: int) -> Any:
+        """The metrics of the steps before the checkpoint of a step that the log lacks, as a list of rows."""
+        return self._read(UNLOGGED_FILE).get(str(step), [])
+
+    def write_unlogged(self, step: int, rows: list[list[float]]) -> None:
+        """Keeps these metrics, beside those of checkpoints that are there."""
+        before, steps = self._read(UNLOGGED_FILE), {str(step_of(prefix)) for prefix in self.checkpoints()}
+        now = {key: before[key] for key in before.keys() & steps - {str(step)}} | ({str(step): rows} if rows else {})
+        if now != before:
+            self._write(UNLOGGED_FILE, now)
 
     def last_followed(self) -> dict[str, float]:
         """Reads the step and the metrics that an evaluation beside the run wrote last; {} if there are none, or the

@@ -203,13 +203,18 @@ def _fault_of(description: Mapping[str, Any]) -> str:
     for name in LIMITS:
         if type(limit := description["limits"].get(name)) is not int or not 0 <= limit < 1 << 31:
             return f"limits.{name}: expected a number from 0 to below 2^31, got {str(limit)[:60]}"
-    if not isinstance(bound := description.get("bound", 0.0), float) or not 0 <= bound < float("inf"):
-        return f"bound: expected a number from 0, got {str(bound)[:60]}"
+    if wrong := [name for name in ("bound", "loss") if not _is_amount(description.get(name, 0.0))]:
+        return f"{wrong[0]}: expected a number from 0, got {str(description[wrong[0]])[:60]}"
     for name in ("inputs", "outputs"):
         for key, spec in description[name].items():
             if not _is_tensor(spec):
                 return f"{name}.{key}: expected a type and a shape, got {str(spec)[:60]}"
     return ""
+
+
+def _is_amount(value: Any) -> bool:
+    """Whether a value is a finite number from 0."""
+    return isinstance(value, float) and 0 <= value < float("inf")
 
 
 def _is_tensor(spec: Any) -> bool:

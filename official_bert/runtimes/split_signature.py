@@ -8,6 +8,8 @@ PREPARE, FINISH = "prepare", "finish"  # of serving_default; of another signatur
 ROWS, WHOLE = "rows_", "whole_"  # and NAME: inputs of the model [R,...], cut to a group's longest row, or not
 # the rows [R] in the order of their groups, rows of a group [G], tokens of a row [R]
 ORDER, SIZES, LENGTHS = "order", "sizes", "lengths"
+# the signature of serialized Examples, and one that parses them into the inputs of serving_default
+EXAMPLES, PARSE = "examples", "parse_examples"
 STATE = "state_"  # and a number: what `finish` needs besides
 OUTPUT = "output_"  # and NAME: outputs of the model
 

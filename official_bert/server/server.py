@@ -6,6 +6,7 @@ requests.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from official_bert.dotted_names import by_name
-from official_bert.server.ports import Ports
+from official_bert.server.listeners.ports import Ports
 from official_bert.server.server_config import ServerOptions
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Server:
 
     async def stop(self) -> None:
         """Refuses new requests, answers those under way (up to `drain_seconds`), and frees everything."""
-        self.ports.readiness.is_draining = True
+        self.ports.readiness.is_leaving = self.ports.readiness.is_draining = True
         await self.ports.close()
         if self.services is not None:
             self.services.close()
@@ -63,21 +64,26 @@ class Server:
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:
         """Serves until SIGINT or SIGTERM; `started` is called when the models answer.
 
-        From the signal on, the process lives `drain_seconds` and a little longer at most, whatever its threads are
-        doing; while it starts, not even that.
+        After SIGTERM it answers for `lame_duck_seconds` more, not ready, so that balancers choose other servers; a
+        second signal ends that. Then the process lives `drain_seconds` and a little longer at most, whatever its
+        threads are doing; while it starts, not even that.
         """
-        stopping = asyncio.Event()
+        signals = asyncio.Queue[int]()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopping.set)
-        starting, waiting = asyncio.ensure_future(self.start()), asyncio.ensure_future(stopping.wait())
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        starting, waiting = asyncio.ensure_future(self.start()), asyncio.ensure_future(signals.get())
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             LOG.info("stopping, before the models are loaded")
             _leave()
         await starting
         started(self)
-        await waiting
+        if await waiting == signal.SIGTERM and self.options.lame_duck_seconds:
+            LOG.info("stopping: no longer ready; requests are answered for %g s more", self.options.lame_duck_seconds)
+            self.ports.readiness.is_leaving = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(signals.get(), self.options.lame_duck_seconds)
         LOG.info(
             "stopping: %d running requests are answered first, for %g s at most",
             self.services.handler.in_flight if self.services else 0,

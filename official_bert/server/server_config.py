@@ -8,10 +8,10 @@ from typing import Any, Literal
 from google.protobuf import text_format
 
 from official_bert.files import normal, read_text
-from official_bert.server.access import AccessRules
-from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
+from official_bert.server.listeners.access import AccessRules
 from official_bert.server.protocols.message_definitions import MessagePool
-from official_bert.server.request_checks import Limits
+from official_bert.server.queue.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
+from official_bert.server.requests.request_checks import Limits
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
@@ -81,11 +81,14 @@ class ServerOptions:
     tls_certificate_file: str = ""  # PEM; both or none, for REST and gRPC
     tls_key_file: str = ""
     access_log: str = ""  # a file; `-`: standard error
+    lame_duck_seconds: float = 5.0  # in which it answers after SIGTERM, and says that it is not ready
     drain_seconds: float = 30.0  # for requests under way when the server is stopped
     enable_warmup: bool = True
     intra_op_threads: int = 0  # of TensorFlow; 0: one a core
     inter_op_threads: int = 0
-    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow
+    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow; `auto`: the fastest
+    most_loss: float | None = None  # of answers, by engines of less precision among which `auto` chooses; None: none
+    cache_dir: str = ""  # where `auto` keeps its choice; "": nowhere
 
 
 def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: str) -> ServedModelConfig | None:

@@ -13,27 +13,23 @@ import tensorflow as tf
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.copies import local_copy
-from official_bert.server.batch_queue import BatchingParameters
-from official_bert.server.batching import Batcher
-from official_bert.server.connections import Connections
-from official_bert.server.engines import use_engine
+from official_bert.server.listeners.connections import Connections
 from official_bert.server.metrics import Metrics
-from official_bert.server.model_manager import ModelManager
+from official_bert.server.models.engine_choice import AUTO, choose_engine
+from official_bert.server.models.engines import use_engine
+from official_bert.server.models.model_manager import ModelManager
+from official_bert.server.models.servable import LoadedGraph, Servable
+from official_bert.server.models.version_folders import fingerprint
 from official_bert.server.protocols.kserve.grpc_service import InferenceService
 from official_bert.server.protocols.rest_service import RestService
 from official_bert.server.protocols.tensorflow_serving.grpc_service import ModelService, PredictionService
-from official_bert.server.reading.process import RequestReader
-from official_bert.server.request_handler import RequestHandler
-from official_bert.server.servable import LoadedGraph, Servable
+from official_bert.server.queue.batch_queue import BatchingParameters
+from official_bert.server.queue.batching import Batcher
+from official_bert.server.requests.process import RequestReader
+from official_bert.server.requests.request_handler import RequestHandler
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
-from official_bert.server.version_folders import fingerprint
 
-IDLE_SECONDS = 5.0  # without a request: then a rest of warm-up, for which requests wait, disturbs nobody
 LOG = logging.getLogger("official_bert.server")
-try:
-    import tensorflow_text  # noqa: F401  registers the tokenizers' operations, which TF Serving has built in
-except ImportError:
-    LOG.warning("tensorflow-text is not installed: models of text with SentencePiece or NFC will not load")
 
 
 class Services:
@@ -90,8 +86,6 @@ class Services:
             await asyncio.sleep(self.options.poll_seconds)
             try:
                 await asyncio.to_thread(self.manager.poll)
-                if self.handler.idle_seconds() > IDLE_SECONDS:
-                    await asyncio.to_thread(self.manager.finish_warm_up)
             except Exception:
                 LOG.exception("looking at the folders of models")
 
@@ -112,12 +106,17 @@ class Services:
             graph,
         )
         try:
-            if self.options.engine:
+            if self.options.engine == AUTO:
+                lines = choose_engine(
+                    servable, folder, self.options.intra_op_threads, self.options.most_loss, self.options.cache_dir
+                )
+                for line in lines:
+                    LOG.info("%s version %d: %s", name, version, line)
+            elif self.options.engine:
                 engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
                 LOG.info("%s version %d: %s", name, version, engine)
             loaded = time.monotonic()
-            nobody_waits = any(entry.state == "AVAILABLE" for entry in self.manager.statuses(name))
-            count = servable.warm_up(folder_here, not nobody_waits) if self.options.enable_warmup else 0
+            count = servable.warm_up(folder_here) if self.options.enable_warmup else 0
         except BaseException:
             servable.close()
             raise

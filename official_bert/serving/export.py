@@ -20,6 +20,7 @@ from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
 from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
 from official_bert.models.run_folder import CONFIG_FILE
+from official_bert.runtimes.split_signature import EXAMPLES, PARSE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
@@ -311,7 +312,8 @@ def make_signatures(
     Each further one of `answers`, to texts behind a prompt, has a signature of its name.
 
     Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are
-    as wide as.
+    as wide as. What they become is a signature too, by which our server answers them without a second copy of the
+    weights.
     """
     by_name = tf.function(answers["serving_default"], autograph=False).get_concrete_function(**inputs)
     counted = [name for name in (padded or {}).values() if name in inputs]
@@ -321,12 +323,22 @@ def make_signatures(
         tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
         return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in counted}
 
+    @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
+    def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
+        return tensors | {_counter(name, inputs): lengths[name] for name in counted}
+
     prompted = {
         name: tf.function(function, autograph=False).get_concrete_function(**inputs)
         for name, function in answers.items()
         if name != "serving_default"
     }
-    return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
+    return {
+        "serving_default": by_name,
+        EXAMPLES: by_example.get_concrete_function(),
+        PARSE: parse.get_concrete_function(),
+        **prompted,
+    }
 
 
 def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:

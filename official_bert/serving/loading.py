@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.copies import local_copy
 from official_bert.files import exists, list_names, list_versions
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.model_weights import check_saved_model
+from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
 
@@ -90,17 +90,14 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
     The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model or task, or if its
     weights are not numbers.
     """
-    if form == "text":
-        import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
     folder_here = local_copy(folder)
     if task not in (tasks := task_names(folder_here) or [""]):
         expected = f"one of {', '.join(tasks)}, its tasks" if tasks[0] else "none, because it has one task"
         raise ValueError(f"--signature={task}: expected {expected}, for {path}")
+    definition = register_operations(folder_here)
     saved_model = tf.saved_model.load(folder_here)
-    with open(os.path.join(folder_here, "saved_model.pb"), "rb") as file:
-        definition = saved_model_pb2.SavedModel.FromString(file.read())
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
     named = {

@@ -13,6 +13,7 @@ from official_bert.data.sources import ExampleSource
 from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.reporting import continued_log
 from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
 from official_bert.training.running import beginning, clock
 from official_bert.training.running.clock import NoClock
@@ -64,7 +65,8 @@ def train(
             for line in plan.frozen:
                 tell(line)
             trainer, folder, notes = beginning.begin(plan, run, strategy, init_checkpoint, tell)
-            with contextlib.closing(Watcher(run, 0 if task.config.training.hours else plan.last, chief)) as watcher:
+            total = 0 if task.config.training.hours else plan.last
+            with contextlib.closing(Watcher(run, total, chief, done=trainer.steps_done)) as watcher:
                 for name, text in notes.items():
                     watcher.note(trainer.steps_done, name, text)
                 training = Run(
@@ -142,6 +144,7 @@ class Run:
             return
         batches, seconds_a_step = self._batches(phase, step), 0.0
         self.log.begin(step)
+        self.log.rows += continued_log.kept(step, len(self.trainer.step.names), self.watcher.run)
         while step < phase.last and not self._ends_early(step) and not self.clock.is_over(step):
             self.profile.at(step)
             count = self.clock.begin_loop(step, self.steps_until_next_event(step, phase.last, seconds_a_step))
@@ -216,6 +219,7 @@ class Run:
         self.folder.wait()  # files that change while it copies the folder to a store would confuse it
         if self.watcher.enabled:
             began = clock.now()
+            continued_log.keep(self.log.rows, self.trainer.steps_done, self.watcher.run)
             self.folder.save_in_background(
                 self.trainer.snapshot(), self.trainer.steps_done, lambda name: self._saved(name, began)
             )

@@ -12,7 +12,7 @@ from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
 from official_bert.layers.positions import EMBEDDED
 from official_bert.layers.relatives.pre_norm import PreNormLayer
-from official_bert.layers.relatives.relative_positions import Rotary
+from official_bert.layers.relatives.relative_positions import Alibi, Rotary
 from official_bert.layers.relatives.windows import in_windows
 from official_bert.layers.speed import fused, long_rows
 from official_bert.layers.speed.long_rows import LongLayout
@@ -34,10 +34,13 @@ def turned(rows, base):
     return np.concatenate([product.real, product.imag], axis=-1)
 
 
-def layout_of(mask, packed=None, left_to_right=False, base=0.0, window=0, in_turn=True):
+def layout_of(mask, packed=None, left_to_right=False, base=0.0, window=0, in_turn=True, alibi=False):
     """Returns a layer's layout: queries in turn, or one mask for all; with a window, that of a layer which has one."""
     inputs = TokenInputs(tf.cast(mask, tf.bool), packed, left_to_right)
     positions = Rotary(np.arange(S)[None], base, D // N) if base else EMBEDDED
+    if alibi:
+        places = tf.range(tf.shape(mask)[1])[None]
+        positions = Alibi(N, places, places)
     layout = (
         LongLayout(None, inputs, positions=positions)
         if in_turn
@@ -46,7 +49,7 @@ def layout_of(mask, packed=None, left_to_right=False, base=0.0, window=0, in_tur
     return in_windows(layout, window) if window else layout
 
 
-def whole(layer, x, window=0, packed=None, left_to_right=False, base=0.0):
+def whole(layer, x, window=0, packed=None, left_to_right=False, base=0.0, alibi=False):
     """Returns the attention's output for all rows from one [S,S] matrix, in float64."""
     q, k, v = (
         np.einsum("bsd,dnh->bsnh", x.astype("float64"), np.array(part.kernel)) + np.array(part.bias)
@@ -62,6 +65,8 @@ def whole(layer, x, window=0, packed=None, left_to_right=False, base=0.0):
     if packed is not None:
         seen = seen & (packed[:, :, None] == packed[:, None, :])
     scores = np.einsum("bqnh,bknh->bnqk", q, k) / math.sqrt(D // N)
+    if alibi:  # two heads: 2^-4 and 2^-8
+        scores -= np.array([2**-4, 2**-8])[:, None, None] * abs(places[None] - places[:, None])
     shares = np.exp(np.where(seen[:, None], scores, -1e2))
     shares /= shares.sum(axis=-1, keepdims=True)
     rows = np.einsum("bnqk,bknh->bqnh", shares, v)
@@ -95,7 +100,7 @@ def test_a_window_sees_what_the_whole_matrix_says(layer, window, case):
     np.testing.assert_allclose(some, np.take_along_axis(wanted, places[:, :, None], axis=1), atol=2e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, {"alibi": True}, {"alibi": True, "packed": PACKED, "left_to_right": True}])
 def test_blocks_of_queries_give_what_the_whole_matrix_gives_in_both_passes(layer, case, monkeypatch):
     layout, wanted, real = layout_of(MASK, **case), whole(layer, X, **case), MASK == 1
     dense = gradients_of(layer, layout_of(MASK, **case, in_turn=False))
@@ -164,18 +169,17 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
     assert length * 256 * N <= largest < length * length * N / 4
 
 
-@pytest.mark.parametrize("window", [0, 4])
-def test_rows_of_unknown_length_are_computed_alike(layer, window):
+@pytest.mark.parametrize(("window", "alibi"), [(0, False), (4, False), (0, True)])
+def test_rows_of_unknown_length_are_computed_alike(layer, window, alibi):
     run = tf.function(
-        lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window)),
+        lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window, alibi=alibi)),
         autograph=False,
         input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)],
     )
     real = MASK == 1
-    np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window)[real], atol=2e-5)
-    np.testing.assert_allclose(
-        run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], MASK[:1, None, None, :3].astype(bool)), atol=2e-5
-    )
+    np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window, alibi=alibi)[real], atol=2e-5)
+    short = layout_of(MASK[:1, :3], in_turn=False, alibi=alibi)
+    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], attention_mask=short), atol=2e-5)
 
 
 def test_gated_units_before_their_norms_are_those_of_the_paper():

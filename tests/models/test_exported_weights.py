@@ -12,7 +12,7 @@ from official_bert.interface.predictor import Predictor
 from official_bert.runtimes import model_weights
 from official_bert.runtimes.engines import load_engine
 from official_bert.runtimes.finite import not_finite
-from official_bert.server.servable import Servable
+from official_bert.server.models.servable import Servable
 from official_bert.serving.loading import load_exported
 
 CLEAN = np.arange(40, dtype=np.float32).reshape(8, 5)

@@ -15,11 +15,12 @@ import made_serving
 import numpy as np
 import pytest
 import tensorflow as tf
+from http2_floods import PREFACE, SETTINGS, frame
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.batching import BatchingParameters
-from official_bert.server.reading import process
-from official_bert.server.request_checks import Limits
+from official_bert.server.queue.batching import BatchingParameters
+from official_bert.server.requests import process
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.tools.client import GrpcClient, ServingError
@@ -134,8 +135,8 @@ def test_a_request_whose_error_cannot_even_be_decoded_fails_alone(running):
         (declared("input_ids", 3, [1 << 62, 1 << 20, 0]), "elements in a request"),
         (declared("input_ids", 3, [-1]), "of known shape"),
         (declared("input_ids", 21, [1]), "type 21 cannot be sent"),
-        (b"\x12\x00" * 5000, "at most 1000 fields"),
-        (b"\x1a\x00" * 4_000_000, "at most 1000 fields"),
+        (b"\x12\x00" * 5000, "Missing ModelSpec"),
+        (b"\x1a\x00" * 4_000_000, "at most 1000 names of outputs, got 4000000"),
     ],
     ids=range(10),
 )
@@ -237,7 +238,7 @@ def test_a_process_that_dies_over_a_body_is_replaced(running):
 
 # What a process runs that holds too much after its second body, and ends slowly.
 FULL = """import atexit, time
-from official_bert.server.reading import child
+from official_bert.server.requests import child
 atexit.register(time.sleep, 0.3)
 child.resident = iter([0, 1 << 40]).__next__
 child.main()"""
@@ -386,6 +387,8 @@ def test_grpc_connections_must_say_something(impatient):
     host, port = impatient.target.split(":")
     with innocent(impatient), contextlib.ExitStack() as stack:
         connections = [stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(12)]
+        for connection in connections[::2]:  # these agree upon HTTP/2, and ask for nothing
+            connection.sendall(PREFACE + frame(SETTINGS, 0, 0, b""))
         began = time.monotonic()
         for connection in connections:
             with contextlib.suppress(ConnectionError):

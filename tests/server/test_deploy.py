@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tensorflow_serving.config import model_server_config_pb2
 
 from official_bert.server import server_config
-from official_bert.server.batching import BatchingParameters
+from official_bert.server.queue.batching import BatchingParameters
 from official_bert.server.server import ServerOptions
 
 FIELD = descriptor_pb2.FieldDescriptorProto

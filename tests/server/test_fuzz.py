@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from official_bert.server.protocols.tensorflow_serving import rest_json
-from official_bert.server.reading import requests as reading
-from official_bert.server.reading.tensors import NUMPY_TYPES, TensorSpec, declared_shape, read_tensor
-from official_bert.server.request_checks import Limits, check_declared, check_inputs, check_strings
+from official_bert.server.requests import reading
+from official_bert.server.requests.request_checks import Limits, check_declared, check_inputs, check_strings
+from official_bert.server.requests.tensors import NUMPY_TYPES, TensorSpec, declared_shape, read_tensor
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
 DTYPES = [

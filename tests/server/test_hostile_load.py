@@ -377,6 +377,7 @@ def test_sigterm_ends_it_within_its_time(tmp_path, moment):
             f"--model_base_path={tmp_path}",
             "--rest_api_port=0",
             "--port=0",
+            "--lame_duck_seconds=0",
             "--drain_seconds=3",
         ],
         stdout=subprocess.PIPE,

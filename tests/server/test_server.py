@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from official_bert import copies, files
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.tools.client import GrpcClient, RestClient, ServingError
@@ -323,7 +323,7 @@ def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
 
 
 def test_requests_share_batches_and_metrics_tell(demo_root):
-    from official_bert.server.batching import BatchingParameters
+    from official_bert.server.queue.batching import BatchingParameters
 
     batching = BatchingParameters(max_batch_size=8, batch_timeout_micros=300_000)
     with made_serving.embedded(options_for(demo_root / "demo", batching=batching)) as running:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import logging
 import os
@@ -22,8 +23,8 @@ from commands import ROOT, imported_tool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.ports import Ports
-from official_bert.server.servable import Servable
+from official_bert.server.listeners.ports import Ports
+from official_bert.server.models.servable import Servable
 from official_bert.server.server import Server
 from official_bert.server.server_config import ServedModelConfig, ServerOptions
 from official_bert.tools.client import RestClient
@@ -199,23 +200,67 @@ def test_ids_that_do_not_load_leave_the_server_ready_and_say_why(both_forms):
         assert running.ask("/readyz")[0] == 200 and running.ask("/v1/models/pair:predict", PREDICT[1])[0] == 200
 
 
-def test_warm_up_of_other_signatures_waits_until_nobody_asks(tmp_path, monkeypatch):
+def test_a_server_is_ready_when_all_signatures_are_warm(tmp_path, monkeypatch):
     from test_server import write_warmup
 
-    from official_bert.server import services
-
-    monkeypatch.setattr(services, "IDLE_SECONDS", 0.3)
-    folder, ran = made_serving.write_model(tmp_path, 1), []
+    folder, ready = made_serving.write_model(tmp_path, 1), []
     write_warmup(folder, [("serving_default", {"text": ["a"]}), ("pair", {"text": ["a"], "text_pair": ["b"]})])
+    time.sleep(0.2)
     warm_up = Servable._warm_up_by
-    monkeypatch.setattr(
-        Servable,
-        "_warm_up_by",
-        lambda self, place, request: (ran.append(request.model_spec.signature_name), warm_up(self, place, request)),
+
+    def watched(self, place, request):
+        state = server.services.manager.statuses("demo")[0].state
+        ready.append((request.model_spec.signature_name, state, server.services.handler.why_not_ready() == ""))
+        warm_up(self, place, request)
+
+    monkeypatch.setattr(Servable, "_warm_up_by", watched)
+    with event_loop() as run:
+        server = Server(options_for(tmp_path))
+        run(server.start()).result(60)
+        assert server.services.handler.why_not_ready() == ""
+        run(server.stop()).result(60)
+    assert ready == [("serving_default", "LOADING", False), ("pair", "LOADING", False)]
+
+
+def test_after_sigterm_it_answers_and_says_that_it_is_not_ready(demo_root):
+    """Over both protocols, for the time it was given; a second signal ends that."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "official_bert.serve",
+            "--rest_api_port=0",
+            "--port=0",
+            "--lame_duck_seconds=60",
+            "--drain_seconds=1",
+            f"--model_base_path={demo_root}/demo",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    with made_serving.embedded(options_for(tmp_path, poll_seconds=0.05)):
-        assert ran[:1] == ["serving_default"]
-        made_serving.wait_for(lambda: ran == ["serving_default", "pair"])
+    try:
+        url, target = re.search(r"(http://\S+); gRPC: (\S+)", process.stdout.readline()).groups()
+        asked = made_serving.Running(url.rpartition(":")[2], target.rpartition(":")[2], True)
+        predict = "/v1/models/default:predict", PREDICT[1]
+        assert asked.ask("/readyz")[0] == asked.ask(*predict)[0] == 200
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]))) as kept:
+            kept.request("POST", *predict)
+            assert kept.getresponse().read()
+            process.send_signal(signal.SIGTERM)
+            made_serving.wait_for(lambda: asked.ask("/readyz")[0] == 503)
+            assert asked.ask("/healthz")[0] == asked.ask(*predict)[0] == 200
+            kept.request("POST", *predict)
+            assert kept.getresponse().headers["Connection"] == "close"  # its next request goes elsewhere
+        with grpc.insecure_channel(target) as channel:
+            checked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
+            assert checked.status == STATES.NOT_SERVING
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        assert "Traceback" not in process.communicate()[1]
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.server.batching import join
-from official_bert.server.servable import Servable
+from official_bert.server.queue.batching import join
+from official_bert.server.models.servable import Servable
 from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_exported
 from official_bert.tasks.pretraining.served import ServedFillMask
@@ -201,6 +201,9 @@ def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(e
                 rows = {output: array[start : start + len(texts)] for output, array in together.items()}
                 assert same_answers(signature.without_padding({key: texts}, rows), signature.run({key: texts}))
             assert together["num_blanks"].tolist() == [3, 1, 0, 0]
+        # our server parses Examples and runs the default signature, whose weights it has; TF Serving runs this graph
+        assert signature.computed_by is not None and sorted(servable.signatures) == ["examples", "serving_default"]
+        assert same_answers(signature.run_graph({key: asked[0]}), signature.run({key: asked[0]}))
     finally:
         servable.close()
 
@@ -229,6 +232,7 @@ def test_ids_padded_for_a_batch_are_answered_as_wide_as_they_came(exported):
             for number, one in enumerate(asked):
                 rows = {output: array[number : number + 1] for output, array in together.items()}
                 assert same_answers(signature.without_padding(one, rows), signature.run(one))
+        assert same_answers(signature.run_graph(asked[0]), signature.run(asked[0]))
     finally:
         servable.close()
 

@@ -43,6 +43,10 @@ CHANGES = {
         "biases": False,
         "type_vocab_size": 0,
     },
+    "nomic_bert": {"rotary": 1e3, "feed_forward": "gated", "unbiased": "products", "hidden_act": "silu"},
+    "jina_bert": {"alibi": True, "feed_forward": "gated", "unbiased": "gate"},
+    # an export would leave the norms of queries and keys out in silence
+    "jina_bert_code": {"alibi": True, "feed_forward": "gated", "query_key_norm": True, "norm": "twice"},
     "pre": {"norm": "pre"},
     "long": {"max_position_embeddings": 1100},
     "lstm": {"attention": "left_to_right", "bilstm_layers": 1},
@@ -77,6 +81,7 @@ def has_numbers(inputs, key, value):
     [
         ("encoder", "bert"),
         ("pretrainer", "albert"),
+        ("encoder", "jina_bert_code"),
         *(pytest.param(kind, name, marks=pytest.mark.slow) for kind in MODELS for name in CHANGES),
     ],
 )

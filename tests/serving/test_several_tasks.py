@@ -19,7 +19,7 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import adapted, formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import task_names
-from official_bert.server.servable import LoadedGraph, Servable
+from official_bert.server.models.servable import LoadedGraph, Servable
 from official_bert.server.server import ServerOptions
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference

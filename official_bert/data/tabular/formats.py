@@ -18,6 +18,7 @@ from official_bert.data.tabular.encodings import START, head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import (
     MOST_COLUMNS,
+    MOST_EMPTY_ROWS,
     MOST_PACKED,
     MOST_SHEET_CELLS,
     MOST_SHEET_ROWS,
@@ -149,6 +150,8 @@ def _filled_rows(rows: Iterable[Any], size: int) -> Iterator[tuple[int, list[str
     most_cells, most_text = (max(most, MOST_PACKED * size) for most in (MOST_SHEET_CELLS, MOST_UNPACKED))
     count = width = text = 0
     for number, row in enumerate(rows, 1):
+        if not count and number > MOST_EMPTY_ROWS:
+            raise ValueError(f"expected a filled cell in the first {MOST_EMPTY_ROWS:,} rows, got none")
         if number > MOST_SHEET_ROWS:
             raise ValueError(f"expected at most {MOST_SHEET_ROWS:,} rows, got a cell beyond them")
         filled = {column: cell for column, value in dict(row).items() if (cell := _cell_text(value))}

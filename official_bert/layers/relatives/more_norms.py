@@ -1,4 +1,4 @@
-"""JinaBERT's variant for code: layer norms of queries and keys, and a second residual around the attention."""
+"""JinaBERT's variant for code: layer norms of queries and keys, and a second residual connection."""
 
 from typing import Any, ClassVar
 

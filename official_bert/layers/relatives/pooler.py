@@ -28,5 +28,7 @@ class NormalizedDense(Dense):
     def call(self, x: Float[Any, "*M K"]) -> Float[Any, "..."]:
         """[...,K] -> [...,N], or with several axes for N."""
         product = super().call(x)
+        if len(self.row_shape) == 1:
+            return self.layer_norm(product)
         rows = ops.reshape(product, (*ops.shape(x)[:-1], self.units))
         return ops.reshape(self.layer_norm(rows), ops.shape(product))

@@ -31,18 +31,30 @@ def product_names(config: ModelConfig) -> list[str]:
     return [*(["embeddings/projection"] if config.embedding_size else []), *layers, "pooler"]
 
 
-def modules(config: ModelConfig, member: Member, table: NameTable) -> dict[str, list[str]]:
-    """Returns the products of a member by their names there, with ours that each is made of (three in Wqkv)."""
+def modules(config: ModelConfig, member: Member, table: NameTable) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the products of a member by their names there, with ours that each is made of (three in Wqkv): of each,
+    the outputs that the module has, in its order (half of those of a gated unit, or both halves exchanged).
+    """
     names = product_names(config)
+    most = max(2 * config.intermediate_size, config.hidden_size) + 1
     numbered = {
-        theirs: np.full((1, 1), number)
+        theirs: (number * most + np.arange(outputs_of(name, config)))[:, None]
         for number, name in enumerate(names)
         if (theirs := table.theirs(f"{name}/kernel"))
     }
     return {
-        theirs.removesuffix(".weight"): [names[number] for number in numbers.ravel()]
-        for theirs, numbers in member.pack(numbered, config).items()
+        theirs.removesuffix(".weight"): {
+            names[number]: codes[codes // most == number] % most for number in dict.fromkeys((codes // most).ravel())
+        }
+        for theirs, codes in member.pack(numbered, config).items()
     }
+
+
+def outputs_of(name: str, config: ModelConfig) -> int:
+    """Returns the number of outputs of one of the products."""
+    if name.endswith("/intermediate"):
+        return config.intermediate_size * (2 if config.feed_forward == "gated" else 1)
+    return config.hidden_size
 
 
 def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:

@@ -13,8 +13,8 @@ import orjson
 from aiohttp import web
 
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
-from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, vectors_of
-from official_bert.server.reading.requests import ModelAddress
+from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, gives_vectors, vectors_of
+from official_bert.server.requests.reading import ModelAddress
 
 
 class OpenAI(RestProtocol):
@@ -25,7 +25,7 @@ class OpenAI(RestProtocol):
         return self._embeddings if (method, path) == ("POST", EMBEDDINGS_PATH) else None
 
     async def _embeddings(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Embeddings", "openai", deadline) as reading:
+        async with self.reading(request, "Embeddings", "openai", deadline, is_able=gives_vectors) as reading:
             model = reading.address.name
             name = await self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from official_bert.server.connections import Connections, unpack
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Admission, Answer, RequestHandler, check_finite
-from official_bert.server.servable import Servable, Signature
+from official_bert.server.listeners.connections import Connections, unpack
+from official_bert.server.models.servable import Servable, Signature
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_handler import Admission, Answer, RequestHandler, check_finite
+from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.server_config import is_ids_twin, twin
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
@@ -29,6 +29,11 @@ IsAble = Callable[[Signature], bool]  # whether a model can answer at an address
 def any_model(signature: Signature) -> bool:
     """Every model is able."""
     return True
+
+
+def gives_vectors(signature: Signature) -> bool:
+    """Whether a model gives a vector."""
+    return "embedding" in signature.outputs
 
 
 class RestProtocol:
@@ -65,8 +70,8 @@ class RestProtocol:
     ) -> AsyncIterator[Reading]:
         """Gives a request as one of `readers` reads it, counted for its model until it has its answer.
 
-        `name` is the model that its path names. With `is_able`, neither path nor body name one: the address is that of
-        the `chosen_model`.
+        `name` is the model that its path names. With `is_able`, the path names none: if the body does not either, the
+        address is that of the `chosen_model`.
         """
         async with self.admitted(request, api, deadline, name) as (body, admission):
             reading = await self.handler.reader.read(reader, body, **task)
@@ -137,8 +142,8 @@ class RestProtocol:
                 able += [name] if is_able(servable.signature("")) else []
         if len(able) != 1:
             raise invalid(
-                f"several models are served ({', '.join(able or names)}): this address answers for --default_model, "
-                f"which is not given"
+                f"several models are served ({', '.join(able or names)}): a request without a model is answered by "
+                f"--default_model, which is not given"
             )
         return able[0]
 

@@ -8,15 +8,15 @@ import logging
 
 from aiohttp import web
 
-from official_bert.server import page
-from official_bert.server.connections import Connections
-from official_bert.server.gates import error_response
+from official_bert.server.listeners import page
+from official_bert.server.listeners.connections import Connections
+from official_bert.server.listeners.gates import error_response
 from official_bert.server.protocols.kserve.rest import KServe
 from official_bert.server.protocols.openai import OpenAI
 from official_bert.server.protocols.rest_protocol import json_response
 from official_bert.server.protocols.tensorflow_serving.rest import TensorFlowServing
 from official_bert.server.protocols.text_embeddings import TextEmbeddings
-from official_bert.server.request_handler import RequestHandler
+from official_bert.server.requests.request_handler import RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")

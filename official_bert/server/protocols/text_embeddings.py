@@ -15,18 +15,19 @@ import numpy as np
 import orjson
 from aiohttp import web
 
+from official_bert.server.models.servable import Signature
 from official_bert.server.protocols.rest_protocol import (
     RestProtocol,
     Route,
     check_whole,
+    gives_vectors,
     json_response,
     prompts_of,
     vectors_of,
 )
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Answer
-from official_bert.server.servable import Signature
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_handler import Answer
+from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.statuses import invalid
 
 CUT = '; with "truncate": true its end is cut off'
@@ -116,11 +117,6 @@ class TextEmbeddings(RestProtocol):
 
     async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         return web.Response(status=503 if self.handler.why_not_ready() else 200)
-
-
-def gives_vectors(signature: Signature) -> bool:
-    """Whether a model gives a vector."""
-    return "embedding" in signature.outputs
 
 
 def is_reranker(signature: Signature) -> bool:

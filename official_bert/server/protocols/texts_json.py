@@ -11,9 +11,9 @@ import numpy as np
 
 from official_bert.server.protocols.json_fields import check_keys, describe_type, field
 from official_bert.server.protocols.tensorflow_serving.rest_json import parse_body
-from official_bert.server.reading.requests import ModelAddress, Reading
-from official_bert.server.reading.tensors import Arrays
-from official_bert.server.request_checks import Limits, check_declared, check_strings
+from official_bert.server.requests.reading import ModelAddress, Reading
+from official_bert.server.requests.request_checks import Limits, check_declared, check_strings
+from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import invalid
 
 MOST_ID = (1 << 31) - 1
@@ -29,7 +29,7 @@ def read_openai(body: bytes, limits: Limits) -> Reading:
     field(request, "user", str, "")
     return Reading(
         inputs=_texts_or_ids(request, "input", limits),
-        address=ModelAddress(field(request, "model", str)),
+        address=ModelAddress(field(request, "model", str, "")),
         more={"encoding": encoding, "dimensions": _dimensions(request)},
     )
 

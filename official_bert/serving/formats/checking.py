@@ -97,8 +97,8 @@ def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -
 
 def check_answers(
     served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str
-) -> str:
-    """Compares the answers to texts with the SavedModel's; returns what was measured.
+) -> tuple[float, str]:
+    """Compares the answers to texts with the SavedModel's; returns the loss, and what was measured.
 
     With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it.
     Answers that are numbers (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming
@@ -112,7 +112,7 @@ def check_answers(
             f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
             "nothing was written"
         )
-    return finding
+    return loss, finding
 
 
 def answers_of(

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.dotted_names import by_name
 from official_bert.files import disk_full_reason
 from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
 from official_bert.serving.formats.checking import (
@@ -109,7 +110,8 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
 def write_format(
     served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int, options: FormatOptions
 ) -> str:
-    """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
+    """Writes a folder with the model's file, `model.json`, `assets/` and files for other programs; returns a line about
+    it.
 
     The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does,
     `RefusedError` if it cannot be written or run.
@@ -133,7 +135,7 @@ def write_format(
         reason = " ".join(str(error).split())[:300].removeprefix(f"{where}: ")
         raise RefusedError(f"{where}: {reason or type(error).__name__}") from error
     if options.texts and form in JUDGED_BY_ANSWERS:
-        finding = check_answers(served, engine, description, options.texts, where)
+        description["loss"], finding = check_answers(served, engine, description, options.texts, where)
         description["bound"] = BOUND_FACTOR * largest_difference(served, engine)[0]
     else:
         remedy = "; --check_file judges it by its answers" * (form in JUDGED_BY_EITHER)
@@ -141,5 +143,6 @@ def write_format(
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
+    by_name("official_bert.serving.formats.companions:write_companions")(served, config, folder)
     opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"

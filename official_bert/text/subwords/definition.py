@@ -63,6 +63,10 @@ FAMILIES: Mapping[str, Family] = {
     "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0),
     "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1),
 }
+# Classes of models that are computed, without their tokenizers.
+IDS_ALONE = {
+    "GemmaTokenizer": "Gemma's BPE is not computed here: give ids (load_encoder, an export without raw text)",
+}
 # Classes that only say that tokenizer.json has everything.
 GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
@@ -106,6 +110,8 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     """
     config = mapping_in(files, names.CONFIG_FILE, where)
     class_name = class_of(files, where)
+    if class_name in IDS_ALONE:
+        raise ValueError(f"{where}: {IDS_ALONE[class_name]}")
     if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
         raise ValueError(

@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_bert.copies import original_paths
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
 from official_bert.reports.metric_text import shown
+from official_bert.training.reporting import continued_log
 
 SECONDS_BETWEEN_LINES = 60.0  # of training on the screen; the log has all of them
 
@@ -71,13 +72,16 @@ class Watcher:
         enabled: bool = True,
         log_file: str = LOG_FILE,
         board_folder: str = BOARD_FOLDER,
+        done: int | None = None,
     ):
-        # no total: the end is a time
+        # no total: the end is a time; the log is continued after the steps that are done
         self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0
         self.next_line, self.shown_at = "", -math.inf
         if enabled:
             path = run.file(log_file)
             _remove_unfinished_line(path)
+            if done is not None:
+                continued_log.remove_later_lines(path, done)
             self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 (close)
             self.board = tf.summary.create_file_writer(run.file(board_folder))
             self.say(f"curves: tensorboard --logdir={shlex.quote(original_paths(run.file(board_folder)))}")

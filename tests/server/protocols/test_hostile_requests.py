@@ -14,8 +14,8 @@ from tensorflow_serving.apis import predict_pb2
 
 from official_bert.server.protocols.kserve import tensors
 from official_bert.server.protocols.kserve.messages import message_class
-from official_bert.server.protocols.readers import readers
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.readers import readers
+from official_bert.server.requests.request_checks import Limits
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
 READERS = readers(predict_pb2.PredictRequest)

@@ -14,8 +14,8 @@ from tritonclient.utils import InferenceServerException
 
 from official_bert.server.protocols.kserve import tensors
 from official_bert.server.protocols.kserve.messages import MESSAGES, message_class
-from official_bert.server.reading.tensors import NUMPY_TYPES, from_bytes, to_bytes
-from official_bert.server.request_checks import Limits
+from official_bert.server.requests.request_checks import Limits
+from official_bert.server.requests.tensors import NUMPY_TYPES, from_bytes, to_bytes
 from official_bert.server.statuses import RequestError
 
 INFER = "/v2/models/demo/infer"

@@ -58,6 +58,15 @@ def test_ids_go_to_the_ids_form(client):
     )
 
 
+def test_a_request_without_a_model_is_answered_by_the_only_one_that_can(server, serve):
+    for body in ({"input": "abc"}, {"input": "abc", "model": None}, {"input": "abc", "model": "vectors"}):
+        status, answer = post(server, body)
+        assert status == 200 and answer["model"] == "vectors"
+        np.testing.assert_allclose(answer["data"][0]["embedding"], unit(3, 0, 3, 4), rtol=1e-6)
+    status, answer = post(serve("vectors", "int8"), {"input": "abc"})
+    assert status == 400 and answer["error"]["message"].startswith("several models are served (int8, vectors): a reque")
+
+
 def test_models_are_listed_as_the_client_reads_them(client):
     assert [model.id for model in client.models.list()] == ["scores", "vectors", "vectors-ids"]
 
@@ -103,7 +112,6 @@ def test_errors_have_openais_form(client, server):
         ({"dimensions": "2"}, "a whole number, got a string"),
         ({"dimensions": True}, "a whole number, got a truth value"),
         ({"encoding_format": "hex"}, "'float' or 'base64'"),
-        ({"model": None}, "'model': expected a string"),
         ({"model": 7}, "'model': expected a string"),
         ({"user": 1}, "'user'"),
         ({"inputs": ["a"]}, "expected the keys input, model"),
@@ -142,7 +150,7 @@ def test_a_large_request_is_read_elsewhere_and_answered_alike(client):
 
 
 def test_requests_are_counted_and_need_a_token(serve, server):
-    from official_bert.server.access import AccessRules
+    from official_bert.server.listeners.access import AccessRules
 
     post(server, {"model": "vectors", "input": "a"})
     page = server.ask("/monitoring/prometheus/metrics")[1].decode()

@@ -79,5 +79,12 @@ GTE = Member(
         "pack_qkv": (True, None),
     },
     used=(*rotary.KEYS, "unpad_inputs", "use_memory_efficient_attention"),
-    defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "type_vocab_size": 1, "rope_theta": 10000.0},
+    defaults={
+        "vocab_size": 250048,
+        "max_position_embeddings": 8192,
+        "type_vocab_size": 1,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-12,
+        "rope_theta": 160000.0,
+    },
 )

@@ -26,13 +26,25 @@ def read(folder: str) -> dict[str, Any]:
 
     Raises ValueError for a tokenizer that is not computed here.
     """
-    try:
-        files = tokenizer_files.read(folder)
-    except ValueError:
-        files = {}
+    files = _files(folder)
+    if _ids_alone(files, folder):
+        return {"tokenizer": {}, "vocab": None, "do_lower_case": None}
     if files and (tokenizer := _other_tokenizer(files, folder)):
         return {"tokenizer": files, "vocab": None, "do_lower_case": tokenizer.lower_cases}
     return {"tokenizer": {}, "vocab": _read_vocab(folder), "do_lower_case": _read_do_lower_case(folder)}
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    """Reads the files of a tokenizer, {} if there are none."""
+    try:
+        return tokenizer_files.read(folder)
+    except ValueError:
+        return {}
+
+
+def _ids_alone(files: Mapping[str, bytes], folder: str) -> str:
+    """Returns why a tokenizer is not computed whose model is; "" for others."""
+    return definition.IDS_ALONE.get(definition.class_of(files, folder), "")
 
 
 def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
@@ -77,10 +89,17 @@ def _read_library(path: str) -> dict[str, Any]:
     return values
 
 
+def refuse_ids_alone(folder: str) -> None:
+    """Raises ValueError for the folder of a tokenizer that is not computed although its model is."""
+    if os.path.isdir(folder) and (why := _ids_alone(_files(folder), folder)):
+        raise ValueError(f"{folder}: {why}")
+
+
 def read_alone(folder: str) -> StoredModel | None:
     """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no
     vocabulary.
     """
+    refuse_ids_alone(folder)
     fields = read(folder) if os.path.isdir(folder) else {}
     if not fields.get("tokenizer") and fields.get("vocab") is None:
         return None
@@ -90,7 +109,8 @@ def read_alone(folder: str) -> StoredModel | None:
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
     if vocab is None:
-        return []
+        why = _ids_alone(_files(folder), folder)
+        return [f"{folder}: {why}"] if why else []
     added = read_mapping(os.path.join(folder, ADDED_FILE), missing={})
     library = _read_library(os.path.join(folder, FAST_TOKENIZER_FILE))
     entries = [entry for entry in library.get("added_tokens", ()) if isinstance(entry, dict)]

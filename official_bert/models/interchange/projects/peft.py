@@ -106,7 +106,7 @@ def read(folder: str, base: StoredModel) -> StoredModel:
                 )
     change = _Change(weights, modules | of_head, table, folder, config.get("init_lora_weights", True))
     for module, parts in low_rank.items():
-        change.add(module, parts, _scale(config, module, member, form))
+        change.add(module, parts, _scale(config, module, member, form, path))
     has_head_of_base = form.head == base.head and f"{form.head}/output_bias" not in names  # else its classes are others
     lacks_biases = model.biases and not any(f"{module}.bias" in plain for module in low_rank)
     warnings = [*base.warnings, *_warnings(config, lacks_biases)]
@@ -231,22 +231,22 @@ def _weights_of_base(base: StoredModel, member: Member, table: NameTable) -> dic
     return {name: weight for name, weight in base.weights.items() if table.theirs(name) == own.theirs(name) is not None}
 
 
-def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form) -> Any:
+def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form, path: str) -> Any:
     """Returns the function of a rank that gives the factor of a module's product."""
     name = module if form.head else module.removeprefix(member.prefix)
     alpha = next(
-        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name)),
+        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name, path)),
         config.get("lora_alpha", 8),
     )
     return lambda rank: alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
-def _means(pattern: str, name: str) -> bool:
+def _means(pattern: str, name: str, path: str) -> bool:
     """Whether a pattern means a module, by PEFT's rule; RE2, unlike Python's expressions, takes linear time."""
     try:
         return bool(tf.strings.regex_full_match(name, rf"(.*\.)?({pattern})"))
     except tf.errors.InvalidArgumentError:
-        raise ValueError(f"{CONFIG_FILE}: alpha_pattern: expected a pattern of RE2, got {pattern!r:.80}") from None
+        raise ValueError(f"{path}: alpha_pattern: expected a pattern of RE2, got {pattern!r:.80}") from None
 
 
 @dataclasses.dataclass
@@ -254,7 +254,7 @@ class _Change:
     """What an adapter changes in the weights of a model; products of ours that are one there share its A."""
 
     weights: dict[str, np.ndarray]
-    modules: Mapping[str, Sequence[str]]
+    modules: Mapping[str, Mapping[str, np.ndarray]]
     table: NameTable
     folder: str
     start: Any  # init_lora_weights
@@ -294,8 +294,8 @@ class _Change:
     def _add_to_products(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         names = self.modules[module]
         kernels = {name: as_matrix(f"{name}/kernel", self.weights[f"{name}/kernel"]) for name in names}
-        units = [kernel.shape[1] for kernel in kernels.values()]
-        down, up = self._pair(module, parts, "A.weight", "B.weight", (len(kernels[names[0]]), sum(units)))
+        units = [len(outputs) for outputs in names.values()]
+        down, up = self._pair(module, parts, "A.weight", "B.weight", (len(next(iter(kernels.values()))), sum(units)))
         ends = np.cumsum(units)[:-1]
         for part in ("B.bias", "magnitude_vector"):
             if part in parts and parts[part].shape != (sum(units),):
@@ -304,33 +304,45 @@ class _Change:
                     f"{list(parts[part].shape)}"
                 )
         if self.start in RESIDUAL_STARTS:
-            whole = np.concatenate(list(kernels.values()), axis=1)
+            whole = np.concatenate([kernels[name][:, outputs] for name, outputs in names.items()], axis=1)
             rest = whole - _first_product(whole, len(down), scale(len(down)), self.start)
-            kernels = dict(zip(names, np.split(rest, ends, axis=1)))
-            for name, kernel in kernels.items():
-                self.weights[f"{name}/kernel"] = kernel.reshape(self.weights[f"{name}/kernel"].shape)
-                self.replaced.append(f"{name}/kernel")
-        for name, rows, bias, magnitude in zip(
-            names,
+            for (name, outputs), part in zip(names.items(), np.split(rest, ends, axis=1)):
+                kernels[name] = kernels[name].copy()
+                kernels[name][:, outputs] = part
+                self.weights[f"{name}/kernel"] = kernels[name].reshape(self.weights[f"{name}/kernel"].shape)
+                if f"{name}/kernel" not in self.replaced:
+                    self.replaced.append(f"{name}/kernel")
+        for (name, outputs), rows, bias, magnitude in zip(
+            names.items(),
             np.split(up, ends),
             *(
                 np.split(parts[part], ends) if part in parts else [None] * len(names)
                 for part in ("B.bias", "magnitude_vector")
             ),
         ):
-            self._add_product(name, LowRank(down.T, rows.T, scale(len(down))), kernels[name], bias, magnitude)
+            spread = np.zeros((kernels[name].shape[1], len(down)), np.float32)
+            spread[outputs] = rows
+            product = LowRank(down.T, spread.T, scale(len(down)))
+            self._add_product(name, product, kernels[name], outputs, bias, magnitude)
 
-    def _add_product(self, name: str, product: LowRank, kernel: np.ndarray, bias: Any, magnitude: Any) -> None:
+    def _add_product(
+        self, name: str, product: LowRank, kernel: np.ndarray, outputs: np.ndarray, bias: Any, magnitude: Any
+    ) -> None:
         if bias is not None:
             own = self.weights[f"{name}/bias"]
-            self.weights[f"{name}/bias"] = own + (product.scale * bias).reshape(own.shape)
+            added = np.zeros(own.size, np.float32)
+            added[outputs] = product.scale * bias
+            self.weights[f"{name}/bias"] = own + added.reshape(own.shape)
             self.replaced.append(f"{name}/bias")
-        if magnitude is None:
-            self.products[name] = product
+        if magnitude is None:  # another module may have the other half of the outputs
+            other = self.products.get(name)
+            self.products[name] = product if other is None else _summed(other, product)
             return
         whole = kernel + product.delta()  # [K,N]: the norm is of each output (Liu et al. 2024)
-        self.weights[f"{name}/kernel"] = (whole * (magnitude / np.linalg.norm(whole, axis=0))).astype(np.float32)
-        self.replaced.append(f"{name}/kernel")
+        whole[:, outputs] *= magnitude / np.linalg.norm(whole[:, outputs], axis=0)
+        self.weights[f"{name}/kernel"] = whole.astype(np.float32)
+        if f"{name}/kernel" not in self.replaced:
+            self.replaced.append(f"{name}/kernel")
 
     def _pair(
         self, module: str, parts: Mapping[str, np.ndarray], first: str, second: str, shape: tuple
@@ -390,6 +402,9 @@ def write(stored: StoredModel, folder: str) -> list[str]:
                 [parts.get(name) for name in names],
                 [as_matrix(f"{name}/kernel", weights[f"{name}/kernel"]).shape for name in names],
             )
+            firsts = np.cumsum([0, *(weights[f"{name}/kernel"].size // len(product.down) for name in names)])
+            order = np.concatenate([first + outputs for first, outputs in zip(firsts, names.values())])
+            product = LowRank(product.down, product.up[:, order], product.scale)
             tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = product.down.T, product.up.T
             ranks[module], alphas[module] = product.down.shape[1], product.scale * product.down.shape[1]
     saved, biases = _whole_tensors(stored, whole, weights, table, member, tensors)
@@ -441,8 +456,9 @@ def _whole_tensors(
     config = stored_models.require_config(stored)
     named = {name: weight for name, weight in weights.items() if table.theirs(name)}
     theirs = member.pack(hugging_face.as_tensors(named, table), config)
-    marked = member.pack({table.theirs(name) or "": np.full((1, 1), name in whole) for name in named}, config)
-    names = {name for name, marks in marked.items() if marks.any()}
+    marks = {table.theirs(name) or "": np.full((6, 1), name in whole) for name in named}  # halves and thirds have some
+    marked = member.pack(marks, config)
+    names = {name for name, rows in marked.items() if rows.any()}
     modules = {name.removesuffix(".weight") for name in names if name.endswith(".weight")}
     biases = {name for name in names if name.endswith(".bias") and name.removesuffix(".bias") not in modules}
     names |= {f"{module}.bias" for module in modules if f"{module}.bias" in theirs}
@@ -458,6 +474,12 @@ def _kind_of_biases(biases: set[str]) -> str:
     if not biases:
         return "none"
     return "lora_only" if all(name.endswith(".base_layer.bias") for name in biases) else "all"
+
+
+def _summed(one: LowRank, other: LowRank) -> LowRank:
+    """Returns one product for the sum of two."""
+    up = np.concatenate([one.scale * one.up, other.scale * other.up])
+    return LowRank(np.concatenate([one.down, other.down], axis=1), up, 1.0)
 
 
 def _joined(parts: Sequence[LowRank | None], shapes: Sequence[tuple[int, ...]]) -> LowRank:

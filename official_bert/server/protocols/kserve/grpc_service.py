@@ -8,8 +8,8 @@ from official_bert.server.protocols.kserve.messages import SERVICE, message_clas
 from official_bert.server.protocols.kserve.rest import EXTENSIONS, metadata
 from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, datatype_of
 from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
-from official_bert.server.reading.tensors import to_bytes, type_name
-from official_bert.server.request_handler import Answer, RequestHandler
+from official_bert.server.requests.request_handler import Answer, RequestHandler
+from official_bert.server.requests.tensors import to_bytes, type_name
 from official_bert.server.statuses import RequestError
 
 METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer")

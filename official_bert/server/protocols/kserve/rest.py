@@ -12,9 +12,9 @@ from aiohttp import web
 
 from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, format_answer
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, json_response
-from official_bert.server.reading.requests import ModelAddress
-from official_bert.server.reading.tensors import Specs
-from official_bert.server.request_handler import RequestHandler
+from official_bert.server.requests.reading import ModelAddress
+from official_bert.server.requests.request_handler import RequestHandler
+from official_bert.server.requests.tensors import Specs
 from official_bert.server.statuses import RequestError, invalid
 
 HEADER = "Inference-Header-Content-Length"

@@ -15,8 +15,9 @@ import orjson
 from official_bert.server.protocols.json_fields import field
 from official_bert.server.protocols.kserve.messages import message_class
 from official_bert.server.protocols.tensorflow_serving import rest_json
-from official_bert.server.reading.requests import ModelAddress, Reading, parse_message
-from official_bert.server.reading.tensors import (
+from official_bert.server.requests.reading import ModelAddress, Reading, parse_message
+from official_bert.server.requests.request_checks import Limits, check_all_strings, check_declared
+from official_bert.server.requests.tensors import (
     MOST_DIMENSIONS,
     NUMPY_TYPES,
     Arrays,
@@ -27,7 +28,6 @@ from official_bert.server.reading.tensors import (
     to_bytes,
     type_name,
 )
-from official_bert.server.request_checks import Limits, check_all_strings, check_declared
 from official_bert.server.statuses import RequestError, invalid
 
 # TensorFlow's name of a type: the protocol's, and the field of a message that lists its values.
@@ -100,7 +100,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
     """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
-    request = parse_message(message_class("ModelInferRequest"), data)
+    request = parse_message(message_class("ModelInferRequest"), data, "outputs")
     shapes = _declared(
         [(entry.name, entry.datatype, list(entry.shape[: MOST_DIMENSIONS + 1])) for entry in request.inputs], limits
     )

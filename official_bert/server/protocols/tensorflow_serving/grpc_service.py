@@ -15,9 +15,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from official_bert.server.model_manager import Version
-from official_bert.server.reading.requests import ModelAddress
-from official_bert.server.request_handler import Admission, Answer, RequestHandler
+from official_bert.server.models.model_manager import Version
+from official_bert.server.requests.reading import ModelAddress
+from official_bert.server.requests.request_handler import Admission, Answer, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")

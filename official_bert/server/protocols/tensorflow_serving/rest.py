@@ -15,7 +15,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from official_bert.server.protocols.kserve.tensors import MOST_VERSION
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, json_response
 from official_bert.server.protocols.tensorflow_serving import grpc_service, rest_json
-from official_bert.server.reading.requests import ModelAddress
+from official_bert.server.requests.reading import ModelAddress
 from official_bert.server.statuses import RequestError, invalid
 
 MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"

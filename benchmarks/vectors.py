@@ -1,0 +1,119 @@
+"""Vectors of texts with NomicBERT, beside sentence-transformers on PyTorch, batches by turns (`make venv-torch`).
+
+    python benchmarks/vectors.py --layers=6 --hidden_size=384
+
+Both read one folder of random weights and the same texts; the vectors are compared. Texts of different lengths, sorted
+by neither: each library orders a batch as it does for its users.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags
+
+import official_bert
+from official_bert.model_config import ModelConfig
+from official_bert.models.encoder import make_encoder, weights_by_name
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.projects import ours
+from official_bert.text.vocab import SPECIAL_TOKENS
+
+FLAGS = flags.FLAGS
+ROOT = pathlib.Path(__file__).parent.parent
+flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with sentence-transformers.")
+flags.DEFINE_integer("layers", 12, "Layers of the model.")
+flags.DEFINE_integer("hidden_size", 768, "Its width, a multiple of 64.")
+flags.DEFINE_integer("batch_size", 32, "Texts of a batch.")
+flags.DEFINE_integer("longest", 120, "Words of the longest text; the shortest has 8.")
+flags.DEFINE_integer("turns", 7, "Batches of each, after two that are not measured.")
+PROMPT = "search_document: "
+PEER_CODE = """
+import json, sys, time, torch
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu")
+print("ready", flush=True)
+for line in sys.stdin:
+    texts = json.loads(line)
+    began = time.perf_counter()
+    vectors = model.encode(texts, prompt=sys.argv[2], batch_size=len(texts), show_progress_bar=False)
+    print(json.dumps([time.perf_counter() - began, vectors.tolist()]), flush=True)
+"""
+
+
+def write_model(folder: str) -> list[str]:
+    """Writes a NomicBERT of random weights with mean pooling and Normalize; returns its words."""
+    words = [f"w{number}" for number in range(2000)]
+    vocab = [*SPECIAL_TOKENS, *words, *"abcdefghijklmnopqrstuvwxyz:_", "search", "document"]
+    config = ModelConfig(
+        vocab_size=len(vocab),
+        hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.layers,
+        num_attention_heads=FLAGS.hidden_size // 64,
+        intermediate_size=4 * FLAGS.hidden_size,
+        max_position_embeddings=2048,
+        hidden_act="silu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        feed_forward="gated",
+        unbiased="products",
+        rotary=1000.0,
+    )
+    weights = {name: weight.numpy() for name, weight in weights_by_name(make_encoder(config)).items()}
+    model = formats.StoredModel(
+        origin="random weights",
+        weights={name: weight for name, weight in weights.items() if not name.startswith("pooler/")},
+        table=ours.TABLE,
+        config=config,
+        vocab=vocab,
+        do_lower_case=True,
+        pooling="mean",
+        normalize=True,
+        prompts={"passage": PROMPT},
+        longest_text=2048,
+    )
+    formats.write(model, "hugging_face", folder)
+    return words
+
+
+def main(_):
+    rng, folder = np.random.default_rng(0), os.path.join(tempfile.mkdtemp(), "nomic")
+    words = write_model(folder)
+    batches = [
+        [" ".join(rng.choice(words, rng.integers(8, FLAGS.longest + 1))) for _ in range(FLAGS.batch_size)]
+        for _ in range(FLAGS.turns + 2)
+    ]
+    predictor, rows = official_bert.Predictor(folder), []
+    with subprocess.Popen(
+        [FLAGS.torch_python, "-c", PEER_CODE, folder, PROMPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as peer:
+        assert peer.stdin and peer.stdout
+        while peer.stdout.readline() != "ready\n":
+            pass
+        for texts in batches:
+            began = time.perf_counter()
+            vectors = predictor.embed(texts, prompt="passage")
+            seconds = time.perf_counter() - began
+            peer.stdin.write(json.dumps(texts) + "\n")
+            peer.stdin.flush()
+            peer_seconds, peer_vectors = json.loads(peer.stdout.readline())
+            difference = float(np.abs(np.array(vectors) - peer_vectors).max())
+            rows.append((seconds, peer_seconds, difference))
+            print(f"ours {seconds:.2f} s, sentence-transformers {peer_seconds:.2f} s, differ by {difference:.1e}")
+        peer.stdin.close()
+    ours_, peers, differences = np.array(rows[2:]).T
+    print(
+        f"medians of {len(ours_)} batches of {FLAGS.batch_size}: ours {np.median(ours_):.3f} s, sentence-transformers "
+        f"{np.median(peers):.3f} s, {np.median(peers / ours_):.2f} times as fast (by turns: "
+        f"{np.min(peers / ours_):.2f} to {np.max(peers / ours_):.2f}); largest difference {differences.max():.1e}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(app.run(main))

@@ -1,0 +1,40 @@
+"""The log of a run that a kill has cut off: each step stands there once, with the numbers of an undisturbed run."""
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+
+from official_bert.files import exists, read_text, written_whole
+from official_bert.models.run_folder import RunFolder
+
+
+def remove_later_lines(path: str, done: int) -> None:
+    """Removes the lines of training and evaluation after the steps that are `done`: they come again."""
+    lines = read_text(path).splitlines(keepends=True) if exists(path) else []
+    kept = [line for line in lines if not _is_later(line, done)]
+    if len(kept) < len(lines):
+        with written_whole(path) as file:
+            file.writelines(kept)
+
+
+def _is_later(line: str, done: int) -> bool:
+    row: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        row = json.loads(line)
+    is_measured = isinstance(row, dict) and any(key.startswith(("train/", "eval/")) for key in row)
+    return is_measured and type(row.get("step")) is int and row["step"] > done
+
+
+def keep(rows: list[np.ndarray], step: int, run: RunFolder) -> None:
+    """Keeps the metrics [steps, names] since the last line of the log, beside the checkpoint of a step."""
+    run.write_unlogged(step, np.concatenate(rows).tolist() if rows else [])
+
+
+def kept(step: int, width: int, run: RunFolder) -> list[np.ndarray]:
+    """Returns what was kept beside the checkpoint of a step, none for something else than rows of `width` numbers."""
+    with contextlib.suppress(ValueError, TypeError):
+        if (rows := np.array(run.unlogged(step), np.float32)).shape[1:] == (width,):
+            return [rows]
+    return []
