@@ -1,56 +1,37 @@
-"""Opens the containers of text: plain and compressed files, standard input, tables (Parquet, Arrow and folders of
+"""Reads the containers of text: plain and compressed files, standard input, tables (Parquet, Arrow and folders of
 `datasets`).
 
 Unreadable text (bytes that are not UTF-8, a row without text) is an error, or is skipped or replaced and counted.
 """
 
-import bz2
-import contextlib
 import dataclasses
 import functools
-import gzip
 import io
-import lzma
 import os
-import sys
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, get_args
 
 from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
+from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_INPUT, Opened, check_bounds, open_bytes
+from official_bert.data.raw_text.packed_files import kind_of as kind_of
+from official_bert.data.raw_text.packed_files import read_head as read_head
 from official_bert.files import folder_of, size_of
-from official_bert.files import open_bytes as store_bytes
-from official_bert.limits import LONGEST_LINE as LONGEST_LINE
-from official_bert.limits import MOST_PACKED
+from official_bert.limits import LONGEST_LINE
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)
-STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
-    b"\xff\xff\xff\xff": "arrow",
-    b"PK\x03\x04": "zip",
-}
 # beside the .arrow files of a `datasets` folder
 _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")
 
 
 @dataclasses.dataclass
-class BadText:
-    """The policy for text that cannot be read, the report that counts it, and the bytes of the open file that were
-    read.
-    """
+class BadText(Opened):
+    """The policy for text that cannot be read, the report that counts it, and how much of the open file was read."""
 
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
-    bytes_read: Callable[[], int] = int  # 0 if no file is open
     allow_large_lines: bool = False  # of packed files
     encoding: str = ""  # of text; "": UTF-8
 
@@ -71,18 +52,6 @@ class BadText:
             raise ValueError(f"{place}: {problem}; --on_bad_text=skip or replace continues")
 
 
-def kind_of(path: str) -> str:
-    """Returns the kind of a file by its first bytes: `gzip`, `bzip2`, `xz`, `zstd`, `parquet`, `arrow`, or `text`."""
-    if path == STANDARD_INPUT:
-        return "text"
-    with store_bytes(path) as file:
-        return _kind_of_start(file.read(8))
-
-
-def _kind_of_start(start: bytes) -> str:
-    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
-
-
 def without_dataset_files(paths: list[str]) -> list[str]:
     """Returns `paths` without the JSON files that `datasets` puts beside its Arrow files."""
     folders = [folder_of(path) for path in paths if path.endswith(".arrow")]
@@ -92,47 +61,6 @@ def without_dataset_files(paths: list[str]) -> list[str]:
         if os.path.basename(path) not in _DATASET_FILES
         or not any(folder.startswith(folder_of(path)) for folder in folders)
     ]
-
-
-@contextlib.contextmanager
-def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
-    """Opens a file, decompressed if its first bytes say that it is compressed; `-` is standard input.
-
-    While it is open, `bad.bytes_read` tells how many bytes were read, compressed ones if it is.
-    Raises ValueError for archives.
-    """
-    with contextlib.ExitStack() as stack:
-        file: Any
-        if path == STANDARD_INPUT:
-            file = io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
-            kind = _kind_of_start(file.peek(8))
-        else:
-            file, kind = stack.enter_context(store_bytes(path)), kind_of(path)
-            bad.bytes_read = file.tell
-            stack.callback(setattr, bad, "bytes_read", int)
-        if kind in ("zip", "parquet", "arrow"):
-            raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
-        yield _OPENERS[kind](file) if kind in _OPENERS else file
-
-
-def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
-    """Opens a zstd file of one or several frames; one that is cut off raises OSError."""
-    import pyarrow
-
-    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
-
-
-_OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}
-DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)  # what decompressors raise for damaged files
-
-
-def read_head(path: str, size: int) -> bytes:
-    """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines
-    tells.
-    """
-    with open_bytes(path, BadText()) as file, contextlib.suppress(*DAMAGE):
-        return file.read(size)
-    return b""
 
 
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
@@ -145,7 +73,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     """
     number, offset, encoding = 0, 0, bad.encoding or "utf-8"
     with open_bytes(path, bad) as file:
-        is_bounded = not bad.allow_large_lines and (path == STANDARD_INPUT or kind_of(path) in _OPENERS)
+        is_bounded = not bad.allow_large_lines and (path == STANDARD_INPUT or kind_of(path) in OPENERS)
         lines: BinaryIO | _Transcoded = file
         if "\n".encode(encoding) != b"\n":
             lines, encoding = _Transcoded(file, encoding, bad.policy), "utf-8"
@@ -171,21 +99,6 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data), encoding).rstrip("\r\n")
             offset += len(line)
-
-
-def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
-    """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not
-    known).
-    """
-    if line > LONGEST_LINE:
-        raise ValueError(
-            f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}"
-        )
-    if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
-        raise ValueError(
-            f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
-            f"{remedy}"
-        )
 
 
 def check_encoding(encoding: str) -> None:

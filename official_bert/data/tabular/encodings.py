@@ -6,9 +6,10 @@ import io
 import re
 from collections.abc import Iterator
 
+from official_bert.data.raw_text import packed_files
 from official_bert.fields import OptionsNeededError
 from official_bert.files import is_file, modified, open_bytes, read_lines, size_of
-from official_bert.limits import MOST_SAMPLE
+from official_bert.limits import LONGEST_LINE, MOST_SAMPLE
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -32,7 +33,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
 
     Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the
     encoding, by default that of `encoding_of`. A packed file has the bounds of a packed corpus
-    (`containers.check_bounds`).
+    (`packed_files.check_bounds`).
     """
     encoding = encoding or (encoding_of(path) if is_file(path) else "")
     packed = is_file(path) and is_packed_inside(path)
@@ -45,22 +46,20 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
         raise ValueError(
             f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
         ) from None
-    from official_bert.data.raw_text import containers
-
-    opened, number, unpacked = containers.BadText(), 0, 0
+    opened, number, unpacked = packed_files.Opened(), 0, 0
     try:
         with (
-            containers.open_bytes(path, opened) as file,
+            packed_files.open_bytes(path, opened) as file,
             io.TextIOWrapper(
                 io.BufferedReader(file),  # type: ignore[type-var]
                 encoding=encoding or "utf-8-sig",
                 newline="\n",
             ) as lines,
         ):
-            while line := lines.readline(containers.LONGEST_LINE + 1 if packed else -1):
+            while line := lines.readline(LONGEST_LINE + 1 if packed else -1):
                 number, unpacked = number + 1, unpacked + len(line)
                 if packed:
-                    containers.check_bounds(
+                    packed_files.check_bounds(
                         f"{path}:{number}", len(line), unpacked, opened.bytes_read(), "unpack it first"
                     )
                 yield line.removeprefix("\ufeff") if number == 1 else line
@@ -68,23 +67,19 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
         raise ValueError(f"{path}: no such {what}") from None
     except UnicodeError as error:
         raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}") from None
-    except containers.DAMAGE as error:
+    except packed_files.DAMAGE as error:
         raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
 
 
 def is_packed_inside(path: str) -> bool:
     """Whether the first bytes of a file are those of a packed one."""
-    from official_bert.data.raw_text.containers import kind_of
-
-    return kind_of(path) in ("gzip", "bzip2", "xz", "zstd")
+    return packed_files.kind_of(path) in ("gzip", "bzip2", "xz", "zstd")
 
 
 def head_of(path: str) -> bytes:
     """The first bytes of a file, decompressed if it is packed; of a damaged one, none."""
-    from official_bert.data.raw_text.containers import read_head
-
     if is_packed_inside(path):
-        return read_head(path, START)
+        return packed_files.read_head(path, START)
     with open_bytes(path) as file:
         return file.read(START)
 
