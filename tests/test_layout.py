@@ -214,8 +214,8 @@ def rooms_of_folders() -> set[str]:
 
 def test_readme_draws_the_tree_in_the_order_of_imports():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    drawn = re.search(r"^official_bert/\n((?: .*\n)+)", page, re.MULTILINE).group(1)
-    names = [name for name in re.findall(r"^  (\w+)(?:/|\.py)", drawn, re.MULTILINE) if name not in APART]
+    drawn = re.search(r"^official_bert/\n((?:[ +].*\n)+)", page, re.MULTILINE).group(1)
+    names = [name for name in re.findall(r"^[ +] (\w+)(?:/|\.py)", drawn, re.MULTILINE) if name not in APART]
     names = ["main" if name == "commands" else name for name in names]
     assert names == in_order(names) and rooms_of_folders() <= {*names}
     assert server_imports(page) == set(APART["server"]) - {"server"}
