@@ -82,6 +82,10 @@ class ServingOptions:
     """Probability from which a label is given."""
     max_positions: Count | None = _read_by("fill-mask models", limit=True)
     """Most blanks of a text."""
+    passes: Count | None = _read_by("fill-mask models")
+    """Passes in which the blanks of a text are filled together, the most confident first."""
+    beams: Count | None = _read_by("fill-mask models")
+    """Best fillings of all blanks of a text, found together."""
     max_choices: Count | None = _read_by("choice models", limit=True)
     """Most choices of a text."""
     max_windows: Count | None = _read_by(IN_WINDOWS, limit=True)

@@ -75,7 +75,19 @@ class ServedFillMask(ServedModel):
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
         a text has so many, and `truncated` [B].
         """
-        features, truncated = self.pack(self._tokenize(inputs["text"]))
+        features, positions, present, truncated = self.find_blanks(inputs["text"])
+        logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
+        return {
+            **best_words(logits, present, self.words, self.top_k),
+            "num_blanks": tf.reduce_sum(tf.cast(present, tf.int32), axis=1),
+            "truncated": truncated,
+        }
+
+    def find_blanks(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns texts [B] as rows of ids, the places of their blanks [B,M], which of these are `present` [B,M], and
+        whether each text was cut [B].
+        """
+        features, truncated = self.pack(self._tokenize(text))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
         places = tf.RaggedTensor.from_value_rowids(
             tf.where(blanks)[:, 1], tf.where(blanks)[:, 0], nrows=tf.shape(blanks, tf.int64)[0], validate=False
@@ -83,13 +95,7 @@ class ServedFillMask(ServedModel):
         most = tf.reduce_max(tf.concat([places.row_lengths(), [0]], 0))
         places = require([in_range("text: expected", most, 0, self.max_positions, "times [MASK] in a text")], places)
         positions = tf.cast(places.to_tensor(), tf.int32)  # [B,M]
-        present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
-        logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
-        return {
-            **best_words(logits, present, self.words, self.top_k),
-            "num_blanks": tf.cast(places.row_lengths(), tf.int32),
-            "truncated": truncated,
-        }
+        return features, positions, tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1]), truncated
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""

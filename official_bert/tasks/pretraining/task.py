@@ -38,6 +38,7 @@ from official_bert.tasks.pretraining.record_kinds import (
     packed_features,
     table_of,
 )
+from official_bert.generation.served import ServedBeams, ServedPasses
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
 from official_bert.training.reporting.flops import training_flops
@@ -295,7 +296,13 @@ class Task(TaskBase):
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
+        if self._is_next_token:
+            return ServedNextToken.make(self, model, options)
+        if options.passes is not None and options.beams is not None:
+            raise ValueError("--passes, --beams: expected one of them, got both")
+        together = options.passes is not None, options.beams is not None
+        kind = ServedPasses if together[0] else ServedBeams if together[1] else ServedFillMask
+        return kind.make(self, model, options)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """The features of masked records, or of packed rows; with `next_token`, a prediction for each place but the
