@@ -13,7 +13,7 @@ help:
 	@echo "make c-program  build/predict, which answers with exported models without Python"
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make docs       the site, in build/site"
-	@echo "make lint       ruff, mypy, and the schemas of .github/"
+	@echo "make lint       ruff (rules and format), mypy, and the schemas of .github/"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
 # write bytecode (PYTHONDONTWRITEBYTECODE) each command again. All that is installed would take four times as long.
@@ -62,6 +62,7 @@ known-shard:
 
 lint: .venv/.installed lint-forms
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 FORMS := .github/ISSUE_TEMPLATE

@@ -82,7 +82,7 @@ HEADER = (
 
 @dataclasses.dataclass
 class Result:
-    """Seconds of the requests that were answered, how many were refused, how late each was sent, all in `wall` seconds."""
+    """Seconds of the requests answered, how many were refused, how late each was sent, all in `wall` seconds."""
 
     latencies: list[float] = dataclasses.field(default_factory=list)
     late: list[float] = dataclasses.field(default_factory=list)

@@ -78,8 +78,7 @@ def main(_) -> None:
     """Prints a table in Markdown."""
     print(
         "| model | machine | tokens a row | operations a step | all-reduce, bytes a chip | arithmetic, ms | "
-        "all-reduce, ms | input, ms | "
-        "days of 2018's schedule |\n" + "|---" * 9 + "|"
+        "all-reduce, ms | input, ms | days of 2018's schedule |\n" + "|---" * 9 + "|"
     )
     for name in ("base", "large"):
         model = load_config(str(CONFIGS / f"{name}.yaml")).model
@@ -93,9 +92,8 @@ def main(_) -> None:
                 exchanged = parts["all-reduce"] * machine.link
                 print(
                     f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | "
-                    f"{operations_of(model, length):.2e} | "
-                    f"{exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} | {parts['all-reduce'] * 1e3:.2f} | "
-                    f"{parts['input'] * 1e3:.3f} | {days:.2f} |"
+                    f"{operations_of(model, length):.2e} | {exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} "
+                    f"| {parts['all-reduce'] * 1e3:.2f} | {parts['input'] * 1e3:.3f} | {days:.2f} |"
                 )
 
 

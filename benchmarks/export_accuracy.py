@@ -1,7 +1,7 @@
 r"""Compares the answers of exports of one classifier in several precisions on labelled texts.
 
     python benchmarks/export_accuracy.py --data=MRPC/dev.tsv --texts="#1 String,#2 String" --label=Quality \
-        models/float32 models/int8
+        models/float32 models/bfloat16
 
 The file is a TSV with a header; the first model is the one that the others are compared with.
 """
@@ -52,10 +52,8 @@ def main(argv) -> None:
         right = labels_given == np.array(labels)
         print(
             f"{folder}: accuracy {right.mean():.4f} ({right.sum()} of {len(rows)}); other labels than the first "
-            f"model's: "
-            f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, "
-            f"at most "
-            f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}"
+            f"model's: {(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on "
+            f"average, at most {np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}"
         )
 
 

@@ -87,8 +87,7 @@ def given_files():
 def resolve(*more: str):
     """Returns the task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config
-    from official_bert.tasks.loading import load_task
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.loading import dataset_name, load_task
     from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE
 
@@ -103,7 +102,7 @@ def resolve(*more: str):
 
 
 def run_ours(seed: int) -> dict:
-    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics."""
+    """Runs our command; returns seconds from the line on weights to the last step (tracing included), and metrics."""
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
     command = [
         sys.executable,
@@ -148,7 +147,7 @@ def environment() -> dict[str, str]:
 
 
 def run_theirs(seed: int, resolved) -> dict:
-    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
+    """Runs Hugging Face's loop; returns seconds of its training steps, and metrics from the same functions as ours."""
     run = {
         "seed": seed,
         "threads": FLAGS.threads or len(os.sched_getaffinity(0)),

@@ -59,7 +59,7 @@ class Speller:
 
 
 def is_renewed(word: str, copy: int) -> bool:
-    """Whether a word has a form in this copy, from 0, that no copy before has: of so many words that Heaps' law holds."""
+    """Whether a word has a form in this copy, from 0, that no earlier one has: of so many that Heaps' law holds."""
     share = (copy + 1) ** HEAPS - copy**HEAPS
     return zlib.crc32(f"{copy} {word}".encode()) < share * 2**32
 

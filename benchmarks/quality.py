@@ -170,7 +170,7 @@ Found = dict[Run, dict]  # the records of finished runs
 
 
 def best_rate(name: str, side: str, results: Mapping[Run, dict]) -> str | None:
-    """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run."""
+    """Returns the rate of the best first metric at the first seed, the lower of two; None until all have run."""
     comparison = COMPARISONS[name]
     first = {rate: results.get(Run(name, side, rate, 1)) for rate in comparison.rates}
     if None in first.values():
@@ -265,8 +265,7 @@ def work_through(names: Sequence[str], results: Found) -> list[Run]:
         total = sum(map(number_of_runs, names))
         print(
             f"{done + 1} of {total}, about {hours_left(names, results):.1f} h left: {run.name}, {SIDES[run.side][0]}, "
-            f"rate {run.rate}, "
-            f"seed {run.seed}",
+            f"rate {run.rate}, seed {run.seed}",
             flush=True,
         )
         try:

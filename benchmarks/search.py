@@ -391,8 +391,7 @@ def measure_time(encoder):
     ratios = [other / one for one, other in zip(seconds["ours"], seconds["theirs"])]
     print(
         f"seconds of a step, medians: {ours:.3f} and {theirs:.3f}: {theirs / ours:.2f} times as fast (turns: "
-        f"{min(ratios):.2f} to "
-        f"{max(ratios):.2f})"
+        f"{min(ratios):.2f} to {max(ratios):.2f})"
     )
 
 

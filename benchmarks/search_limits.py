@@ -103,8 +103,7 @@ def measure_groups() -> None:
         rows, texts_at_once = setting.split(":")
         print(
             f"| {int(rows):,} | {'all' if texts_at_once == '0' else texts_at_once} | {memory / 1e6:,.0f} MB | "
-            f"{memory / first:.2f} | "
-            f"{seconds:.0f} |",
+            f"{memory / first:.2f} | {seconds:.0f} |",
             flush=True,
         )
 
@@ -152,10 +151,8 @@ def measure_neighbours() -> None:
     operations = 2.0 * FLAGS.queries * FLAGS.passages * FLAGS.width
     print(
         f"{FLAGS.queries:,} queries, {FLAGS.passages:,} passages of {FLAGS.width} numbers, the nearest "
-        f"{FLAGS.nearest}: "
-        f"{seconds:.0f} s ({operations / seconds / 1e9:.0f} GFLOP/s), "
-        f"{processor_seconds:.0f} s of processors; {(watcher.peak - before) / 1e6:,.0f} MB, "
-        f"{results / 1e6:,.0f} MB of them the result"
+        f"{FLAGS.nearest}: {seconds:.0f} s ({operations / seconds / 1e9:.0f} GFLOP/s), {processor_seconds:.0f} s of "
+        f"processors; {(watcher.peak - before) / 1e6:,.0f} MB, {results / 1e6:,.0f} MB of them the result"
     )
 
 

@@ -34,11 +34,9 @@ def make_pytorch(folder, threads, dtype=torch.float32):
     return logits
 
 
-def make_onnx(folder, threads, int8=False):
+def make_onnx(folder, threads):
     """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer
     norm).
-
-    `int8`: its products with weights by ONNX Runtime's dynamic quantization.
     """
     import onnxruntime
     from onnxruntime.transformers import optimizer
@@ -67,17 +65,6 @@ def make_onnx(folder, threads, int8=False):
     )
     optimized.save_model_to_file(path)
     print(f"fused: {optimized.get_fused_operator_statistics()}", file=sys.stderr)
-    if int8:
-        import onnx
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(
-            path,
-            path + ".int8",
-            weight_type=QuantType.QInt8,
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-        )
-        path += ".int8"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -91,7 +78,6 @@ def main(kind, folder, threads):
     make = {
         "pytorch": make_pytorch,
         "onnx": make_onnx,
-        "onnx-int8": functools.partial(make_onnx, int8=True),
         "pytorch-bfloat16": functools.partial(make_pytorch, dtype=torch.bfloat16),
     }[kind]
     logits = make(folder, int(threads))

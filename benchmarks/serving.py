@@ -46,8 +46,8 @@ flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "bfloat16", "int8"],
-    "Of our export and of its peer: PyTorch in bfloat16, ONNX Runtime's dynamic int8.",
+    ["float32", "bfloat16"],
+    "Of our export and of its peer.",
 )
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
 flags.DEFINE_list(
@@ -72,7 +72,6 @@ LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}  # between
 PEERS = {
     "float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"},
     "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"},
-    "int8": {"ONNX Runtime int8": "onnx-int8"},
 }
 PEER = ROOT / "benchmarks" / "serve_peers.py"
 WORDS = (
@@ -318,7 +317,7 @@ def check(answers: dict) -> None:
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
-    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention."""
+    """Returns the model's operations for texts with these numbers of tokens: products with weights, and attention."""
     width, layers = model.hidden_size, model.num_hidden_layers
     weights = layers * (4 * width**2 + 2 * width * model.intermediate_size)
     return sum(2 * count * weights + 4 * layers * count**2 * width for count in token_counts) / 1e9
@@ -355,8 +354,7 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
             f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50"
             + (
                 f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} "
-                f"times as long as the same "
-                "texts in sorted batches of 8"
+                "times as long as the same texts in sorted batches of 8"
                 if f"{SORTED}: texts/s" in values
                 else ""
             )

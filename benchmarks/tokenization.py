@@ -187,7 +187,7 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
 
 
 class Contender(NamedTuple):
-    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to."""
+    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must equal."""
 
     make: Callable[[str, int], Encoder]
     slow: bool
@@ -246,7 +246,7 @@ def differing(encode: Encoder, contender: Contender, lines: list[str]) -> int:
 
 
 def run_contender(name: str, cores: int) -> None:
-    """Prints, for each line on standard input, the megabytes per second of one round; at the end the differing lines."""
+    """Prints, for each line on standard input, the megabytes per second of one round; at the end differing lines."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     contender = CONTENDERS[name]
     encode = contender.make(contender.file, cores)

@@ -279,7 +279,7 @@ def rows_for(signature: dict[str, str], head: str, count: int, draw: random.Rand
 
 def compare(first: Address, second: Address, names: Sequence[str]) -> int:
     """Asks both servers the same and prints a line for each model; returns how many models answer otherwise."""
-    from official_bert.server.client import GrpcClient, RestClient
+    from official_bert.tools.client import GrpcClient, RestClient
 
     wrong, draw = 0, random.Random(0)
     for folder in names:

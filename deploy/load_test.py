@@ -147,7 +147,7 @@ def make_row(inputs, texts, rng: random.Random):
 
 def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None:
     """Sends one thread's requests, one after another."""
-    from official_bert.server.client import ServingError
+    from official_bert.tools.client import ServingError
 
     rng = random.Random(seed)
     http = urllib3.PoolManager(retries=False, timeout=60)
@@ -175,7 +175,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
 def main(_) -> None:
     """Sends, waits, prints."""
     from official_bert.server.access import read_tokens
-    from official_bert.server.client import GrpcClient, RestClient
+    from official_bert.tools.client import GrpcClient, RestClient
 
     host = FLAGS.grpc.rpartition(":")[0].strip("[]") if FLAGS.grpc else urllib.parse.urlsplit(FLAGS.url).hostname or ""
     check_loopback(host)

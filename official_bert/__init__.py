@@ -5,6 +5,7 @@ Importing this imports nothing else; each name is loaded when it is first used.
 
 import importlib
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Sequence
@@ -75,4 +76,20 @@ def _register() -> None:
         importlib.import_module(f"{__name__}.interface.keras_objects")
 
 
+class _Beside:
+    """Finds `official_bert.tools` and `official_bert.configs` in a checkout: the folders beside this one.
+
+    Without it, a second checkout with `PYTHONPATH=$PWD` would import the tools of the one that is installed.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Looks in the package first, where an installation has them."""
+        if name not in (f"{__name__}.tools", f"{__name__}.configs"):
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [*__path__, os.path.dirname(__path__[0])])
+
+
+sys.meta_path.insert(0, _Beside())
 _register() if "keras" in sys.modules else sys.meta_path.insert(0, _BesideKeras())

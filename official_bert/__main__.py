@@ -26,8 +26,7 @@ def main() -> None:
     elif command == "--version":
         print(
             f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow "
-            f"{importlib.metadata.version('tensorflow')}, "
-            f"keras {importlib.metadata.version('keras')}"
+            f"{importlib.metadata.version('tensorflow')}, keras {importlib.metadata.version('keras')}"
         )
     elif command in COMMANDS:
         sys.argv = [f"{DISTRIBUTION} {command}", *arguments]

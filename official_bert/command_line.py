@@ -42,8 +42,7 @@ def missing_extra(module: str | None) -> str:
     return next(
         (
             f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a "
-            f"checkout "
-            f"pip install -r requirements-{extra}.txt"
+            f"checkout pip install -r requirements-{extra}.txt"
             for extra, modules in EXTRAS.items()
             if module and module.partition(".")[0] in modules
         ),

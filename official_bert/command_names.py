@@ -42,8 +42,7 @@ DISTRIBUTION = "official-bert"
 BY_ONE_NAME = "__official_bert_command__"  # what `official-bert COMMAND` defines in the main that it runs
 # Other names of the commands, and files that only a checkout has.
 IN_CHECKOUT = re.compile(
-    r"(?:\S*python )?(?:-m official_bert\.|tools/)(\w+)(?:\.py)?|\b(run_\w+)\b(?!\.py)|"
-    r"configs/([\w/]+)\.yaml"
+    r"(?:\S*python )?(?:-m official_bert\.|tools/)(\w+)(?:\.py)?|\b(run_\w+)\b(?!\.py)|configs/([\w/]+)\.yaml"
 )
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from official_bert.fields import Constraint, check_fields
 from official_bert.files import exists, folder_of, is_folder, is_remote, normal, read_text, written_whole
-from official_bert.limits import MOST_BASES
+from official_bert.limits import MOST_BASES, MOST_YAML
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
 from official_bert.model_config import read_bert_config as read_bert_config
@@ -82,22 +82,27 @@ class Config:
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType(
     {"optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}}
 )
+# Of the scripts of these names.
 AS_IN_2018: Mapping[str, Any] = types.MappingProxyType(
-    {  # of the scripts of these names
+    {
         "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False},
         "options": {"dev_share": 0.0},
     }
 )
 
 
-def inherited_and_own(path: str) -> tuple[dict, dict]:
+def inherited_and_own(path: str, recorded: bool = False) -> tuple[dict, dict]:
     """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths from the file's own
     folder, or names of this package), and its own.
+
+    Raises ValueError for `base:` in a file that a run has `recorded`: a folder of data names no files outside it.
     """
-    return _inherited_and_own(packaged(path), (), itertools.count(1))
+    return _inherited_and_own(packaged(path), (), itertools.count(1), recorded)
 
 
-def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int]) -> tuple[dict, dict]:
+def _inherited_and_own(
+    path: str, seen: tuple[str, ...], numbers: Iterator[int], recorded: bool = False
+) -> tuple[dict, dict]:
     """Does the same; `seen` are the files that led here, `numbers` count the files that are read."""
     if path in seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(seen)}")
@@ -106,13 +111,15 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
             f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
             "is named, got more"
         )
-    values = read_yaml(read_text(path, "configuration file"), path) or {}
+    values = read_yaml(read_text(path, "configuration file", MOST_YAML), path) or {}
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a mapping, got {values!r}")
+        raise ValueError(f"{path}: expected a mapping, got {values!r:.80}")
     merged: dict = {}
     bases = [listed] if isinstance(listed := values.pop("base", []), str) else listed
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r}")
+        raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r:.80}")
+    if bases and recorded:
+        raise ValueError(f"{path}: base: expected none in the folder of a run, got {listed!r:.80}")
     for base in bases:
         try:
             base_path = packaged(base, folder_of(path))
@@ -206,10 +213,11 @@ class ConfigSources:
     # 2018's flags on the command line, by dotted key
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     overrides: tuple[str, ...] = ()  # a.b=c, of --set
+    recorded: bool = False  # by a run, the YAML
 
     def read(self) -> tuple[dict, dict]:
         """Returns the values that the YAML inherits through `base:`, and its own, under those of the other sources."""
-        inherited, values = inherited_and_own(self.path) if self.path else ({}, {})
+        inherited, values = inherited_and_own(self.path, self.recorded) if self.path else ({}, {})
         if self.bert_config_file:
             values = merge(values, {"model": read_bert_config(self.bert_config_file)})
         for part in (nest(self.flags), *map(parse_override, self.overrides)):
@@ -231,10 +239,12 @@ def load_config(
     flags: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     bert_config_file: str | None = None,
+    recorded: bool = False,
     **more: Any,
 ) -> Config:
-    """Returns a configuration from these sources; `more` are arguments of `resolve_config`."""
-    return resolve_config(ConfigSources(path or "", bert_config_file or "", flags or {}, tuple(overrides)), **more)
+    """Returns a configuration from these sources (`ConfigSources`); `more` are arguments of `resolve_config`."""
+    sources = ConfigSources(path or "", bert_config_file or "", flags or {}, tuple(overrides), recorded)
+    return resolve_config(sources, **more)
 
 
 def resolve_config(

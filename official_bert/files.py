@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, TextIO
 
 from official_bert import json_values
-from official_bert.limits import LONGEST_LINE
-from official_bert.stores import SCHEME, matches, scheme_of, store_of
+from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
+from official_bert.stores import SCHEME, matches, require_regular, scheme_of, store_of
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -125,6 +125,13 @@ def path_inside(folder: str, name: Any, where: str) -> str:
     return path
 
 
+def require_regular_files(folder: str) -> None:
+    """Raises ValueError for a pipe or a device in a folder of this machine, or in a folder there."""
+    for path in (path for end in ("*", "*/*") for path in glob.iglob(os.path.join(glob.escape(folder), end))):
+        if os.path.exists(path):
+            require_regular(path, path)
+
+
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, unless they are there."""
     store_of(path).make_folder(path)
@@ -218,7 +225,7 @@ def publish(path: str, target: str) -> None:
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
+    """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
     if not is_remote(pattern):
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
     if exists(pattern) or not glob.has_magic(pattern):
@@ -244,8 +251,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
     """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
 
     A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises
-    ValueError naming the `flag` and the pattern that matches no file, or a pipe: what was read to tell its content
-    would be gone.
+    ValueError naming the `flag` and the pattern that matches no file, or a pipe or device.
     """
     files: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -255,11 +261,9 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
                 raise ValueError(
                     f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}"
                 )
-            if pipes := [path for path in paths if not is_remote(path) and stat.S_ISFIFO(os.stat(path).st_mode)]:
-                raise ValueError(
-                    f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a "
-                    f"pipe"
-                )
+            for path in paths:
+                if not is_remote(path):
+                    require_regular(path, f"{flag}{'=' if flag else ''}{path}")
             files += paths
     if not files:
         raise ValueError("no input file given (--input_file)")
@@ -330,10 +334,12 @@ def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
         raise ValueError(f"{path}: not a whole gzip file: {error}") from None
 
 
-def read_text(path: str, what: str = "file") -> str:
+def read_text(path: str, what: str = "file", most: int = 0) -> str:
     """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of
-    `read_lines`.
+    `read_lines`, and ValueError for a file of more than `most` bytes, unless that is 0.
     """
+    if most and is_file(path) and (size := size_of(path)) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
     return "".join(read_lines(path, what, keep_ends=True))
 
 
@@ -343,14 +349,17 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def read_json(path: str, what: str = "file", missing: Any = None) -> Any:
+def read_json(path: str, what: str = "file", missing: Any = None, most: int = 0, most_values: int = 0) -> Any:
     """Returns the value in a JSON file; `missing`, unless that is None, if there is no such file.
 
-    Raises ValueError naming the file and the place that is not JSON.
+    With `most` bytes, it may have `most_values` as well. Raises ValueError naming the file and the place that is not
+    JSON.
     """
     if missing is not None and not exists(path):
         return missing
-    text = read_text(path, what)
+    text = read_text(path, what, most)
+    if most and (values := sum(map(text.count, ",[{"))) > most_values:
+        raise ValueError(f"{path}: expected at most {most_values:,} values, got {values:,}")
     try:
         return json_values.parse(text)
     except ValueError as error:
@@ -358,8 +367,8 @@ def read_json(path: str, what: str = "file", missing: Any = None) -> Any:
 
 
 def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the mapping in a JSON file, as `read_json` does. Raises ValueError for another value."""
-    values = read_json(path, missing=missing)
+    """Returns the mapping in a JSON file of a model, as `read_json` does. Raises ValueError for another value."""
+    values = read_json(path, missing=missing, most=MOST_JSON, most_values=MOST_JSON_VALUES)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
     return values
@@ -452,7 +461,7 @@ def _close(file: TextIO) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder."""
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once complete; makes its folder."""
     with written_together([path]) as [file]:
         yield file
 

@@ -15,12 +15,20 @@ MOST_PACKED_RECORD = 64 << 20
 """bytes of a record in a packed TFRecord file"""
 
 # Configurations
+MOST_YAML = 1 << 20
+"""bytes of a YAML file"""
+MOST_VALUES = 20_000
+"""keys, values, lists and mappings in a YAML file"""
 DEEPEST = 50
-"""lists and mappings in each other, in YAML"""
+"""lists and mappings in each other, in YAML; groups in an HDF5 file of weights"""
 MOST_ALIASES = 100
-"""aliases (`*name`) in a YAML file"""
+"""anchors (`&name`), and aliases (`*name`), in a YAML file"""
 MOST_EXPANDED = 10_000_000
 """bytes of the values in a YAML file, aliases written out"""
+MOST_JSON = 64 << 20
+"""bytes of a JSON file that describes a model or an adapter; a tokenizer is one of the largest"""
+MOST_JSON_VALUES = 4_000_000
+"""values in such a file, as its commas and brackets count them"""
 MOST_BASES = 100
 """files that a configuration reads through `base:`, each as often as it is named"""
 
@@ -41,6 +49,8 @@ MOST_DIMENSIONS = 8
 """dimensions of a tensor in a PyTorch file"""
 MOST_SHARED = 4
 """bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
+MOST_LINKS = 1 << 16
+"""names of groups and tensors in an HDF5 file of weights"""
 
 # Tables
 MOST_COLUMNS = 4096

@@ -50,7 +50,7 @@ class WindowFields(NamedTuple):
 
 
 class SharingFields(NamedTuple):
-    """The layers that share their weights (ALBERT): `groups` of `layers_in_group` layers; no groups: each has its own."""
+    """The layers that share their weights (ALBERT): `groups` of `layers_in_group` layers; no groups: none shares."""
 
     num_layers: int
     groups: int
@@ -178,15 +178,13 @@ class ModelConfig:
             )
         if self.num_hidden_layers % self.layers_in_group or self.sharing.own_layers > self.num_hidden_layers:
             raise ValueError(
-                f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of "
-                f"it, and at "
-                f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}"
+                f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of it, "
+                f"and at least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}"
             )
         if self.pooler_norm and self.embedding_size:
             raise ValueError(
                 f"model.pooler_norm: expected False beside embedding_size ({self.embedding_size}): its rows are "
-                f"compared with "
-                "the word table"
+                "compared with the word table"
             )
         if self.pooling == "mean" and self.bilstm_layers:
             raise ValueError(
@@ -204,15 +202,13 @@ class ModelConfig:
             )
         if (buckets := self.position_buckets) and (buckets < 4 or buckets % 2 or self.position_span <= buckets):
             raise ValueError(
-                f"model.position_buckets: expected 0 or an even number from 4 to below position_span "
-                f"({self.position_span}), "
-                f"got {buckets}"
+                "model.position_buckets: expected 0 or an even number from 4 to below position_span "
+                f"({self.position_span}), got {buckets}"
             )
         if buckets and (self.relative_buckets or self.first_position):
             raise ValueError(
                 "model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in "
-                "one way, "
-                f"got {buckets}"
+                f"one way, got {buckets}"
             )
         if self.rotary and (
             others := [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
@@ -295,6 +291,7 @@ class ModelConfig:
         )
 
 
+# Keys of bert_config.json.
 OF_2018 = (
     "vocab_size",
     "hidden_size",
@@ -307,7 +304,7 @@ OF_2018 = (
     "max_position_embeddings",
     "type_vocab_size",
     "initializer_range",
-)  # keys of bert_config.json
+)
 OF_RELATIVES = tuple(
     key for key in kinds_of(ModelConfig) if key not in (*OF_2018, "layer_norm_epsilon", "attention", "bilstm_layers")
 )

@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -51,7 +52,8 @@ class Store:
         return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
 
     def open(self, path: str) -> Any:
-        """Opens a file to read its bytes."""
+        """Opens a file to read its bytes. Raises ValueError for pipes and devices."""
+        require_regular(path, path)
         return open(path, "rb")
 
     def names(self, folder: str) -> list[str]:
@@ -273,6 +275,18 @@ def store_of(path: str) -> Store:
     """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
     scheme = scheme_of(path)
     return Store() if not scheme else TensorFlowStore() if scheme in TENSORFLOW_SCHEMES else FsspecStore(path, scheme)
+
+
+def require_regular(path: str, where: str) -> None:
+    """Raises ValueError, beginning with `where`, for a pipe or a device at a path of this machine: to open or read one
+    may take for ever, and what was read to tell its content would be gone.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise ValueError(
+            f"{where}: expected a file, which can be read several times, got a "
+            f"{'pipe' if stat.S_ISFIFO(mode) else 'device'}"
+        )
 
 
 def _require_file(kind: Kind, path: str) -> None:

@@ -113,8 +113,7 @@ class DistillationConfig:
         if not self.of_teacher:
             raise ValueError(
                 f"{DISTILLATION}answers: expected answers, states or relations above 0, got 0: nothing would be "
-                f"learned from "
-                "the teacher"
+                "learned from the teacher"
             )
         self.layers  # noqa: B018 (refuses another list at once)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED
+from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
@@ -130,8 +130,8 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     _check_names(kinds, values, where, keys)
     if missing := [
         field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in values  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.name not in values
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]:
@@ -160,8 +160,8 @@ def check_keys(cls: type, values: Mapping, where: str = "config", keys: Sequence
 
 def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequence[str]) -> None:
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: expected a mapping, got {values!r}")
-    if unknown := sorted(set(map(str, values)) - set(kinds)):
+        raise ValueError(f"{where}: expected a mapping, got {values!r:.80}")
+    if unknown := sorted(set(map(str, values)) - set(kinds))[:8]:
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next(
             (f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict),
@@ -181,17 +181,17 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
         return _as_one_of(parts, value, where)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{where}: expected a mapping, got {value!r}")
+            raise ValueError(f"{where}: expected a mapping, got {value!r:.80}")
         # in YAML, 1 and true are no texts
         keys = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
         return {key: _typed(parts[1], item, f"{where}.{key}") for key, item in zip(keys, value.values())}
     if origin in (list, tuple):
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{where}: expected a list, got {value!r}")
+            raise ValueError(f"{where}: expected a list, got {value!r:.80}")
         return tuple(_typed(parts[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if origin is Literal:
         if not any(type(value) is type(part) and value == part for part in parts):
-            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r}")
+            raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r:.80}")
         return value
     return _plain(origin or kind, value, where)
 
@@ -201,7 +201,7 @@ def _plain(kind: type, value: Any, where: str) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     if type(value) is not kind:
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value, where)}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r:.80}{_hint(kind, value, where)}")
     if type(value) is int and abs(value) >= 2**31:
         raise ValueError(f"{where}: expected a number below 2^31, got {value}")
     return value
@@ -213,7 +213,7 @@ def _as_one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
         with contextlib.suppress(ValueError):
             return _typed(kind, value, where)
     hint = _hint(str, value, where) if str in kinds else ""
-    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r}{hint}")
+    raise ValueError(f"{where}: expected {' or '.join(map(_described, kinds))}, got {value!r:.80}{hint}")
 
 
 def _described(kind: Any) -> str:
@@ -251,20 +251,25 @@ class _Refused(yaml.YAMLError):
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Refuses more aliases than people write."""
+    """Refuses more anchors, aliases and values than people write."""
 
-    aliases = 0
+    aliases = values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            self.aliases += 1
-            if self.aliases > MOST_ALIASES:
-                raise yaml.YAMLError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
+        self.aliases += self.check_event(yaml.AliasEvent)
+        self.values += 1
+        for kind, count, most in (
+            ("aliases (*name)", self.aliases, MOST_ALIASES),
+            ("anchors (&name)", len(self.anchors), MOST_ALIASES),
+            ("values", self.values, MOST_VALUES),
+        ):
+            if count > most:
+                raise yaml.YAMLError(f"expected at most {most:,} {kind}, got more")
         return super().compose_node(parent, index)
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last) and dates, sets, bytes and others."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
@@ -284,13 +289,14 @@ class _StrictLoader(_BoundedLoader):
             raise _Refused(f"{shown} is no {kind}", node) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
-        seen: list[Any] = []
+        seen: set[Any] = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (list, dict)):  # as in `{{ steps }}`: YAML's own constructor refuses it
+                continue
             if key in seen:
-                raise _Refused(f"duplicate key {key!r}", key_node)
-            seen.append(key)
+                raise _Refused(f"duplicate key {key!r:.80}", key_node)
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -321,6 +327,8 @@ def read_yaml_value(text: str, where: str) -> Any:
 
 
 def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) -> Any:
+    if len(text) > MOST_YAML:
+        raise yaml.YAMLError(f"expected at most {MOST_YAML:,} bytes, got {len(text):,}")
     loader = kind(text)
     loader.name = name
     node = loader.get_single_node()

@@ -74,7 +74,7 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
     """
 
     def then(line: str) -> None:
-        from official_bert.server.client import GrpcClient, RestClient
+        from official_bert.tools.client import GrpcClient, RestClient
 
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
         with RestClient(rest, model) as client:
@@ -88,7 +88,7 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
 
 @contextlib.contextmanager
 def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType]:
-    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
+    """Imports FOLDER/NAME.py, so not every test starts a process; its flags, `own_flags`, are removed at the end."""
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)

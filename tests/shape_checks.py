@@ -23,7 +23,7 @@ import jaxtyping
 MODULES = (
     "official_bert.layers",
     "official_bert.models.encoder",
-    "official_bert.training.losses",
+    "official_bert.objectives",
     "official_bert.training.step",
     "official_bert.tasks",
     "official_bert.serving",

@@ -55,14 +55,13 @@ def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
             r"scales.small: missing keys \['vocab_size', ",
         ),
         (
-            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-            "{}, "
-            "suites: {s: [b]}}",
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, "
+            "task_sets: {}, suites: {s: [b]}}",
             ": suites: expected names of a, got b",
         ),
         (
-            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, task_sets: "
-            "{}, suites: {}}",
+            "{scales: {small: {pretraining: x, vocab_size: 9, dupe_factor: 1}}, tasks: {}, rows: {a: {title: A}}, "
+            "task_sets: {}, suites: {}}",
             ": rows: expected names of , got usual",
         ),
     ],

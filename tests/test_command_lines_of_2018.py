@@ -195,8 +195,7 @@ BERT = "--vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json"
 START = f"{BERT} --init_checkpoint=$BERT/bert_model.ckpt"
 SQUAD = (
     "--do_train=True --do_predict=True --learning_rate=3e-5 --num_train_epochs=2.0 --max_seq_length=384 "
-    "--doc_stride=128 "
-    "--train_file=$DATA/train.json --predict_file=$DATA/dev.json --output_dir=$OUT/squad"
+    "--doc_stride=128 --train_file=$DATA/train.json --predict_file=$DATA/dev.json --output_dir=$OUT/squad"
 )
 THRESHOLD = "--null_score_diff_threshold=-1.5"
 README = [
@@ -208,8 +207,7 @@ README = [
     ),
     (
         f"run_classifier --task_name=MRPC --do_predict=true --data_dir=$DATA/MRPC {BERT} --init_checkpoint=$OUT/mrpc "
-        f"--max_seq_length=128 "
-        "--output_dir=$OUT/mrpc_output/",
+        "--max_seq_length=128 --output_dir=$OUT/mrpc_output/",
         ["mrpc_output/test_results.tsv"],
     ),
     (
@@ -231,23 +229,20 @@ README = [
     ),
     (
         f"extract_features --input_file=$DATA/input.txt --output_file=$OUT/output.jsonl {START} --layers=-1,-2,-3,-4 "
-        f"--max_seq_length=128 "
-        "--batch_size=8",
+        "--max_seq_length=128 --batch_size=8",
         ["output.jsonl"],
     ),
     (
         "tools/create_pretraining_data.py --input_file=$DATA/sample_text.txt --output_file=$OUT/tf_examples.tfrecord "
         "--vocab_file=$BERT/vocab.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 "
-        "--masked_lm_prob=0.15 "
-        "--random_seed=12345 --dupe_factor=5",
+        "--masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5",
         ["tf_examples.tfrecord"],
     ),
     (
-        f"run_pretraining --input_file=$OUT/tf_examples.tfrecord --output_dir=$OUT/pretraining --do_train=True "
-        f"--do_eval=True "
-        f"{START.removeprefix('--vocab_file=$BERT/vocab.txt ')} --train_batch_size=32 --max_seq_length=128 "
-        f"--max_predictions_per_seq=20 "
-        "--num_train_steps=20 --num_warmup_steps=10 --learning_rate=2e-5",
+        "run_pretraining --input_file=$OUT/tf_examples.tfrecord --output_dir=$OUT/pretraining --do_train=True "
+        f"--do_eval=True {START.removeprefix('--vocab_file=$BERT/vocab.txt ')} --train_batch_size=32 "
+        "--max_seq_length=128 --max_predictions_per_seq=20 --num_train_steps=20 --num_warmup_steps=10 "
+        "--learning_rate=2e-5",
         ["pretraining/eval_results.txt"],
     ),
     # The same without training.

@@ -265,8 +265,7 @@ def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradic
     )
     assert said == [
         f"a checkpoint: its values instead of those of base: in {tmp_path}/run.yaml: model.hidden_size 96 instead of "
-        f"512, "
-        "tokenizer.do_lower_case False instead of True"
+        "512, tokenizer.do_lower_case False instead of True"
     ]
     for more in ({"overrides": ["model.hidden_size=512"]}, {"flags": {"model.hidden_size": 512}}):
         with pytest.raises(ValueError, match="a checkpoint: config.model.hidden_size is 96 there, got 512"):

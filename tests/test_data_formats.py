@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from official_bert.interface import finetuning
+from official_bert.config import build
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import Steps
 
@@ -248,7 +248,7 @@ def test_the_line_of_a_row_of_the_page_reads_its_form(golden, tmp_path, row):
     )
     changes = [word for word, before in zip(words[1:], words) if before == "--set"]
     changes += [f"options.encoding={flags['encoding']}"] if "encoding" in flags else []
-    config = finetuning.build(type(config), config_with(config, changes), "config")
+    config = build(type(config), config_with(config, changes), "config")
     resolved = load_task(config).resolve(made_finetuning.data_files(train_file=str(path)), Steps(evaluate=False))
     if isinstance(wanted, int):
         assert len(resolved.train.examples) == wanted

@@ -13,13 +13,13 @@ from made_finetuning import VOCAB, make_config
 import official_bert
 from official_bert.config import ConfigSources
 from official_bert.data.tabular.frames import as_source
-from official_bert.interface import finetuning
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.run_folder import RunFolder
+from official_bert.tasks import task_config
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
@@ -202,7 +202,7 @@ def test_wrong_arguments_are_named():
 
 def test_options_are_keys_of_any_section():
     sources = ConfigSources(flags={"optimizer.learning_rate": 1e-3}, overrides=("options.max_seq_length=16",))
-    config = finetuning.make_config("mrpc", sources, "bert", "new")
+    config = task_config.make_config("mrpc", sources, "bert", "new")
     assert config.task == "glue" and config.options["dataset"] == "mrpc" and config.optimizer.learning_rate == 1e-3
     assert config.model.hidden_size == 16 and config.tokenizer.vocab_file.endswith("vocab.txt")
 
@@ -232,7 +232,7 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
             ConfigSources(flags={"tokenizer.vocab_file": path}),
             ConfigSources(overrides=(f"tokenizer.vocab_file={path}",)),
         ):
-            yield lambda given=given: finetuning.make_config("", given, init_checkpoint, output_dir, train=False)
+            yield lambda given=given: task_config.make_config("", given, init_checkpoint, output_dir, train=False)
 
     assert [make().task for make in asked("same.txt")] == ["classification"] * 2
     for make in asked("other.txt"):
@@ -249,14 +249,13 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
     (tmp_path / "base.yaml").write_text("model: {hidden_size: 768}\n")
     (tmp_path / "mine.yaml").write_text("base: base.yaml\noptions: {truncate: tail, labels: [a, b]}\n")
     told = []
-    config = finetuning.make_config(
+    config = task_config.make_config(
         "", ConfigSources(str(tmp_path / "mine.yaml")), "", str(run), train=False, report=told.append
     )
     assert config.options["truncate"] == "head"
     assert told == [
         f"{tmp_path}/mine.yaml: the run in {run} overrides its values, but not those of --set: options.truncate: "
-        f"'tail' -> "
-        "'head'"
+        "'tail' -> 'head'"
     ]
 
 
@@ -369,14 +368,14 @@ def test_entities_are_learned_from_rows():
 def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("task: classification\ntraining: {steps: 9, epochs: 2.0}\n")  # as in the config.yaml of a run
-    steps = finetuning.make_config("", ConfigSources(str(path), overrides=("training.epochs=0",)), "", "").training
+    steps = task_config.make_config("", ConfigSources(str(path), overrides=("training.epochs=0",)), "", "").training
     assert (
         steps.steps,
         steps.epochs,
-        finetuning.make_config("", ConfigSources(str(path)), "", "").training.epochs,
+        task_config.make_config("", ConfigSources(str(path)), "", "").training.epochs,
     ) == (9, 0, 2)
     for given in ({"overrides": ("training.epochs=3",)}, {"flags": {"training.epochs": 3.0}}):
         with pytest.raises(
             ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) with it"
         ):
-            finetuning.make_config("", ConfigSources(str(path), **given), "", "")
+            task_config.make_config("", ConfigSources(str(path), **given), "", "")

@@ -1,4 +1,4 @@
-"""The files of docs/own, which replace a part from outside the package: numbers worked out by hand, and whole commands."""
+"""The files of docs/own, which replace a part from outside the package: hand-worked numbers, and whole commands."""
 
 import importlib.util
 import json

@@ -4,11 +4,13 @@ import ast
 import importlib.metadata
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 
 import pytest
+import setuptools
 from commands import ROOT, run_here
 from needed_tools import UV, need
 
@@ -35,6 +37,18 @@ def test_nothing_in_the_package_imports_a_peer():
             assert not re.search(
                 r"^\s*(import official\b|from official\b)", path.read_text(encoding="utf-8"), re.MULTILINE
             ), path
+
+
+def test_the_wheel_holds_every_folder_with_sources(monkeypatch):
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **values: given.update(values))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    folders = {path.parent for root in ("official_bert", "tools") for path in (ROOT / root).rglob("*.py")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders} | {"configs"}
+    elsewhere = {name.rpartition(".")[2]: name for name in given["package_dir"]}
+    wanted = {".".join([elsewhere.get(name.split(".")[0], name.split(".")[0]), *name.split(".")[1:]]) for name in names}
+    assert sorted(given["packages"]) == sorted(wanted) and "official_bert.tools.client" in wanted
 
 
 def test_every_command_has_a_name():
@@ -114,8 +128,7 @@ def test_a_missing_extra_names_itself():
     done = subprocess.run([sys.executable, "-c", hidden], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr == (
         "error: aiohttp is not installed; it is part of an extra: pip install 'official-bert[serving]', or in a "
-        "checkout "
-        "pip install -r requirements-serving.txt\n"
+        "checkout pip install -r requirements-serving.txt\n"
     )
 
 

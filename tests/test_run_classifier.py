@@ -160,7 +160,8 @@ def test_a_run_answers_with_its_own_casing(files, tmp_path, step):
         (("--task_name=Jeopardy", "--do_eval=true"), "--task_name: expected one of"),
         (
             ("--task_name=MRPC", "--do_train=true", "--num_train_epochs=2.0", "--set=training.steps=5"),
-            "config.training.epochs: expected config.training.steps 0 (not 5) with it, got 2.0 without; it would do nothing",
+            "config.training.epochs: expected config.training.steps 0 (not 5) with it, got 2.0 without; it would do "
+            "nothing",
         ),
         (("--task_name=MRPC",), "expected at least one of --do_train, --do_eval and --do_predict"),
     ],

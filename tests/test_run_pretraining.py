@@ -239,7 +239,8 @@ def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
         (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
         (
             ["--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"],
-            "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) with it, got 0.1 without",
+            "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) with it, got 0.1 "
+            "without",
         ),
         (["--mode=eval", "--do_train"], "--do_train: expected --mode=train with it"),
         ([f"--profile_steps={STEPS}:99"], f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),

@@ -11,9 +11,9 @@ from made_finetuning import make_config
 from test_run_finetuning import write_csv
 
 from official_bert.config import ModelConfig, build
-from official_bert.interface import finetuning
 from official_bert.models.classifier import Classifier
 from official_bert.models.run_folder import RunFolder
+from official_bert.tasks import task_config
 from official_bert.training.running.cluster import Placement
 
 TINY = {
@@ -155,10 +155,10 @@ def test_every_setting_of_a_search_has_a_batch_that_the_replicas_share(monkeypat
             monkeypatch.setattr(tf.distribute, "get_strategy", lambda: self)
             yield
 
-    monkeypatch.setattr(finetuning, "make_strategy", lambda _: TwoReplicas())
+    monkeypatch.setattr(task_config, "make_strategy", lambda _: TwoReplicas())
     settings = [{"training.batch_size": 8}, {"training.batch_size": 9}]
     with pytest.raises(ValueError, match=r"training\.batch_size: expected a multiple of 2 replicas times 1 .* got 9"):
-        finetuning.check_settings(make_config("classification"), settings, [], Placement())
+        task_config.check_settings(make_config("classification"), settings, [], Placement())
 
 
 def test_two_searches_do_not_write_to_one_folder(command, tmp_path):

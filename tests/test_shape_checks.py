@@ -130,7 +130,7 @@ def test_it_is_switched_on_for_the_encoder_steps_losses_tasks_and_serving():
         "layers.attention",
         "layers.embeddings",
         "models.encoder",
-        "training.losses",
+        "objectives.losses",
         "training.step",
         "tasks.squad.task",
         "tasks.texts.base",
@@ -142,9 +142,9 @@ def test_it_is_switched_on_for_the_encoder_steps_losses_tasks_and_serving():
 
 
 def test_losses_tasks_and_serving_are_checked():
+    from official_bert.objectives import losses
     from official_bert.serving import served_model
     from official_bert.tasks.tagging import task
-    from official_bert.training import losses
 
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'weights'"):
         losses.cross_entropy(tf.zeros((2, 3, 5)), tf.zeros((2, 3), tf.int32), tf.ones(2))

@@ -168,8 +168,7 @@ def entries_of_no_word(settings: Settings) -> int:
         raise ValueError(
             f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
             f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer "
-            f"slots "
-            "(--num_unused=0)"
+            "slots (--num_unused=0)"
         )
     return count
 

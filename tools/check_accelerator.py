@@ -501,8 +501,7 @@ class Report:
         if one := next(iter(bad), None):
             raise ValueError(
                 f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of "
-                f"{count} "
-                f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}"
+                f"{count} comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}"
             )
         if failures:
             raise ValueError(

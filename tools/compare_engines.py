@@ -1,10 +1,10 @@
 """Measures an exported model on your texts with every engine and precision that is there, and says which one to take.
 
     python tools/compare_engines.py models/small --texts=texts.txt
-    python tools/compare_engines.py models/small models/small_int8 --texts=texts.csv --report_file=engines.json
+    python tools/compare_engines.py models/small models/small_bfloat16 --texts=texts.csv --report_file=engines.json
 
 The first folder has the SavedModel that the others are compared with, and next to it the files of other runtimes
-(run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=int8, the
+(run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=bfloat16, the
 SavedModels are measured too. Each side computes in a process of its own, as the server does, from raw texts to answers.
 Each side takes turns with the first: single texts, then all texts in batches. The first turn does not count. Two sides
 are in memory at a time.

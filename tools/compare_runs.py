@@ -21,7 +21,7 @@ from official_bert.files import written_whole
 
 if TYPE_CHECKING:
     from official_bert.models.run_folder import RunFolder
-    from official_bert.reports.comparison import ComparableAnswers
+    from official_bert.reports.comparable import ComparableAnswers
     from official_bert.training.data_files import DataFiles
 
 FLAGS = flags.FLAGS
@@ -96,8 +96,7 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     if not answers:
         raise ValueError(
             f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: "
-            f"those of "
-            "other tasks are not compared row by row"
+            "those of other tasks are not compared row by row"
         )
     return answers
 

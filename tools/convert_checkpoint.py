@@ -62,8 +62,7 @@ flags.DEFINE_enum(
     "",
     ["", "classifier", "choice", "tagger", "pretraining"],
     "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two "
-    "models "
-    "of an ELECTRA in TF 1, the generator.",
+    "models of an ELECTRA in TF 1, the generator.",
 )
 flags.DEFINE_enum(
     "hidden_act",
@@ -266,7 +265,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
 
 
 def facts_without_place(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> list[tuple[str, str]]:
-    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
+    """Returns what the files of --output do not say of the model, and its values: readers must be given it again."""
     facts = []
     if settings.to in ("tf1", "peft") and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
@@ -306,8 +305,7 @@ def refuse_casing_of_name(source: "StoredModel", output: str) -> None:
         yes, no = ("", "not ") if lower_case else ("not ", "")
         raise ValueError(
             f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no "
-            f"other "
-            f"place for, but it is {no}lower-cased for {source.origin}"
+            f"other place for, but it is {no}lower-cased for {source.origin}"
         )
 
 

@@ -130,6 +130,7 @@ USUAL_BYTES_A_TOKEN = 4.7  # of English
 GZIP_SHARE, USUAL_GZIP_SHARE = 0.2, 0.32
 CONTENT = "records and temporary files"
 TOKENS = "tokens"  # the token store, in the work folder
+# The output depends on these and on the text only.
 DECIDING = (
     "max_seq_length",
     "max_predictions_per_seq",
@@ -152,7 +153,7 @@ DECIDING = (
     "copies_apart",
     "order",
     "gzip_compress",
-)  # the output depends on these and on the text only
+)
 Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
@@ -263,9 +264,8 @@ def units_of(settings: Settings) -> TextUnits:
     )
     if units and loading.lower_cases(settings.vocab_file) is not None:
         raise ValueError(
-            f"--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
-            f"{settings.vocab_file}: "
-            "other tokenizers read the space before a word too"
+            "--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
+            f"{settings.vocab_file}: other tokenizers read the space before a word too"
         )
     if units.segmenter:
         import jieba  # noqa: F401 (now, not when the text is read)

@@ -100,7 +100,7 @@ def from_here(corpus: str) -> str:
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
-    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones."""
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns held-out ones."""
     documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
     if len(documents) < FEWEST_DOCUMENTS:
         documents = [

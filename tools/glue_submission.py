@@ -39,8 +39,7 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
     if not paths:
         raise ValueError(
             f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found "
-            f"there; "
-            "run_finetuning writes them with --do_predict"
+            "there; run_finetuning writes them with --do_predict"
         )
     return paths
 

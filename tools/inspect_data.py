@@ -58,8 +58,7 @@ class Reading:
 def make_task(task: str, overrides: Sequence[str]) -> Any:
     """Returns the task with options from the command line."""
     from official_bert.config import build, to_dict
-    from official_bert.tasks.loading import load_task
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.loading import dataset_name, load_task
 
     task_overrides = ["task=glue", f"options.dataset={dataset_name(task)}"] if dataset_name(task) else [f"task={task}"]
     values = to_dict(Config())
@@ -88,9 +87,8 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
     if isinstance(task, TextClassification):
         return read_texts(task, path, held_out)
     raise ValueError(
-        f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a "
-        f"data set of "
-        "GLUE; tools/inspect_records.py shows records of pre-training"
+        f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a data "
+        "set of GLUE; tools/inspect_records.py shows records of pre-training"
     )
 
 

@@ -213,7 +213,7 @@ def batches(path: str, features: Sequence[records.Feature], every: int) -> Itera
 
 
 def share_read(path: str, count: int) -> float:
-    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file."""
+    """Estimates the share of a file that `count` records are, if all are as long as the first; compressed: 0."""
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + FRAME_BYTES

@@ -74,7 +74,7 @@ def read_documents(path: str) -> list[list[str]]:
 def choose_blanks(
     sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own."""
+    """Returns (sentence with [MASK], hidden word) pairs: up to four words a sentence, each a WordPiece of its own."""
 
     def written(word: str) -> str:
         return word.lower() if lower_case else word
@@ -183,7 +183,8 @@ def neighbours_section(
         values=[list(row) for row in rows],
         header=("word", "times in the text", "nearest words, cosine"),
         rows=rows,
-        note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.",
+        note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the "
+        "text.",
     )
 
 
@@ -309,8 +310,8 @@ def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]
         header=("nearest sentence is of the same document", "by chance"),
         rows=[(right, chance)],
         on_screen=True,
-        note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
-        "directions in which the sentences differ most (principal components).",
+        note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the "
+        "two directions in which the sentences differ most (principal components).",
         pictures=[points_picture(groups, "Sentences of several documents in a plane")],
     )
 

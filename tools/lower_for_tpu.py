@@ -121,8 +121,7 @@ def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
     if training.batch_size % (shares := replicas * training.accumulation_steps):
         raise ValueError(
             f"config.training.batch_size: expected a multiple of {replicas} replicas times "
-            f"{training.accumulation_steps} "
-            f"accumulation steps = {shares}, got {training.batch_size}"
+            f"{training.accumulation_steps} accumulation steps = {shares}, got {training.batch_size}"
         )
     return training.batch_size // replicas
 

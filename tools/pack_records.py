@@ -47,9 +47,8 @@ def packing_for(path: str, most: int) -> Packing:
         raise ValueError(f"{path}: its records are packed already")
     if "word_starts" in lengths:
         raise ValueError(
-            f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them "
-            f"while they "
-            "are read"
+            f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them while "
+            "they are read"
         )
     return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], most)
 

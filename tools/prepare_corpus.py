@@ -123,6 +123,7 @@ define_report()
 
 flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 
+# The output depends on these, on the text and on its languages only.
 DECIDING = (
     "output_file",
     "held_out",
@@ -142,7 +143,7 @@ DECIDING = (
     "min_words",
     "min_script",
     "same_language",
-)  # the output depends on these, on the text and on its languages only
+)
 MANY = 0.05  # a larger share of lines that occur earlier is printed
 FILTERS = (
     "shortest_document",
@@ -191,7 +192,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.Bad
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read."""
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes read."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -359,7 +360,7 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
 
 
 def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
-    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`)."""
+    """Raises ValueError for outputs that cannot be written, and too little disk space (`values`: absl's `FLAGS`)."""
     preflight.check_outputs(
         [*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file)
     )

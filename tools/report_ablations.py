@@ -180,7 +180,7 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
 
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
-    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
+    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed: they measure another thing."""
     import matplotlib
     from matplotlib import pyplot
 

@@ -134,8 +134,7 @@ class Settings:
         if (self.prune or bool(self.num_words)) != bool(self.input_file):
             raise ValueError(
                 "--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, "
-                "got "
-                f"{self.input_file!r}"
+                f"got {self.input_file!r}"
             )
         if self.words_file and self.num_words:
             raise ValueError("expected one of --words_file and --num_words, got both")
@@ -146,8 +145,7 @@ class Settings:
         if self.begins_model and not (self.config or self.bert_config_file):
             raise ValueError(
                 "--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration "
-                "of a "
-                "model to begin (--bert_config_file, --config)"
+                "of a model to begin (--bert_config_file, --config)"
             )
 
     def lines(self) -> Iterator[str]:
@@ -186,10 +184,9 @@ def read_model(settings: Settings) -> "StoredModel":
     stored = formats.read(settings.init_checkpoint)
     if stored.head == "replaced" and written_format(settings) == "ours":
         raise ValueError(
-            f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours "
-            "would need its generator, which is not resized; --to=hugging_face writes the discriminator "
-            "alone, "
-            "with which a run of options.objective replaced_tokens may begin"
+            f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours would need its "
+            "generator, which is not resized; --to=hugging_face writes the discriminator alone, with which a run of "
+            "options.objective replaced_tokens may begin"
         )
     if stored.generator is not None:
         print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
@@ -306,8 +303,7 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
         if len(split) > 1:
             raise ValueError(
                 f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
-                f"splits "
-                f"into {' '.join(split)}"
+                f"splits into {' '.join(split)}"
             )
         words += split
     return list(dict.fromkeys(words))
@@ -400,7 +396,7 @@ def map_vectors(
 
 
 def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settings: Settings, folder: str) -> None:
-    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
+    """Writes a vocabulary, its configuration in the given form, and the model that begins with word vectors."""
     from official_bert.models.interchange.stored_models import require_config
 
     words = stored.vocab or ()
@@ -415,9 +411,8 @@ def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settin
         )
         print(
             f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary "
-            f"({len(vectors) / max(total, 1):.1%}); "
-            f"{projected}scaled to initializer_range {config.initializer_range:g}; all other weights are random "
-            f"(seed {settings.random_seed})"
+            f"({len(vectors) / max(total, 1):.1%}); {projected}scaled to initializer_range "
+            f"{config.initializer_range:g}; all other weights are random (seed {settings.random_seed})"
         )
     with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(words) + "\n")

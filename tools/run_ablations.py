@@ -37,13 +37,7 @@ from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.tasks.pretraining.ablation_results import (
-    best_of,
-    curve_of,
-    read_rows,
-    remove_weights,
-    values_of,
-)
+from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, read_rows, remove_weights, values_of
 from official_bert.tasks.pretraining.ablations import (
     COMMON,
     Plan,
@@ -129,8 +123,7 @@ class Stages:
             if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
                 raise ValueError(
                     f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
-                    f"remove "
-                    f"{place} to run it again"
+                    f"remove {place} to run it again"
                 )
         else:
             if config is not None:
@@ -202,7 +195,7 @@ def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 
 def _end_with_parent() -> None:
-    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen."""
+    """Asks Linux to end this process when the one that started it dies, however it dies: no stage must go on unseen."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
@@ -527,7 +520,7 @@ def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_f
 def sources(
     stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool
 ) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`."""
+    """Returns the patterns of the two parts of the text, and the fine-tuning data's folder: `paths`, or `made_up`."""
     if made_up:
         folder = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={folder}"])

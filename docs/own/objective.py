@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from official_bert.layers.heads import OutputLayer
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.objectives import losses
 from official_bert.tasks.pretraining import task
-from official_bert.training import losses
 
 LONGEST = 12  # letters; longer words count as this
 

@@ -50,15 +50,14 @@ def main(_: list[str]) -> None:
     sources = command_line.config_sources(FLAGS)
     if FLAGS.do_train or FLAGS.do_eval:  # the first worker alone predicts
         cluster.meet(placement)
-    from official_bert.interface import finetuning
+    from official_bert.interface.as_in_2018 import classify_as_in_2018
     from official_bert.models.run_folder import RunFolder
-    from official_bert.tasks.loading import load_task
-    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+    from official_bert.tasks.loading import GLUE, dataset_name, load_task
     from official_bert.training import run_config
     from official_bert.training.task import DataFiles, Steps
 
     if (dataset := dataset_name(FLAGS.task_name)) is None:
-        raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
+        raise ValueError(f"--task_name: expected one of {', '.join(GLUE)}, got {FLAGS.task_name!r}")
     steps, run = (
         Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict),
         RunFolder(FLAGS.output_dir),
@@ -74,7 +73,7 @@ def main(_: list[str]) -> None:
         run_config.refuse_overridden(config, sources.keys())
     task = load_task(config if steps.train else run_config.with_vocabulary_of(config, run))
     files = command_line.from_flags(DataFiles, FLAGS)
-    finetuning.classify_as_in_2018(task, files, run, placement, FLAGS.init_checkpoint, steps)
+    classify_as_in_2018(task, files, run, placement, FLAGS.init_checkpoint, steps)
 
 
 if __name__ == "__main__":

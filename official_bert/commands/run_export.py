@@ -27,10 +27,9 @@ flags.DEFINE_list(
 flags.DEFINE_string(
     "checkpoint",
     None,
-    "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
-    "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF "
-    "1, "
-    "Hugging Face, keras-hub, tf-models.",
+    "A training run's output folder (its best checkpoint, if training.answer_with says so, or its newest), one "
+    "checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF 1, Hugging "
+    "Face, keras-hub, tf-models.",
     required=True,
 )
 flags.DEFINE_string(
@@ -119,19 +118,17 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 command_line.define_no_answer()
-flags.DEFINE_enum(
+flags.DEFINE_string(
     "precision",
     "float32",
-    ["float32", "bfloat16", "int8"],
-    "Of products in the exported graph, for CPUs with instructions "
-    "for it. bfloat16: all weights of the encoder. int8: the encoder's products with weights. Answers are float32.",
+    "Of products in the exported graph: float32, or bfloat16 for CPUs with instructions for it. Answers are float32.",
 )
 flags.DEFINE_bool(
     "constant_weights",
     None,
-    "Whether the weights of layers are constants in saved_model.pb too, at most 500 MB, which "
-    "requests of up to 48 tokens read: oneDNN arranges them once, and they take less time. Others read variables. "
-    "They cost a server memory (MiniLM, 42 MB: 1.6 GB more under load). The default is yes for float32 and 1 to 100 MB.",
+    "Whether the weights of layers are constants in saved_model.pb too, at most 500 MB, which requests of up to 48 "
+    "tokens read: oneDNN arranges them once, and they take less time. Others read variables. They cost a server memory "
+    "(MiniLM, 42 MB: 1.6 GB more under load). The default is yes for float32 and 1 to 100 MB.",
 )
 flags.DEFINE_list(
     "format",

@@ -116,10 +116,10 @@ def main(_: list[str]) -> None:
     sources, searching = command_line.config_sources(FLAGS), command_line.from_flags(SearchFlags, FLAGS)
     if (FLAGS.do_train or FLAGS.do_eval) and not searching.is_asked:  # the first worker alone predicts
         cluster.meet(placement)
-    from official_bert.interface import finetuning
     from official_bert.models.checkpoints import merged_copy
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
+    from official_bert.tasks.task_config import make_config
     from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
 
@@ -128,7 +128,7 @@ def main(_: list[str]) -> None:
     if not (steps.train or searching.is_asked) and (best := run.best_of_search):
         run, sources = best, without_varied(sources)
     start = merged_copy(FLAGS.init_checkpoint, FLAGS.base)
-    config = finetuning.make_config(FLAGS.task or "", sources, start, run.path, steps.train)
+    config = make_config(FLAGS.task or "", sources, start, run.path, steps.train)
     files = command_line.from_flags(DataFiles, FLAGS, cache_dir=os.path.expanduser(FLAGS.cache_dir))
     tuning = FineTuning(
         load_task(config), files, run, placement, start, steps, FLAGS.predict_best, asked_keys=sources.keys()
@@ -154,9 +154,9 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
 
     from official_bert.data.cache import file_digest
     from official_bert.files import normal
-    from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
+    from official_bert.tasks.task_config import check_settings
     from official_bert.training import search
     from official_bert.training.task import TRAIN_AND_EVALUATE
 
@@ -186,7 +186,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     if both := sorted(set(first.asked_keys) & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, values.random, config.seed) if values.random else search.settings_of(grid)
-    finetuning.check_settings(config, settings, first.asked_keys, first.placement, first.init_checkpoint, steps)
+    check_settings(config, settings, first.asked_keys, first.placement, first.init_checkpoint, steps)
     with first.run.locked():
         outcomes, best = search.search(
             config,
@@ -220,9 +220,8 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
         )
     if values.folds and first.steps.predict:
         raise ValueError(
-            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not "
-            "seen all "
-            "rows; train the best setting without --folds to predict with it"
+            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not seen "
+            "all rows; train the best setting without --folds to predict with it"
         )
     if first.task.constant_answers(first.files, first.steps):
         refuse("expected a model to train, but this task gives every row the same answer")

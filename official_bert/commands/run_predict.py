@@ -60,10 +60,9 @@ flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines
 flags.DEFINE_string(
     "output_format",
     "",
-    "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
-    "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of "
-    "--input_file, if "
-    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.",
+    "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of training; of "
+    "entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of --input_file, if it is "
+    "one of entities and both names end alike; else `outputs`, JSON lines with all outputs.",
 )
 flags.DEFINE_integer("batch_size", 32, "Texts in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_integer(
@@ -149,10 +148,10 @@ class Prediction:
     def predictor(self) -> "Predictor":
         """The model. Raises ValueError if it is none of --task, or has outputs of the names of --keep_columns."""
         from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
-        from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+        from official_bert.tasks.loading import GLUE, dataset_name
 
         task = "glue" if dataset_name(self.task) else self.task
-        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
+        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *GLUE)) if task else ()
         predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base)
         if task_classes and not class_that_gives(predictor.outputs, task_classes):
             raise ValueError(
@@ -293,7 +292,8 @@ def _reads_pairs(task: str, model: str) -> bool | None:
     """Whether a published classifier reads two texts, as --task says; None for other models, which know it, and other
     tasks.
     """
-    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+    from official_bert.tasks.loading import dataset_name
+    from official_bert.tasks.texts.glue_files import DATASETS
 
     dataset = DATASETS.get(dataset_name(task) or "")
     reads_two = task == "reranking" or (dataset and len(dataset.texts) == 2)
@@ -340,7 +340,7 @@ def _check_dataset(config: Config | None, task: str, model: str) -> None:
 
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
-    from official_bert.tasks.texts.glue_files import dataset_name
+    from official_bert.tasks.loading import dataset_name
 
     dataset = dataset_name(task)
     if not (dataset and config):

@@ -39,9 +39,8 @@ flags.DEFINE_enum(
     "mode",
     "train",
     ("train", "eval", "eval_continuous"),
-    "train (and evaluate if held-out records are given); eval: the "
-    "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that another running "
-    "command writes.",
+    "train (and evaluate if held-out records are given); eval: the newest checkpoint, or --init_checkpoint if there is "
+    "none; eval_continuous: each checkpoint that another running command writes.",
 )
 flags.DEFINE_float(
     "idle_seconds", 3600.0, "With --mode=eval_continuous: ends if no new checkpoint appears for this long."
@@ -121,8 +120,8 @@ class PretrainingFlags:
 
     def config(self, sources: ConfigSources) -> Config:
         """Returns the configuration of a training or, to evaluate without a file, of the run that has trained."""
-        from official_bert.interface.finetuning import config_of_run
         from official_bert.models.run_folder import RunFolder
+        from official_bert.tasks.recorded_config import config_of_run
         from official_bert.training import run_config
 
         is_given, config = bool(sources.path or sources.bert_config_file), None
@@ -143,7 +142,7 @@ class PretrainingFlags:
         from official_bert.models.run_folder import RunFolder
         from official_bert.tasks.loading import load_task
         from official_bert.training import evaluation, loop, run_config
-        from official_bert.training.reporting import documents
+        from official_bert.training.reporting import ending
         from official_bert.training.task import DataFiles
 
         run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""
@@ -160,8 +159,7 @@ class PretrainingFlags:
         if self.init_checkpoint and not self.evaluates and task.options.first_weights != "random":
             raise ValueError(
                 "--init_checkpoint: expected config.options.first_weights random with it, because the checkpoint "
-                "gives the "
-                f"weights, got {task.options.first_weights}"
+                f"gives the weights, got {task.options.first_weights}"
             )
         if self.mode == "eval_continuous":
             return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)
@@ -169,7 +167,7 @@ class PretrainingFlags:
             return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
         trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
         if cluster.is_first_worker(placement):
-            documents.write_card(run, trained, files, print)
+            ending.write_card(run, trained, files, print)
         return trained.metrics
 
     def write_results(self, metrics: Mapping[str, float], best: bool) -> None:

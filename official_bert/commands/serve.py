@@ -120,9 +120,8 @@ flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests at once;
 flags.DEFINE_integer(
     "max_connections",
     512,
-    "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
-    "longest without a whole request gives way. At most half of gRPC's may be of clients without a "
-    "token so far.",
+    "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited longest without a whole "
+    "request gives way. At most half of gRPC's may be of clients without a token so far.",
     1,
 )
 flags.DEFINE_integer(

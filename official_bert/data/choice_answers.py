@@ -88,8 +88,7 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
         raise ValueError(
             f"{table.place(second)}: column {column!r}: got {answers[second]!r}, and {answers[first]!r} in "
             f"{table.place(first)}: expected numbers or letters; options.keys_column names the column of each row's "
-            f"own keys, "
-            "options.answer_as says what they are"
+            "own keys, options.answer_as says what they are"
         )
     if other_rows and not texts:
         return "number" if numbers or not letters else "letter"  # the row that is neither is named

@@ -1,4 +1,4 @@
-"""Plain record files on this machine: files that lie elsewhere are copied, and gzip files unpacked, once, into a cache."""
+"""Plain record files on this machine: files from elsewhere are copied, and gzip files unpacked, once, into a cache."""
 
 import contextlib
 import fcntl

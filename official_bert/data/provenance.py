@@ -27,7 +27,7 @@ SUFFIX, SIZE, COPIES, VOCABULARY, CASING = (
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names the keys whose recorded values are others than those of now; a key that was not recorded has not changed."""
+    """Names the keys whose recorded values differ from those of now; a key that was not recorded has not changed."""
     return [key for key, value in now.items() if before.get(key, value) != value]
 
 
@@ -73,8 +73,7 @@ def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> N
     if (recorded := origin.get(CASING, do_lower_case)) != do_lower_case:
         raise ValueError(
             f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case "
-            f"(--do_lower_case) is "
-            f"{do_lower_case}: the model would be trained on other words"
+            f"(--do_lower_case) is {do_lower_case}: the model would be trained on other words"
         )
 
 

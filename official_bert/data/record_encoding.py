@@ -253,7 +253,7 @@ class ExampleEncoder:
         return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables())
 
     def encode_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0."""
+        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; others are 0."""
         rows = np.zeros((len(next(iter(values.values()))), self.width), np.int32)
         for name, value in values.items():
             first = self.columns[name].start

@@ -121,7 +121,7 @@ def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
 
 
 def _read(path: str, index_path: str) -> RecordIndex:
-    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
+    """Reads an index. Raises ValueError if it is damaged or its record file changed, OSError if it cannot be read."""
     key = _key(path)
     return RecordIndex(path, index_path, read_facts(index_path, key, 8, extra=1), key)
 

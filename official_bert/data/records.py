@@ -141,7 +141,7 @@ def feature_lengths(path: str) -> dict[str, int]:
 
 
 def file_features(path: str) -> tuple[Feature, ...]:
-    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none."""
+    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if there is none."""
     lengths = feature_lengths(path)
     S = lengths.get("input_ids", 0)
     predictions = lengths.get("masked_lm_ids", 0)
@@ -233,7 +233,7 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
 
 
 def _check_length(file: IO[bytes] | gzip.GzipFile, path: str, where: str, length: int) -> None:
-    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read."""
+    """Raises ValueError for a record that claims more than the file holds: room for it would be made before reading."""
     if isinstance(file, gzip.GzipFile):
         if length > MOST_PACKED_RECORD:
             raise ValueError(

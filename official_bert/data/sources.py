@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.feature_rows import WiderRows
 from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.data.record_order import RecordOrder
-from official_bert.data.text_features import WiderRows
 from official_bert.files import size_of
 
 # Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch
@@ -217,7 +217,7 @@ class RecordSource:
             return {name: tf.identity(value) for name, value in batch.items()}
 
     def _refuse(self, index: int, reason: str) -> bytes:
-        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries."""
+        """Notes a bad row for `explain`; returns the text of the error to raise, all that TensorFlow carries."""
         self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
         return f"[bad row {index}{reason}]".encode()
 
@@ -253,7 +253,7 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
+    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks`: bool [B] by reason."""
     reasons = tf.constant("")
     for reason, bad in checks.items():
         reasons = tf.where(bad, reason, reasons)

@@ -1,8 +1,4 @@
-"""Model inputs made of texts (2018's `InputFeatures`): all ids in one array, from which each unpadded row is made on
-demand.
-
-A row is packed and cut as in 2018 (`convert_single_example`); batches pad it.
-"""
+"""Makes model inputs of texts; a row is packed and cut as in 2018 (`convert_single_example`)."""
 
 import array
 import functools
@@ -12,8 +8,9 @@ from typing import Literal
 import numpy as np
 
 from official_bert.data.cache import cached, text_digest
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.dotted_names import by_name
 from official_bert.text import loading
-from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.packing import Template, keep, sliding_windows, truncate_pair
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
@@ -21,83 +18,6 @@ from official_bert.text.tokenizer import Tokenizer
 LARGE = 5_000_000  # characters; for more, building the compiled tokenizer and using it is quicker than the plain one
 LAYOUT = 2  # version of the cached arrays
 Truncate = Literal["head", "tail", "head_tail", "windows"]
-
-
-class TextFeatures(Sequence):
-    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and its values in
-    `extra`.
-
-    `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]`
-    tokens. `extra` has a value for each text.
-    """
-
-    def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
-        self.ids, self.starts, self.first_lengths = arrays["ids"], arrays["starts"], arrays["first_lengths"]
-        self.longer = int(arrays["longer"])  # texts that were longer than the limit: cut, or in several windows
-        self.texts = arrays.get("texts")  # the number of each row's text, if a text has several; they are in order
-        self.extra = {
-            name: values if self.texts is None else values[self.texts] for name, values in (extra or {}).items()
-        }
-
-    def __len__(self) -> int:
-        return len(self.first_lengths)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        ids = self.ids[self.starts[index] : self.starts[index + 1]]
-        segments = np.zeros(len(ids), np.int32)
-        segments[self.first_lengths[index] :] = 1
-        row = {"input_ids": ids, "input_mask": np.ones(len(ids), np.int32), "segment_ids": segments}
-        return row | {name: values[index] for name, values in self.extra.items()}
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each row."""
-        return np.diff(self.starts)
-
-    @property
-    def number_of_texts(self) -> int:
-        """Texts (or pairs), of which each has a row, or several windows."""
-        return len(self) if self.texts is None else int(self.texts[-1]) + 1
-
-
-class ChoiceFeatures(Sequence):
-    """`features[i]` is the dict of example i, the next C of `rows`: `input_ids`, `input_mask`, `segment_ids` [C,S].
-
-    `counts` are the rows of each example: C is the largest, and missing rows hold 0, in `input_mask` too.
-    """
-
-    def __init__(self, rows: TextFeatures, counts: Sequence[int], extra: Mapping[str, np.ndarray]):
-        self.rows, self.choices, self.extra = rows, max(counts, default=0), dict(extra)
-        self.starts = np.cumsum([0, *counts])
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        rows = [self.rows[number] for number in range(self.starts[index], self.starts[index + 1])]
-        length = max(len(row["input_ids"]) for row in rows)
-        stacked = {name: np.zeros((self.choices, length), np.int32) for name in rows[0]}
-        for choice, row in enumerate(rows):
-            for name, values in row.items():
-                stacked[name][choice, : len(values)] = values
-        return stacked | {name: values[index] for name, values in self.extra.items()}
-
-
-class WiderRows(Sequence):
-    """Rows with the values of others beside their own."""
-
-    def __init__(self, rows: Sequence[Mapping[str, np.ndarray]], more: Sequence[Mapping[str, np.ndarray]]):
-        self.rows, self.more = rows, more
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
-        return {**self.rows[index], **self.more[index]}
 
 
 def make_features(
@@ -140,7 +60,7 @@ def make_choice_features(
     cache_dir: str = "",
     extra: Mapping[str, np.ndarray] | None = None,
 ) -> ChoiceFeatures:
-    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`."""
+    """Makes an example of each text and its second texts: a row for each, and the example's values in `extra`."""
     arrays = make_features(
         [text for text, others in rows for _ in others],
         [other for _, others in rows for other in others],
@@ -155,7 +75,8 @@ def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]
     """Returns the ids of each text."""
     if not isinstance(tokenizer, FullTokenizer) or sum(map(len, texts)) < LARGE:
         return [np.array(tokenizer.tokenize_ids(text), np.int32) for text in texts]
-    ids, lengths = FastTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
+    fast_tokenizer = by_name("official_bert.text.fast_tokenization:FastTokenizer")
+    ids, lengths = fast_tokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 

@@ -144,7 +144,6 @@ def _check_beside_adapters(writing: ExportOptions, texts: Texts, base: str) -> N
     """Raises ValueError for what only a model of one task can have."""
     wrong = {
         "--format": ", ".join(name for name in writing.formats if name != "saved_model"),
-        "--precision": writing.precision == "int8" and "int8",
         "--constant_weights": writing.constant_weights,
         "--calibration_file": texts.calibration_file,
         "--check_file": texts.check_file,

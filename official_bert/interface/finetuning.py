@@ -10,43 +10,30 @@ import dataclasses
 import functools
 import html
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_bert.config import (
-    FIXED_BY_CHECKPOINT,
-    Config,
     ConfigSources,
     ModelConfig,
     OptimizerConfig,
     TokenizerConfig,
     TrainingConfig,
-    build,
-    differences,
-    inherited_and_own,
-    load_config,
-    may_change,
-    merge,
-    to_dict,
 )
 from official_bert.data.tables import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor, evaluate
-from official_bert.models.checkpoints import trained_weights
-from official_bert.models.interchange import casing
-from official_bert.models.run_folder import RunFolder, step_of
+from official_bert.models.run_folder import RunFolder
 from official_bert.reports import metric_text
 from official_bert.reports.page import PAGE_FILE
-from official_bert.tasks.loading import check_named, load_task, task_class
-from official_bert.tasks.texts.base import TextSets
-from official_bert.tasks.texts.glue_files import dataset_name
-from official_bert.text import loading
-from official_bert.training import guards, origins, run_config, runs, search
-from official_bert.training.distribution import check_backend, make_strategy
-from official_bert.training.running.cluster import Placement, is_first_worker
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
+from official_bert.tasks.loading import dataset_name, load_task, task_class
+from official_bert.tasks.task_config import make_config
+from official_bert.training import runs
+from official_bert.training.distribution import check_backend
+from official_bert.training.running.cluster import Placement
+from official_bert.training.task import DataFiles, Steps
 from official_bert.typed_values import did_you_mean
 
 # of `fine_tune`
@@ -103,8 +90,7 @@ class FineTuned:
             if answered.right is None:
                 raise ValueError(
                     f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the "
-                    f"largest "
-                    "errors"
+                    "largest errors"
                 )
             for number in (~answered.right).nonzero()[0]:
                 shares = answered.probabilities[number] if answered.probabilities else {}
@@ -133,8 +119,7 @@ class FineTuned:
         if exists(path := run.file(PAGE_FILE)):
             return (
                 f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" '
-                f'style="border:0" '
-                f'title="{html.escape(run.path)}"></iframe>'
+                f'style="border:0" title="{html.escape(run.path)}"></iframe>'
             )
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"
@@ -236,144 +221,6 @@ def _call(task: str, arguments: Mapping[str, Source], options: Mapping[str, Any]
     dotted = ", ".join(f"{name!r}: {value}" for name, value in values.items() if not name.isidentifier())
     keywords = [f"{name}={value}" for name, value in values.items() if name.isidentifier()]
     return f"fine_tune({', '.join([repr(task), *keywords, *([f'**{{{dotted}}}'] if dotted else [])])})"
-
-
-def make_config(
-    task: str,
-    sources: ConfigSources,
-    init_checkpoint: str,
-    output_dir: str,
-    train: bool = True,
-    report: Callable[[str], None] = print,
-) -> Config:
-    """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE.
-
-    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with overrides and flags over it.
-    """
-    sources = sources.over(*_named(task))
-    if not train and (stored := config_of_run(output_dir, init_checkpoint, sources, report)):
-        return stored
-    config = run_config.of_training(sources, init_checkpoint, RunFolder(output_dir), report=report)
-    if not train:
-        return run_config.with_classes_of(config, init_checkpoint)
-    run_config.refuse_overridden(config, sources.keys())
-    return config
-
-
-def config_of_run(
-    output_dir: str, init_checkpoint: str, sources: ConfigSources, report: Callable[[str], None] = print
-) -> Config | None:
-    """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if
-    neither is one.
-
-    Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for
-    another casing or vocabulary.
-    """
-    for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
-        folder, trained, config = run.path, run.config(), run.config(sources.overrides, sources.flags)
-        if trained and config and (folder == output_dir or trained.task == config.task):
-            if f"task={trained.task}" not in sources.overrides:
-                check_named(trained.task, folder)
-            casing.agreed(trained.tokenizer.do_lower_case, config.tokenizer.do_lower_case, folder)
-            for vocab_file in (sources.flags.get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
-                _check_same_words(trained.tokenizer.vocab_file, vocab_file or "", folder)
-            if changed := [
-                change.describe()
-                for change in differences(to_dict(trained), to_dict(config))
-                if not may_change(change.key)
-            ]:
-                report(f"{folder}: other than in training: {'; '.join(changed)}")
-            if sources.path and (unread := _unread(sources.path, trained)):
-                report(
-                    f"{sources.path}: the run in {folder} overrides its values, but not those of --set: "
-                    f"{'; '.join(unread)}"
-                )
-            return config
-    return None
-
-
-def _unread(path: str, config: Config) -> list[str]:
-    """Describes the values of a YAML, without those of its `base:`, that are other than those of a run."""
-    in_file = to_dict(build(Config, merge(to_dict(config), inherited_and_own(path)[1]), "config"))
-    return [
-        change.describe() for change in differences(in_file, to_dict(config)) if change.key != "tokenizer.vocab_file"
-    ]
-
-
-def _check_same_words(run_file: str, vocab_file: str, folder: str) -> None:
-    """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
-    if (
-        vocab_file != run_file
-        and exists(run_file)
-        and exists(vocab_file)
-        and loading.entries(run_file) != loading.entries(vocab_file)
-    ):
-        raise ValueError(
-            f"--vocab_file={vocab_file}: {folder} was trained with another vocabulary; leave --vocab_file out to use "
-            f"its own"
-        )
-
-
-def check_settings(
-    config: Config,
-    settings: Iterable[search.Setting],
-    asked_keys: Iterable[str],
-    placement: Placement,
-    init_checkpoint: str = "",
-    steps: Steps = TRAIN_AND_EVALUATE,
-) -> None:
-    """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it
-    contradicts the initial checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not
-    fit the model or the devices.
-    """
-    with make_strategy(placement).scope():  # its replicas share a batch
-        for setting in settings:
-            if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
-                load_config(
-                    flags=fixed,
-                    checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file),
-                )
-            varied = search.with_setting(config, setting)
-            run_config.refuse_overridden(varied, {*asked_keys, *setting})
-            guards.check_counted(varied.training)
-            guards.check_reinitialized(varied, init_checkpoint)
-            load_task(varied).check(steps)
-
-
-def classify_as_in_2018(
-    task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps
-) -> None:
-    """Trains, evaluates and predicts as `FineTuning` does, with the output files of 2018's `run_classifier.py`: the
-    names in `eval_results.txt`, and the probabilities of the labels.
-    """
-    best = task.config.training.answer_with == "best"
-    if not steps.train:
-        changed = origins.check_same_run(task.config, run, (), task.Options)
-        if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
-            print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
-    metrics = runs.FineTuning(
-        task,
-        files,
-        run,
-        placement,
-        init_checkpoint,
-        steps,
-        best,
-        named_results=False,
-        write_answers=TextSets.write_probabilities,
-    ).carry_out()
-    if steps.evaluate and is_first_worker(placement):
-        results: dict[str, float] = {f"eval_{name}": value for name, value in metrics.items() if name != "step"}
-        if run.has_weights(best):
-            results["global_step"] = step_of(trained_weights(run, best=best))
-        run.write_results(results | ({"loss": metrics["loss"]} if "loss" in metrics else {}))
-
-
-def _named(task: str) -> list[str]:
-    """Returns the overrides that a task's name stands for."""
-    if dataset := dataset_name(task):
-        return ["task=glue", f"options.dataset={dataset}"]
-    return [f"task={task}"] if task else []
 
 
 def _dotted(task: str, key: str) -> str:

@@ -59,8 +59,7 @@ def form_of(output_format: str, outputs: Sequence[str], keep: Sequence[str]) -> 
     if output_format not in FORMS:
         raise ValueError(
             f"--output_format={output_format}: expected one of {', '.join(filter(None, FORMS))} for several files or "
-            f"shards; "
-            "other forms are written from one file into one"
+            "shards; other forms are written from one file into one"
         )
     if output_format == "npy" and "embedding" not in outputs:
         raise ValueError(
@@ -135,9 +134,8 @@ class ManyAnswers:
             reporter.show(f"answering {rows_left:,} rows", 1.0)
         if busy := [path for path in waiting if not files.exists(path)]:
             print(
-                f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; "
-                f"the same command "
-                "finishes what they leave"
+                f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; the "
+                "same command finishes what they leave"
             )
 
     @functools.cached_property
@@ -166,8 +164,7 @@ class ManyAnswers:
             if changed := sorted(changed_keys(dict.fromkeys(made_of) | before, made_of)):
                 raise ValueError(
                     f"{self.manifest}: its answers were made with another {' and another '.join(changed)}; give "
-                    "another "
-                    "--output_file, or --discard to answer again"
+                    "another --output_file, or --discard to answer again"
                 )
             return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
@@ -319,9 +316,8 @@ def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> No
         )
     except pyarrow.lib.ArrowException as error:
         raise ValueError(
-            f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); "
-            f"JSON lines "
-            "hold any (--output_format=outputs)"
+            f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); JSON "
+            "lines hold any (--output_format=outputs)"
         ) from None
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for entry in replay():

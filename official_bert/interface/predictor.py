@@ -201,16 +201,15 @@ class Predictor:
             scores = [answer["score"] for answer in self([(query, text) for text in listed], batch_size)]
         else:
             raise ValueError(
-                f"expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got "
-                f"one that "
-                f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}"
+                "expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got "
+                f"one that takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}"
             )
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others."""
+        """What a retrieval model was trained to read before texts: of a `query` and of a `passage`; "" for others."""
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
         return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
 
@@ -289,7 +288,7 @@ class Predictor:
         return outputs
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
-        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
+        """Gives batches of row numbers: rows of similar length and, if there are choices, with equally many of them."""
         choices = [len(row["choices"]) if "choices" in self.inputs else 0 for row in rows]
         lengths = [sum(len(str(row[name])) for name in self.inputs) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: (choices[index], lengths[index]))
@@ -454,7 +453,7 @@ def named_probabilities(answer: dict[str, Any], labels: Sequence[str]) -> dict[s
 
 
 def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
-    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label."""
+    """Returns answers as a pandas frame of this index: a column for each output, `probability:LABEL` for each label."""
     import pandas
 
     rows = []

@@ -15,7 +15,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
 from official_bert.training import evaluation, run_config, runs
-from official_bert.training.reporting import documents
+from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured, Resolved, Steps
 
@@ -34,7 +34,7 @@ def check_task(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionRun:
-    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
+    """A run on questions and what its user asks for: the training, answers in a file, a table of languages."""
 
     run: RunFolder
     sources: ConfigSources
@@ -78,7 +78,7 @@ class QuestionRun:
         return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
-        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them."""
+        """Answers the questions and writes the answers; if there are gold answers, writes and returns the metrics."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
         questions: Any = task.resolve(
@@ -110,7 +110,7 @@ class QuestionRun:
         if answered and not self.ensemble:
             resolved = dataclasses.replace(trained.resolved, held_out=answered.resolved.held_out)
             trained = dataclasses.replace(answered, resolved=resolved)
-        documents.write_card(self.run, trained, self.files, print)
+        ending.write_card(self.run, trained, self.files, print)
 
     def measure(self) -> None:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""

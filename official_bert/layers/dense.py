@@ -17,7 +17,7 @@ class Dense(keras.layers.Layer):
     The last axes of a row can be several: a kernel [D,N,H] makes N heads of H numbers of a row of D, a kernel [N,H,D]
     takes heads back to a row (`contracted_axes=2`). It is computed as one product of matrices, which is faster than an
     einsum and its gradients.
-    Other products, such as int8, replace `multiply`. The output of an `adapter` is added (`layers/adapters.py`).
+    Other products may replace `multiply`. The output of an `adapter` is added (`layers/adapters.py`).
     """
 
     def __init__(

@@ -145,8 +145,7 @@ def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
     if model.layer_groups:
         raise ValueError(
             f"--init_checkpoint={stored.origin}: expected a model whose layers have weights of their own, got shared "
-            f"ones "
-            f"(model.layer_groups {model.layer_groups})"
+            f"ones (model.layer_groups {model.layer_groups})"
         )
     weights = {name: weight for name, weight in stored.weights.items() if not name.startswith("layer_")}
     for number, layer in enumerate(layers):

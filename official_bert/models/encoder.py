@@ -129,7 +129,7 @@ class BertEncoder(keras.Model):
 
 
 class EncoderWithHeads(keras.Model):
-    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
+    """Base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
 
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds

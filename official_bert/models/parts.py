@@ -29,7 +29,7 @@ def part_of(name: str) -> str:
 
 
 def layers_of(model: keras.Model) -> int:
-    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one."""
+    """The number of layers with weights of their own in a model's encoder. Raises ValueError if it has none."""
     config = getattr(encoder_within(model), "config", None)
     if config is None:
         raise ValueError(

@@ -116,7 +116,7 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments."""
+        """Makes the model of a discriminator's configuration with all its weights; `settings`: other arguments."""
         model = cls(encoder_settings(config), **(settings or {}), **options)
         model.build_parts()  # here, so that no weight has the whole model's name in its path
         model.build()

@@ -30,6 +30,7 @@ from official_bert.files import (
     made_folder,
     make_folder,
     normal,
+    path_inside,
     read_json,
     read_log,
     read_text,
@@ -97,7 +98,7 @@ def _named_by_state_file(folder: str) -> str:
         return ""
     # its other letters are escaped bytes
     name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
-    prefix = name if is_remote(name) else os.path.join(folder, name)
+    prefix = os.path.join(folder, os.path.basename(name))  # it may name no other folder
     return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
 
 
@@ -217,7 +218,7 @@ class RunFolder:
         """
         path = self.file(CONFIG_FILE)
         try:
-            return load_config(path)
+            return load_config(path, recorded=True)
         except ValueError as error:
             newer = "; was it written by a newer version?" if "unknown keys" in str(error) else ""
             raise ValueError(f"{error}" if str(error).startswith(path) else f"{path}: {error}{newer}") from None
@@ -233,7 +234,7 @@ class RunFolder:
         self.recorded_config()  # its own mistakes are not those of the overrides
         vocab_file = self.vocab_file
         own = [f"tokenizer.vocab_file={vocab_file}"] if vocab_file else []
-        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides])
+        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides], recorded=True)
 
     def require_config(self) -> Config:
         """Returns the configuration for use without training. Raises ValueError if no run has begun."""
@@ -318,7 +319,7 @@ class RunFolder:
                 remove(self.file(name))
 
     def forget_tuned(self, report: Callable[[str], None]) -> None:
-        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
+        """Removes the options that were tuned for earlier weights of a run that has trained on without evaluation."""
         if exists(path := self.file(TUNED_FILE)):
             report(
                 f"trained further without an evaluation: values tuned for earlier weights are removed ({TUNED_FILE})"
@@ -426,7 +427,7 @@ class RunFolder:
         """The `path` and `digest` of the base that the run's adapters are for; {} for a run of a whole model."""
         record = self._read(BASE_FILE)
         if record and not all(isinstance(record.get(key), str) for key in ("path", "digest")):
-            raise ValueError(f"{self.file(BASE_FILE)}: expected the path of a base and its digest, got {record}")
+            raise ValueError(f"{self.file(BASE_FILE)}: expected the path of a base and its digest, got {record!s:.80}")
         return record
 
     def write_base(self, base: Mapping[str, Any]) -> None:
@@ -443,7 +444,9 @@ class RunFolder:
     @property
     def best_of_search(self) -> "RunFolder | None":
         """The best run of the search in this folder; None if it holds no search."""
-        return RunFolder(self.file(search["best"])) if (search := self.search) else None
+        if (search := self.search) is None:
+            return None
+        return RunFolder(path_inside(self.path, search["best"], f"{self.file(SEARCH_FILE)}: best"))
 
     def make(self) -> None:
         """Makes the folder, unless it is there."""

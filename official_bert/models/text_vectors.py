@@ -49,7 +49,7 @@ def vector_width(hidden_size: int, pooling: Poolings, layers: Sequence[VectorLay
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:
-    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
+    """Makes the layers after a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
     made: list[keras.layers.Layer] = []
     for number, layer in enumerate(layers):
         name = f"{LAYER_PREFIX}{number}"

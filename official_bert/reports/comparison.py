@@ -6,27 +6,16 @@ N rows.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import scipy.stats
 
+from official_bert.reports.comparable import CONFIDENCE, ComparableAnswers
+
 RESAMPLES = 1000  # of the bootstrap of a comparison
 CARD_RESAMPLES = 200  # of that of each finished run, which does not wait for it
-CONFIDENCE = 0.95
 SHARES_OF_ROWS = ("accuracy", "exact_match")  # metrics that are the share of rows with the right answer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparableAnswers:
-    """A model's answers to rows, and what they are measured by."""
-
-    questions: Sequence[str]  # the texts of each row
-    gold: Sequence[str]
-    answers: Sequence[str]
-    measure: Callable[[np.ndarray], Mapping[str, float]]  # numbers of rows, which may repeat -> metrics
-    probabilities: Sequence[Mapping[str, float]] = ()  # of each row, by label; none for other answers
-    right: np.ndarray | None = None  # whether each answer is right, bool [N]; None if answers are more or less right
 
 
 @dataclasses.dataclass(frozen=True)

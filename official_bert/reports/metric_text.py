@@ -22,7 +22,7 @@ def is_share(name: str) -> bool:
 
 
 def shown(name: str, value: float, digits: int = 4) -> str:
-    """Returns the value of the metric `name`: `89.20 %`, a number with so many decimals (a step: none), or "undefined"."""
+    """Returns the value of metric `name`: `89.20 %`, a number with so many decimals (a step: none), or "undefined"."""
     if math.isnan(value):
         return "undefined"
     return f"{100.0 * value:.2f} %" if is_share(name) else f"{value:.{0 if name == 'step' else digits}f}"

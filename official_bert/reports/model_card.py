@@ -17,7 +17,8 @@ from typing import Any
 
 from official_bert.config import Config, build, differences, to_dict
 from official_bert.files import exists, read_text, written_whole
-from official_bert.reports.comparison import CONFIDENCE, ComparableAnswers, measure_interval
+from official_bert.reports.comparable import CONFIDENCE, ComparableAnswers
+from official_bert.reports.comparison import measure_interval
 from official_bert.reports.metric_text import shown
 from official_bert.reports.sections import Section
 

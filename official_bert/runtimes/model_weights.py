@@ -1,4 +1,4 @@
-"""Checks the weights of exported models of every format when they are loaded: one with NaN would answer with nothing."""
+"""Checks weights of exported models of every format when they are loaded: one with NaN would answer with nothing."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ def check_onnx(path: str, origin: str) -> None:
 
 
 def check_litert(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of integers, with NaN or infinity."""
+    """Raises ValueError, naming the first, for weights of a LiteRT file, or integers' scales, with NaN or infinity."""
     from tensorflow.lite.python.schema_py_generated import Model, TensorType
 
     types = {getattr(TensorType, name): kind for name, kind in LITERT_TYPES.items()}

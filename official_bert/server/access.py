@@ -45,7 +45,7 @@ class AccessRules:
     def for_server(
         cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (), tokens: Sequence[str] = ()
     ) -> "AccessRules":
-        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given."""
+        """Returns the rules of a server listening on an address: names are checked on loopback, or if any are given."""
         return cls(
             any_host=not hosts and not is_local(bound_to),
             hosts=tuple(hosts),

@@ -28,7 +28,7 @@ LONG = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchingParameters:
-    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself."""
+    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy alone."""
 
     max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
     batch_timeout_micros: int = 0

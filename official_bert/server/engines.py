@@ -104,8 +104,7 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "
-            f"{folder}, got "
-            "no such folder; models that have no such form are refused there by name"
+            f"{folder}, got no such folder; models that have no such form are refused there by name"
         )
     if not servable.split_signatures:
         raise ValueError(
@@ -142,8 +141,7 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
             if not difference <= bound:  # NaN is not
                 raise ValueError(
                     f"{where}: expected the answers of the SavedModel within {bound:g}, got {name} with a difference "
-                    f"of "
-                    f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
+                    f"of {difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
                 )
     return largest
 

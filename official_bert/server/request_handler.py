@@ -1,4 +1,4 @@
-"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch."""
+"""Answers requests of every protocol within deadlines: finds the model, checks the arrays, runs them in batches."""
 
 import asyncio
 import contextlib
@@ -158,7 +158,7 @@ class RequestHandler:
         return self.manager.statuses(address.name, address.version)
 
     def why_not_ready(self) -> str:
-        """Says why requests should go elsewhere; empty if every model answers that does not wait for its first request."""
+        """Says why requests should go elsewhere; empty if every model answers that awaits no first request."""
         if self.is_draining:
             return "the server is stopping"
         errors, total = self.manager.errors(), sum(not model.on_demand for model in self.manager.models.values())

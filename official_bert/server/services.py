@@ -141,7 +141,7 @@ class Services:
         return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:
-        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching."""
+        """Returns the parameters of a version. As in TF Serving, a missing per-model file means no batching."""
         if self.options.batching is None or not self.options.per_model_batching:
             return self.options.batching
         path = os.path.join(folder, PER_MODEL_BATCHING_FILE)

@@ -24,7 +24,7 @@ def tasks_of(base_path: str) -> list[str]:
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
+    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if changing or gone."""
     entries = []
     for path in files.files_below(folder):
         try:
@@ -69,15 +69,13 @@ def find_models(folder: str) -> Mapping[str, str]:
         if other := models.get(name):
             raise ValueError(
                 f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename "
-                f"a "
-                "folder, or name them in a --model_config_file"
+                "a folder, or name them in a --model_config_file"
             )
         models[name] = base
     if not models:
         raise ValueError(
             f"--models={folder}: expected exported models below it, as run_export writes them "
-            f"(NAME/text/1/saved_model.pb), "
-            "got none"
+            "(NAME/text/1/saved_model.pb), got none"
         )
     return dict(sorted(models.items()))
 

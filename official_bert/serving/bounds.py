@@ -133,7 +133,7 @@ def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, 
 def as_function(
     compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]],
 ) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it."""
+    """Returns `compute(rows)` as a function in the graph, there once with its constants for all who call it."""
     return tf.function(
         compute,
         autograph=False,

@@ -77,8 +77,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
         raise ValueError(
             f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; "
-            f"without it, "
-            "weights are variables"
+            "without it, weights are variables"
         )
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it."""
+"""Loads exported models as functions, for our commands and tests; servers and others need only TensorFlow for it."""
 
 import functools
 import os

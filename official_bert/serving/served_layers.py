@@ -57,7 +57,7 @@ class Values:
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
-        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for."""
+        """Graphs that are traced here have constants: oneDNN arranges weights alike for so few rows."""
         self._are_constants = self.constants
         try:
             yield

@@ -49,7 +49,7 @@ Vectors = Literal["float32", "int8", "binary"]
 
 
 def _read_by(readers: str, limit: bool = False) -> Any:
-    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text."""
+    """An option that only some served models read; None if it is not given. `limit`: it bounds the work per text."""
     return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
@@ -255,11 +255,7 @@ class ServedModel(tf.Module, abc.ABC):
         return {name: tf.gather(value, back) for name, value in values.items()}
 
     def run_groups(
-        self,
-        rows: Rows,
-        results: Mapping[str, tf.TensorSpec],
-        compute: Compute,
-        places: Int[Any, "B M"] | None = None,
+        self, rows: Rows, results: Mapping[str, tf.TensorSpec], compute: Compute, places: Int[Any, "B M"] | None = None
     ) -> tuple[dict[str, tf.Tensor], Int[Any, " B"]]:
         """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
         lengths = real_lengths(rows["input_mask"], places)
@@ -409,7 +405,7 @@ class ServedEmbeddings(ServedModel):
             raise ValueError(f"--vectors=binary: expected a multiple of 8 numbers, got {self.dimensions}")
 
     def calibrate(self, texts: Sequence[str], at_once: int = 256) -> None:
-        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts."""
+        """Finds the range of each number of vectors of texts, for int8. Raises ValueError for fewer than two texts."""
         if len(texts) < 2:
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
         run = tf.function(

@@ -43,6 +43,15 @@ MODULES: Mapping[str, str] = types.MappingProxyType(
     }
 )
 
+# the data sets of task `glue`, which a user may name as if they were tasks
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "xnli")
+
+
+def dataset_name(text: str) -> str | None:
+    """Returns the data set of `glue` that a user means by `MRPC`, `sst-2` and the like; None for other names."""
+    name = text.lower().replace("-", "").replace("_", "")
+    return name if name in GLUE else None
+
 
 def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
@@ -55,7 +64,7 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
         raise ValueError(
-            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}"
+            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}"
         )
     try:
         module = importlib.import_module(name)
@@ -97,8 +106,8 @@ def check_named(task: str, folder: str) -> None:
     """
     if task not in MODULES and task not in sys.modules:
         raise ValueError(
-            f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package and is not imported because "
-            f"a file names it; if it is your module, give --task={task} (in Python: import {task} first)"
+            f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r:.80} is outside this package and is not imported "
+            f"because a file names it; if it is your module, give --task={task} (in Python: import {task} first)"
         )
 
 

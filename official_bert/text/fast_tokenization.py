@@ -101,7 +101,7 @@ class FastTokenizer:
         return self._with_difficult_words(EncodedLines(ids[:count].copy(), lengths, blank), text)
 
     def _with_difficult_words(self, encoded: EncodedLines, text: np.ndarray) -> EncodedLines:
-        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words."""
+        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by these words' ids."""
         places = np.flatnonzero(encoded.ids < 0)[::2]
         if not len(places):
             return encoded

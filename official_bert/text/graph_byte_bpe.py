@@ -149,7 +149,7 @@ class GraphByteBpe(GraphSubwords):
         )
 
     def _join(self, symbols: _Symbols) -> _Symbols:
-        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside."""
+        """Joins pairs of symbols until none remains. Words in which a round joins nothing are done, and set aside."""
         unknown = tf.TensorShape([None])
         # [M] the symbol that begins at each byte
         finished = tf.fill([tf.size(symbols.places)], -1)

@@ -51,7 +51,7 @@ def whole(ids: tf.RaggedTensor) -> Slices:
 
 
 def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slices, Slices, Tensor]:
-    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too."""
+    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut, [R]."""
     half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
     length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))

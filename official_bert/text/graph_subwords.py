@@ -19,7 +19,7 @@ from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
 
 class Tokens(NamedTuple):
-    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included."""
+    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at ends still included."""
 
     ids: Tensor  # [T] int32
     starts: Tensor  # [T] int32

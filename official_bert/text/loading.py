@@ -33,7 +33,7 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
 
 
 def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
-    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece."""
+    """Gives the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of others than WordPiece."""
     if tokenizer_files.is_subwords(vocab_file):
         from official_bert.text.subwords.lines import LineTokenizer
 

@@ -78,7 +78,7 @@ class _SplitTable(dict):
 
 
 class BasicTokenizer:
-    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`."""
+    """Splits text into words (2018 `BasicTokenizer`). Special tokens are split like other text: `[`, `mask`, `]`."""
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case

@@ -136,10 +136,12 @@ def _by_id(vocab: Mapping[str, int], where: str) -> dict[int, str]:
     for token, index in vocab.items():
         if type(index) is not int or not 0 <= index < MOST_TOKENS:
             raise ValueError(
-                f"{where}: token {token!r}: expected an id from 0 to below {MOST_TOKENS:,}, got {str(index)[:60]}"
+                f"{where}: token {token!r:.80}: expected an id from 0 to below {MOST_TOKENS:,}, got {str(index)[:60]}"
             )
     tokens = {index: token for token, index in vocab.items()}
     if len(tokens) < len(vocab):
         token, other = next((token, tokens[index]) for token, index in vocab.items() if tokens[index] != token)
-        raise ValueError(f"{where}: expected an id for each token, got {vocab[token]} for both {token!r} and {other!r}")
+        raise ValueError(
+            f"{where}: expected an id for each token, got {vocab[token]} for both {token!r:.80} and {other!r:.80}"
+        )
     return tokens

@@ -51,7 +51,7 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
             token = " " * (blanks - 1)
         if token in vocab:
             raise ValueError(
-                f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it is also in line {vocab[token] + 1}"
+                f"{path}:{index + 1}: vocabulary entry {token!r:.80} is repeated; it is also in line {vocab[token] + 1}"
             )
         vocab[token] = index
     if missing := [token for token in special if token not in vocab]:
@@ -74,7 +74,7 @@ def _check_tokenizer(folder: str) -> None:
         class_name = values.get("tokenizer_class") if isinstance(values, dict) else None
         if isinstance(class_name, str) and class_name.removesuffix("Fast") not in WORDPIECE_CLASSES:
             raise ValueError(
-                f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r}: the vocabulary beside it is "
+                f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r:.80}: the vocabulary beside it is "
                 f"for text "
                 "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here"
             )

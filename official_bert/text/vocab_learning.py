@@ -127,9 +127,8 @@ def learn_pieces(
     starts, continuing = sorted(letters), sorted({char for word in words for char in word[1:]})
     if len(starts) + len(continuing) > size:
         raise ValueError(
-            f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
-            "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer "
-            "characters "
+            f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} continuing "
+            "ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer characters "
             "(--character_coverage)"
         )
     scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))

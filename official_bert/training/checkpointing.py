@@ -184,7 +184,7 @@ def _flush(path: str) -> None:
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder."""
+    """Keeps the checkpoint with the best value of a metric (`-` before: less is better) in `best/` of the run."""
 
     def __init__(self, run: RunFolder, metric: str):
         self.run, self.folder, self.metric = run, run.best.path, metric.removeprefix("-")

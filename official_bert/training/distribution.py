@@ -352,15 +352,13 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
     """
     if not isinstance(source, RecordSource):
         raise ValueError(
-            "--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are "
-            "made by "
-            "this process, for the TPU of this machine (--tpu_name=local)"
+            "--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are made "
+            "by this process, for the TPU of this machine (--tpu_name=local)"
         )
     if not source.cache_dir:
         raise ValueError(
             "--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order "
-            "of the "
-            "records, got none"
+            "of the records, got none"
         )
     reader = GraphReader(source, os.path.join(source.cache_dir, "record_orders"))
     reader.write_orders(start, stop)
@@ -368,14 +366,13 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
         if unread := reader.find_unread(host):
             raise ValueError(
                 f"{unread}: {host} cannot read it; records (--input_file) and --cache_dir must lie where all hosts of "
-                f"the TPU "
-                "read them, such as gs://bucket"
+                "the TPU read them, such as gs://bucket"
             )
     return functools.partial(reader.dataset, start, stop)
 
 
 def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:
-    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`."""
+    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or its first `limit`."""
     dataset = distribute(source, strategy)
     # one graph for all lengths, not one for the first and another for all others
     if strategy.num_replicas_in_sync == 1:

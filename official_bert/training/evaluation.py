@@ -141,7 +141,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 def outputs_of(
     choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model, source: BatchSource
 ) -> Iterator[dict[str, Any]]:
-    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values."""
+    """Yields what `choose` takes of the model's outputs, for each real row of a source, in order, as NumPy values."""
     strategy = distribution.answering_strategy(model)
 
     def answer(local: Batch) -> dict[str, tf.Tensor]:
@@ -197,7 +197,7 @@ def _measure(
 
 
 def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:
-    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
+    """Yields the prefixes of checkpoints after step `after` as they come, up to `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
         work.pull()

@@ -43,7 +43,7 @@ class TrainingRows(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRows:
-    """The rows of a task's files, in the form that the task reads them in; None (or nothing) for a step without data."""
+    """The rows of a task's files, in the form that the task reads; None (or nothing) if a step has no data."""
 
     train: Any = None  # `TrainingRows`
     held_out: Any = None

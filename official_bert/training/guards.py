@@ -72,8 +72,7 @@ def check_counted(training: TrainingConfig) -> None:
     if training.patience and not (training.eval_every or training.eval_epochs):
         raise ValueError(
             f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; "
-            f"training.eval_every or "
-            "eval_epochs says when others are"
+            "training.eval_every or eval_epochs says when others are"
         )
 
 

@@ -103,7 +103,7 @@ Update = Callable[..., tuple[tf.Tensor, Moments]]  # with the arguments of `upda
 def pure_update(
     rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """`change`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second)."""
+    """Compiles `change`: a function of (weight, first, second, gradient, decision) -> (weight, first, second)."""
     return _compiled(_updated, change, _read_fields(rule), shape, decayed)
 
 
@@ -268,8 +268,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.rule = OptimizerConfig(
             name=optimizer,
             learning_rate=peak_learning_rate,
-            schedule=schedule,
-            power=power,  # type: ignore[arg-type]
+            schedule=schedule,  # type: ignore[arg-type]
+            power=power,
             end_learning_rate=end_learning_rate,
             warmup_steps=warmup_steps,
             weight_decay_rate=weight_decay_rate,
@@ -278,8 +278,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             epsilon=epsilon,
             clip_norm=clip_norm,
             decay_steps=decay_steps,
-            decay_shape=decay_shape,
-        )  # type: ignore[arg-type]
+            decay_shape=decay_shape,  # type: ignore[arg-type]
+        )
         check_lengths(self.rule, total_steps)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:

@@ -121,7 +121,7 @@ def _all(contents: Sequence[list]) -> list:
 
 
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
-    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
+    """Describes the differences to what the folder's run is made of; [] if there are none, or nothing is recorded."""
     before = run.origin
     changed = [
         _describe(key, before[key], origin[key])

@@ -127,8 +127,7 @@ def initial_checkpoint_of(training: TrainingConfig, init_checkpoint: str) -> str
     if init_checkpoint not in ("", training.teacher):
         raise ValueError(
             f"--init_checkpoint={init_checkpoint}: expected none beside training.distillation.student_layers, because "
-            f"layers "
-            f"{', '.join(map(str, layers))} of {training.teacher} give the weights"
+            f"layers {', '.join(map(str, layers))} of {training.teacher} give the weights"
         )
     return training.teacher
 

@@ -12,7 +12,7 @@ from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
 from official_bert.training import evaluation, loop, run_config
 from official_bert.training.distribution import answering_scope, set_precision
-from official_bert.training.reporting import documents
+from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
@@ -77,10 +77,10 @@ class FineTuning:
         if self.steps.predict:
             self._predict(measured)
         if measured and self.steps.train:
-            documents.write_card(self.run, measured, self.files, self.report, self.command)
+            ending.write_card(self.run, measured, self.files, self.report, self.command)
         if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
-            documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report, self.command)
+            ending.write_page(self.run, measured, self.files, weights, evaluation_name, self.report, self.command)
 
     @functools.cached_property
     def _digest(self) -> str:

@@ -153,8 +153,7 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
     ):
         raise ValueError(
             f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite "
-            f"numbers, "
-            "above 0 for loguniform, whole ones for integers"
+            "numbers, above 0 for loguniform, whole ones for integers"
         )
     return Range(kind, low, high)  # type: ignore[arg-type]
 
@@ -408,7 +407,7 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
-    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
+    """Returns a line per setting: mean, spread, each seed's (and fold's) value; then what is best in what sense."""
     name, width = metric.removeprefix("-"), max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     several = len(outcomes[0].values) > 1

@@ -86,7 +86,7 @@ def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
 
 
 def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _ *each"]:
-    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows."""
+    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing length have no static number of rows."""
     static = None if value.shape[0] is None else value.shape[0] // count
     rows = tf.shape(value)[0] // count if static is None else static
     cut = tf.reshape(value, tf.concat([[count, rows], tf.shape(value)[1:]], axis=0))

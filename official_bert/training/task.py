@@ -26,14 +26,14 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.objectives.losses import Fraction as Fraction
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.text import loading
 from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
-from official_bert.training.losses import Fraction as Fraction
 from official_bert.training.optimization import Update, update
 from official_bert.training.reporting.flops import training_flops
 
@@ -87,7 +87,7 @@ class Comparable(Protocol):
     """Data to evaluate on whose answers by two models can be compared row by row."""
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes."""
+        """Returns the answers by set of rows ("": the only one), from the predictions that `HeldOut.evaluate` takes."""
 
 
 class ToAnswer(Protocol):
@@ -187,7 +187,7 @@ class TaskBase(abc.ABC):
 
     @property
     def labels(self) -> Any:
-        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
+        """The labels in the order of the outputs, as far as known; of a task of its own, whatever it calls so."""
         return self.option("labels", ())
 
     @property
@@ -230,7 +230,7 @@ class TaskBase(abc.ABC):
         return dataclasses.replace(self, config=config)
 
     def with_options(self, **values: Any) -> Self:
-        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
+        """Returns the task with values found in the data (`labels=[...]`) in its options, and so the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))
         return self.with_config(dataclasses.replace(self.config, options=options))
 
@@ -383,7 +383,7 @@ class TaskBase(abc.ABC):
         )
 
     def _row_spec(self, batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between."""
+        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape`: what lies between."""
         return {name: tf.TensorSpec((batch_size, *shape, self.options.max_seq_length), tf.int32) for name in INPUTS} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)
         }

@@ -44,7 +44,8 @@ def test_keys_are_those_of_each_row():
         (
             ["B", "2"],
             [ABC, ABC],
-            r"f\.csv:3: column 'answer': got '2', and 'B' in f\.csv:2: expected numbers or letters; options\.keys_column",
+            r"f\.csv:3: column 'answer': got '2', and 'B' in f\.csv:2: expected numbers or letters; "
+            r"options\.keys_column",
         ),
         (
             ["1", "3"],

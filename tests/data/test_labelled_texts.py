@@ -209,8 +209,7 @@ def test_parts_are_joined_in_their_order():
 def test_labels_in_two_forms_of_unicode_are_refused_and_both_shown():
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     told = (
-        r"labels: 'caf.+' \('cafe\\u0301'\) and 'caf.+' \('caf\\xe9'\) are the same characters in two forms of "
-        r"Unicode"
+        r"labels: 'caf.+' \('cafe\\u0301'\) and 'caf.+' \('caf\\xe9'\) are the same characters in two forms of Unicode"
     )
     with pytest.raises(ValueError, match=told):
         labelled_texts.find_labels([composed, "tea", decomposed])

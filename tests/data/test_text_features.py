@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from official_bert.data import text_features
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.text_features import make_features
 from official_bert.text.tokenization import FullTokenizer
 
 

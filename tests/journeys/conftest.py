@@ -49,8 +49,7 @@ def pretrained(way, tmp_path_factory):
     (person.folder / "tiny.yaml").write_text(TINY.replace("VOCAB_SIZE", size), encoding="utf-8")
     person.types(
         "python tools/create_pretraining_data.py --input_file=corpus.txt --output_file=train.tfrecord "
-        "--vocab_file=vocab.txt "
-        "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=10"
+        "--vocab_file=vocab.txt --max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=10"
     )
     person.types(PRETRAIN)
     return person

@@ -1,4 +1,4 @@
-"""A person predicts with a trained model, corrects two rows in a labelling tool, reads them back, and trains on them."""
+"""A person predicts with a trained model, corrects two rows in a labelling tool, reads them back, trains on them."""
 
 import csv
 import json
@@ -176,7 +176,6 @@ def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_r
         assert differ == ([3, 11] if name == "kind" else [])
     done = tuner.types(
         f"{TUNE} --task=classification --train_file=corrected.csv --init_checkpoint=bert --output_dir=runs/second "
-        f"{reads}"
-        "--num_train_epochs=1 --set=options.dev_share=0"
+        f"{reads}--num_train_epochs=1 --set=options.dev_share=0"
     )
     assert "SHIP 2" in done.out

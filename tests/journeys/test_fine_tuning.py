@@ -199,8 +199,7 @@ def test_a_search_predicts_evaluates_and_exports_with_its_best_run(tuner):
     tune = TUNE.replace("--max_seq_length=32 ", "")
     line = (
         f"{tune} --task=classification --train_file=train.csv --eval_file=dev.csv --init_checkpoint=bert {QUICK} "
-        f"--num_train_epochs=3 "
-        "--output_dir=search --seeds=2 --vary=options.max_seq_length=8,32"
+        "--num_train_epochs=3 --output_dir=search --seeds=2 --vary=options.max_seq_length=8,32"
     )
     done = tuner.types(f"{line} --predict_file=nowhere.csv", status=1, messages=("error: .*",))
     assert "nowhere.csv: no such file" in done.err and not list(tuner.folder.glob("search/*/ckpt*"))
@@ -338,8 +337,7 @@ def test_answers_to_files_of_every_form_with_their_ids(tuner):
     )
     tuner.types(
         f"{TUNE} --task=classification --train_file=train.txt --eval_file=dev.txt --init_checkpoint=bert "
-        f"--num_train_epochs=1 "
-        "--set=options.text_column=review --set='options.delimiter=|' --output_dir=runs/reviews"
+        "--num_train_epochs=1 --set=options.text_column=review --set='options.delimiter=|' --output_dir=runs/reviews"
     )
     tuner.types("python -m official_bert.run_export --checkpoint=runs/reviews --output=exported --warmup_batch_sizes=1")
     wanted = answers(tuner, "runs/reviews", "ask.txt", "--keep_columns=id")
@@ -375,8 +373,7 @@ def test_answers_to_files_of_every_form_with_their_ids(tuner):
 def test_choices_are_asked_as_json_or_csv(tuner, root):
     tuner.types(
         f"{TUNE} --task=swag --data_dir={root}/tests/fixtures/swag --init_checkpoint=bert --num_train_epochs=1 "
-        f"--max_seq_length=64 "
-        "--output_dir=runs/swag --do_predict"
+        "--max_seq_length=64 --output_dir=runs/swag --do_predict"
     )
     shutil.copy(root / "tests/fixtures/swag/test.csv", tuner.folder / "ask.csv")
     with open(tuner.folder / "ask.csv", encoding="utf-8") as file:
@@ -408,8 +405,7 @@ def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, go
     (tuner.folder / "test.json").write_text(json.dumps(asked), encoding="utf-8")
     line = (
         "python -m official_bert.run_squad --init_checkpoint=bert --version_2_with_negative --max_seq_length=64 "
-        "--max_query_length=24 "
-        "--doc_stride=32 --output_dir=runs/squad --num_train_epochs=1 --train_batch_size=8"
+        "--max_query_length=24 --doc_stride=32 --output_dir=runs/squad --num_train_epochs=1 --train_batch_size=8"
     )
     cut = (r".*json: .* were cut", ".*are in .*json too.*")
     tuner.types(
@@ -432,15 +428,13 @@ def test_the_threshold_for_no_answer_is_tuned_once_and_used_everywhere(tuner, go
     assert not any(json.loads((tuner.folder / "runs/squad/predictions.json").read_text()).values())
     tuner.types(
         "python -m official_bert.run_finetuning --task=squad --output_dir=runs/squad --nodo_train --nodo_eval "
-        "--do_predict "
-        "--predict_file=test.json",
+        "--do_predict --predict_file=test.json",
         messages=cut,
     )
     assert json.loads((tuner.folder / "runs/squad/predictions.json").read_text()) == written
     tuner.types(
         "python -m official_bert.run_finetuning --task=squad --output_dir=runs/squad --nodo_train --nodo_eval "
-        "--do_predict "
-        "--predict_file=test.json --set options.null_score_diff_threshold=0.0",
+        "--do_predict --predict_file=test.json --set options.null_score_diff_threshold=0.0",
         messages=cut,
     )
     at_zero = json.loads((tuner.folder / "runs/squad/predictions.json").read_text())
@@ -464,8 +458,7 @@ def test_tagging_parts_of_speech_and_files_with_other_or_no_tags(tuner):
     (tuner.folder / "new.txt").write_text("the UNSEEN\nferry UNSEEN\n\nit UNSEEN\n")
     tuner.types(
         f"{TUNE} --task=ner --train_file=train.txt --eval_file=dev.txt --predict_file=new.txt --init_checkpoint=bert "
-        f"{QUICK} "
-        "--set=options.scheme=plain --output_dir=runs/pos"
+        f"{QUICK} --set=options.scheme=plain --output_dir=runs/pos"
     )
     assert results(tuner.folder / "runs/pos")["tag_accuracy"] == 1.0
     written = [line.split() for line in (tuner.folder / "runs/pos/predictions.conll").read_text().splitlines() if line]
@@ -485,8 +478,7 @@ def test_tagging_parts_of_speech_and_files_with_other_or_no_tags(tuner):
         (tuner.folder / f"{name}.txt").write_text("\n".join(lines))
     tuner.types(
         f"{TUNE} --task=ner --train_file=train.txt --eval_file=dev.txt --predict_file=new.txt --init_checkpoint=bert "
-        f"{QUICK} "
-        "--output_dir=runs/iob2",
+        f"{QUICK} --output_dir=runs/iob2",
         messages=("new.txt:1: .* without gold tags",),
     )
     found = results(tuner.folder / "runs/iob2")

@@ -58,10 +58,8 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
     # With some seeds so small a model stays with the larger class, in batches of any order.
     google.types(
         f"python -m official_bert.run_classifier --task_name=SST-2 {model} --init_checkpoint=runs/domain "
-        f"--data_dir=glue "
-        "--do_train --do_eval --do_predict --max_seq_length=48 --train_batch_size=16 --learning_rate=6e-4 "
-        "--num_train_epochs=12 "
-        "--output_dir=runs/sounds --set=seed=3"
+        "--data_dir=glue --do_train --do_eval --do_predict --max_seq_length=48 --train_batch_size=16 "
+        "--learning_rate=6e-4 --num_train_epochs=12 --output_dir=runs/sounds --set=seed=3"
     )
     assert "eval_accuracy = 1.0" in (google.folder / "runs/sounds/eval_results.txt").read_text(encoding="utf-8")
     by_training = np.loadtxt(google.folder / "runs/sounds/test_results.tsv", delimiter="\t")
@@ -101,8 +99,7 @@ def test_from_a_published_encoder_to_served_embeddings(google):
     (google.folder / "lines.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     google.types(
         "python -m official_bert.extract_features --input_file=lines.txt --output_file=features.jsonl "
-        "--init_checkpoint=bert "
-        "--layers=-1 --max_seq_length=64"
+        "--init_checkpoint=bert --layers=-1 --max_seq_length=64"
     )
     rows = [
         json.loads(line)["features"]
@@ -111,8 +108,7 @@ def test_from_a_published_encoder_to_served_embeddings(google):
     means = [np.mean([token["layers"][0]["values"] for token in row], 0) for row in rows]
     google.types(
         "python -m official_bert.run_export --checkpoint=encoder --head=embeddings --pooling=mean "
-        "--output=models/encoder "
-        "--warmup_batch_sizes="
+        "--output=models/encoder --warmup_batch_sizes="
     )
     by_server = []
     google.types(

@@ -111,8 +111,7 @@ def test_from_squad_to_raw_text_answers(pretrained, person):
         "python -m official_bert.run_finetuning --task=squad --train_file=train.json --eval_file=dev.json "
         f"--predict_file=dev.json --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/squad "
         "--cache_dir=cache --set=options.max_seq_length=48 --set=options.doc_stride=16 "
-        "--set=options.max_query_length=16 "
-        "--set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15"
+        "--set=options.max_query_length=16 --set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15"
     )
     assert "exact_match = 100.00 %" in done.out
     predictions = json.loads((person.folder / "runs/squad/predictions.json").read_text(encoding="utf-8"))
@@ -138,12 +137,11 @@ def test_from_frozen_features_to_entities(pretrained, person):
     toy_world.write_tagged(person.folder / "dev.conll", 20, 2, held_out=True)
     toy_world.write_tagged(person.folder / "test.conll", 20, 3)
     done = person.types(
-        f"python -m official_bert.run_finetuning --task=ner --data_dir=. "
-        f"--init_checkpoint={pretrained.folder}/runs/tiny "
-        "--do_predict --output_dir=runs/ner --cache_dir=cache --set=options.features=concat "
-        "--set=options.feature_layers=1 "
-        "--set=options.lstm_size=16 --set=options.lstm_layers=1 --set=options.max_seq_length=32 "
-        "--set=training.eval_epochs=4 --learning_rate=1e-2 --num_train_epochs=8"
+        "python -m official_bert.run_finetuning --task=ner --data_dir=. "
+        f"--init_checkpoint={pretrained.folder}/runs/tiny --do_predict --output_dir=runs/ner --cache_dir=cache "
+        "--set=options.features=concat --set=options.feature_layers=1 --set=options.lstm_size=16 "
+        "--set=options.lstm_layers=1 --set=options.max_seq_length=32 --set=training.eval_epochs=4 "
+        "--learning_rate=1e-2 --num_train_epochs=8"
     )
     assert "f1 = 100.00 %" in done.out
     written = (person.folder / "runs/ner/predictions.conll").read_text(encoding="utf-8").split("\n")

@@ -37,8 +37,7 @@ STORY = (
     "tools/build_vocab.py --input_file=$HERE/corpus.txt --output_file=$HERE/vocab.txt --vocab_size=120 --num_unused=5 "
     "--num_workers=1",
     "tools/create_pretraining_data.py --input_file=$HERE/corpus.txt --output_file=$HERE/records/train@2 "
-    "--vocab_file=$HERE/vocab.txt "
-    "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=2",
+    "--vocab_file=$HERE/vocab.txt --max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=2",
     "tools/create_pretraining_data.py --input_file=$HERE/corpus.txt --output_file=$HERE/records/more@2 "
     "--vocab_file=$HERE/vocab.txt "
     "--max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=1 --gzip_compress --report_file=$HERE/report.json",
@@ -53,8 +52,7 @@ STORY = (
     "--output_file=$HERE/answers.jsonl",
     "tools/convert_checkpoint.py --input=$HERE/run --to=hugging_face --output=$HERE/hf",
     "-m official_bert.extract_features --input_file=$HERE/lines.txt --output_file=$HERE/features.jsonl "
-    "--init_checkpoint=$HERE/hf "
-    "--layers=-1 --max_seq_length=32",
+    "--init_checkpoint=$HERE/hf --layers=-1 --max_seq_length=32",
     "-m official_bert.run_finetuning --task=classification --train_file=$HERE/train.tsv --eval_file=$HERE/train.tsv "
     "--predict_file=$HERE/train.tsv --init_checkpoint=$HERE/run/best --output_dir=$HERE/tuned --cache_dir=$HERE/cache "
     "--max_seq_length=32 --num_train_epochs=1 --set=training.batch_size=16 --allow_same_data",

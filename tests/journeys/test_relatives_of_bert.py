@@ -72,9 +72,8 @@ def test_a_published_relative_learns_more_words_and_goes_back(family):
     )
     family.types(
         "python -m official_bert.run_pretraining --init_checkpoint=hf --input_file=text.tfrecord "
-        "--output_dir=runs/more "
-        "--num_train_steps=4 --max_seq_length=48 --max_predictions_per_seq=8 --set=training.batch_size=4 "
-        "--set=optimizer.warmup_steps=1 --set=options.sentence_task=none",
+        "--output_dir=runs/more --num_train_steps=4 --max_seq_length=48 --max_predictions_per_seq=8 "
+        "--set=training.batch_size=4 --set=optimizer.warmup_steps=1 --set=options.sentence_task=none",
         messages=(".*",),
     )
     done = family.types(
@@ -109,9 +108,8 @@ def test_a_published_relative_goes_on_at_1024_tokens(family):
     assert "of 1024 tokens" in told and "label 0: <s>" in told
     family.types(
         "python -m official_bert.run_pretraining --init_checkpoint=long --input_file=text.tfrecord "
-        "--output_dir=runs/long "
-        "--num_train_steps=2 --max_seq_length=1024 --max_predictions_per_seq=160 --set=training.batch_size=2 "
-        "--set=optimizer.warmup_steps=1 --set=options.sentence_task=none",
+        "--output_dir=runs/long --num_train_steps=2 --max_seq_length=1024 --max_predictions_per_seq=160 "
+        "--set=training.batch_size=2 --set=optimizer.warmup_steps=1 --set=options.sentence_task=none",
         messages=(".*",),
     )
     family.types(

@@ -1,4 +1,4 @@
-"""The story of somebody whose model must answer in four runtimes, in C and to everybody's clients: with equal answers."""
+"""Story of somebody whose model must answer in four runtimes, in C and to everybody's clients: with equal answers."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from huggingface_hub import InferenceClient
 from needed_tools import ROOT, is_installed, why_not
 
 from official_bert import Predictor, load_tokenizer
-from official_bert.server.client import GrpcClient, RestClient
+from official_bert.tools.client import GrpcClient, RestClient
 
 openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 pytestmark = pytest.mark.slow
@@ -45,10 +45,8 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
             file.write(json.dumps({"text": f"the {word} in three {'while ' * (number % 5)}", "label": label}) + "\n")
     person.types(
         "python -m official_bert.run_finetuning --cache_dir= --task=classification --train_file=train.jsonl "
-        "--nodo_eval "
-        "--init_checkpoint=bert --output_dir=runs/reviews --max_seq_length=32 --train_batch_size=16 "
-        "--learning_rate=2e-3 "
-        "--num_train_epochs=4"
+        "--nodo_eval --init_checkpoint=bert --output_dir=runs/reviews --max_seq_length=32 --train_batch_size=16 "
+        "--learning_rate=2e-3 --num_train_epochs=4"
     )
     done = person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
@@ -85,7 +83,8 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
     (folder / "models.config").write_text(
         "model_config_list {"
         + "".join(
-            f'config {{ name: "{name}{suffix}" base_path: "{folder}/models/{name}/{form}" model_platform: "tensorflow" }}'
+            f'config {{ name: "{name}{suffix}" base_path: "{folder}/models/{name}/{form}" '
+            'model_platform: "tensorflow" }'
             for name in ("reviews", "vectors")
             for suffix, form in (("", "text"), ("-ids", "ids"))
         )

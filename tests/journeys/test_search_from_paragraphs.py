@@ -30,7 +30,7 @@ def paragraphs():
 
 
 def write_files(folder):
-    """Writes pairs of questions and paragraphs (SQuAD's, as columns), and held-out questions about the same paragraphs."""
+    """Writes pairs of questions and paragraphs (SQuAD's, as columns), and held-out questions on the same paragraphs."""
     rng = np.random.default_rng(0)
     rows = [
         (form.format(place=place, subject=subject), text)

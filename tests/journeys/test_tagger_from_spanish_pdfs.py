@@ -1,4 +1,4 @@
-"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a tagger that is served."""
+"""A person has Spanish PDFs as pdftotext writes them, and a few tagged sentences: from both to a served tagger."""
 
 import random
 import re
@@ -141,8 +141,8 @@ def test_spanish_pdfs_and_tagged_sentences_are_a_served_tagger_at_the_eighth_com
         "Según Lucía, en Cádiz llueve poco.",
         "Los niños pequeños beben el agua.",
         "Begoña vive en Málaga.",
-        "¿Vive Íñigo en León, o José en Málaga?",
-    ]  # the last one asks as no sentence before
+        "¿Vive Íñigo en León, o José en Málaga?",  # asks as no sentence before
+    ]
     by_server = []
     person.types(server, **ask("ner", texts, by_server))
     print(f"{len(written)} sentences; answers of the server: {entities_of(by_server)}")

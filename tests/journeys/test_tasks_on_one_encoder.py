@@ -90,9 +90,8 @@ def test_two_runs_and_a_peft_folder_are_served_on_one_encoder(tmp_path):
     torch(ROOT / "tests/journeys/write_peft.py", folder / "minilm", folder / "strangers")
     print(
         person.types(
-            "python -m official_bert.run_export --checkpoint=minilm "
-            "--adapters=runs/topics,runs/moods,strangers --output=models/several "
-            "--warmup_batch_sizes=1"
+            "python -m official_bert.run_export --checkpoint=minilm --adapters=runs/topics,runs/moods,strangers "
+            "--output=models/several --warmup_batch_sizes=1"
         ).out
     )
     answers, logits = {}, {}

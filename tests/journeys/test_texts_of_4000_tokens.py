@@ -36,16 +36,14 @@ def test_a_modernbert_classifies_texts_of_4000_tokens(person):
         predictions = length * 15 // 100
         person.types(
             f"python tools/create_pretraining_data.py --input_file=text.txt --output_file=text{length}.tfrecord "
-            f"--vocab_file=hf "
-            f"--max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none",
+            f"--vocab_file=hf --max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none",
             messages=(".*",),
         )
         person.types(
             f"python -m official_bert.run_pretraining --init_checkpoint=hf --input_file=text{length}.tfrecord "
             f"--output_dir=runs/more{length} --max_seq_length={length} --max_predictions_per_seq={predictions} "
             "--num_train_steps=2 --set=training.batch_size=2 --set=optimizer.warmup_steps=1 "
-            "--set=options.sentence_task=none "
-            "--set=options.pack=true",
+            "--set=options.sentence_task=none --set=options.pack=true",
             messages=(".*",),
         )
     for name, count, seed in (("train", 24, 0), ("dev", 8, 1)):

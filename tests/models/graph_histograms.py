@@ -23,7 +23,7 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.training import losses
+from official_bert.objectives import losses
 
 HERE = pathlib.Path(__file__).parent
 FAMILY = HERE.parent / "golden" / "family"

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_bert.config import ModelConfig
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.training import ranking_losses
+from official_bert.objectives import ranking_losses
 
 SMALL = {
     "vocab_size": 50,

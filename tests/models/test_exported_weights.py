@@ -1,4 +1,4 @@
-"""Weights with NaN or infinity are refused in every format of exported models: constants of SavedModels, ONNX, LiteRT."""
+"""Weights with NaN or infinity are refused in every format of exports: constants of SavedModels, ONNX, LiteRT."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy."""
+"""Classifier, choices, tagger, span predictor, bi-encoder: against whole encoders and a product worked out in NumPy."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""An encoder that attends from left to right, and BiLSTMs on top of an encoder, against hand-worked values and NumPy."""
+"""An encoder that attends from left to right, and BiLSTMs on an encoder, against hand-worked values and NumPy."""
 
 import dataclasses
 

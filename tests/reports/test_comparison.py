@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from made_finetuning import fixture_data, make_config, perfect, resolve
 
-from official_bert.reports import comparison
+from official_bert.reports import comparable, comparison
 from official_bert.training.search import values_of_best_setting
 from official_bert.training.task import Steps
 
 
 def answers_right(right):
     right = np.array(right, bool)
-    return comparison.ComparableAnswers(
+    return comparable.ComparableAnswers(
         questions=[f"text {row}" for row in range(len(right))],
         gold=["x"] * len(right),
         answers=["x" if one else "y" for one in right],

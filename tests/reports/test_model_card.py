@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from made_finetuning import make_config
 
-from official_bert.reports import comparison, model_card
+from official_bert.reports import comparable, comparison, model_card
 
 
 def card_of(right, **more):
     right = np.array(right)
-    answers = comparison.ComparableAnswers(
+    answers = comparable.ComparableAnswers(
         questions=[""] * len(right),
         gold=[],
         answers=[],
@@ -58,7 +58,7 @@ def test_a_card_names_task_checkpoint_data_settings_metrics_versions_and_date():
 
 def test_the_interval_of_an_accuracy_is_near_that_of_a_share():
     right = np.arange(1000) % 5 != 0
-    answers = comparison.ComparableAnswers(
+    answers = comparable.ComparableAnswers(
         questions=[""] * 1000,
         gold=[],
         answers=[],

@@ -57,8 +57,6 @@ def test_a_missing_runtime_and_a_damaged_file_are_refused_in_a_line(path, monkey
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(
-        ValueError,
-        match=r"openvino is not installed: install official-bert\[openvino\] "
-        r"\(requirements-openvino.txt\)$",
+        ValueError, match=r"openvino is not installed: install official-bert\[openvino\] \(requirements-openvino.txt\)$"
     ):
         engines.start("openvino", path)

@@ -17,12 +17,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from official_bert.server.access import AccessRules, accepts, is_local, read_tokens
-from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.gates import Tls, request_id
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.server.statuses import RequestError
+from official_bert.tools.client import GrpcClient, RestClient, ServingError
 
 TOKEN, OLD_TOKEN = "a-token-of-some-length", "the-token-of-last-month"
 SITE = "https://notes.example.org"

@@ -1,4 +1,4 @@
-"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go."""
+"""One bad client, and innocent ones beside it, whose answers are checked: errors, sizes, slowness, clients that go."""
 
 import asyncio
 import concurrent.futures
@@ -18,11 +18,11 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.server.batching import BatchingParameters
-from official_bert.server.client import GrpcClient, ServingError
 from official_bert.server.reading import process
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
+from official_bert.tools.client import GrpcClient, ServingError
 
 PREDICT = "/v1/models/demo:predict"
 SMALL = b'{"instances": ["abc"]}'

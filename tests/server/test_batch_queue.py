@@ -43,7 +43,7 @@ def schedule(queue):
 @pytest.mark.parametrize(
     ("lengths", "batches"),
     [
-        # Alone 20 + 10 and 21 + 10, together 2 x 21 + 10: 9 are saved. With 22: 17. With 3 only 8, with 30 nothing (5 x 30
+        # Alone 20 + 10 and 21 + 10, together 2 x 21 + 10: 9 are saved. With 22: 17. With 3: 8, with 30: nothing (5 x 30
         # + 10 of 146).
         ([20, 30, 22, 3, 21], [[20, 21, 22], [30], [3]]),
         ([3, 4, 5, 38, 39], [[3, 4, 5], [38, 39]]),

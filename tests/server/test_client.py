@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import predict_pb2
 
-from official_bert.server.client import GrpcClient, RestClient, ServingError
-from official_bert.server.client.rows import as_mappings, needs_input_names
+from official_bert.tools.client import GrpcClient, RestClient, ServingError
+from official_bert.tools.client.rows import as_mappings, needs_input_names
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
@@ -233,7 +233,7 @@ def test_a_closed_client_says_so_and_may_be_closed_twice(server):
 
 def test_the_rest_client_needs_neither_tensorflow_nor_grpc(server):
     script = (
-        "import sys; from official_bert.server.client import RestClient\n"
+        "import sys; from official_bert.tools.client import RestClient\n"
         f"print(RestClient({server.url!r}, 'demo').predict(['abc'])[0]['upper'])\n"
         "print([name for name in ('tensorflow', 'grpc', 'keras') if name in sys.modules])"
     )

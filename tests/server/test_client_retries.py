@@ -15,8 +15,8 @@ import pytest
 from local_ports import free_ports
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.client import GrpcClient, RestClient, ServingError
-from official_bert.server.client.retries import read_retry_after
+from official_bert.tools.client import GrpcClient, RestClient, ServingError
+from official_bert.tools.client.retries import read_retry_after
 
 
 class Flaky(http.server.BaseHTTPRequestHandler):

@@ -197,9 +197,7 @@ def test_a_model_with_other_weights_does_not_load(golden, tmp_path):
     shutil.copytree(tmp_path / "other" / "onnx", tmp_path / "onnx")
     with (
         pytest.raises(
-            ValueError,
-            match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got "
-            r"\w+ with a",
+            ValueError, match=r"--engine=onnx: expected the answers of the SavedModel within 1e-05, got \w+ with a"
         ),
         loaded(tmp_path, "text", "onnx"),
     ):

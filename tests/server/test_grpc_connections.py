@@ -1,4 +1,4 @@
-"""Idle connections of gRPC give way to those of clients that ask, and strangers never push out a client with a token."""
+"""Idle gRPC connections give way to those of clients that ask, and strangers never push out a client with a token."""
 
 import contextlib
 import os

@@ -12,7 +12,6 @@ from needed_tools import need
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.server.access import AccessRules
-from official_bert.server.client import RestClient
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 from official_bert.serving import export
@@ -20,6 +19,7 @@ from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.tasks.texts.served import ServedClassifier
+from official_bert.tools.client import RestClient
 
 pytestmark = pytest.mark.slow
 PASSAGE = "🏔 The surveyor met Señora Núñez near Brno while it rained."  # its first letter is two UTF-16 units

@@ -25,10 +25,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from official_bert import copies, files
-from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
+from official_bert.tools.client import GrpcClient, RestClient, ServingError
 
 
 @contextlib.contextmanager

@@ -22,11 +22,11 @@ from commands import ROOT, imported_tool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.server.client import RestClient
 from official_bert.server.ports import Ports
 from official_bert.server.servable import Servable
 from official_bert.server.server import Server
 from official_bert.server.server_config import ServedModelConfig, ServerOptions
+from official_bert.tools.client import RestClient
 
 STATES = health_pb2.HealthCheckResponse
 PREDICT = ("/v1/models/demo:predict", b'{"instances": ["a"]}')

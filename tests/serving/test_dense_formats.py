@@ -236,8 +236,8 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
         (
             ("tensorrt",),
             {},
-            "--format: expected one or more of saved_model, onnx, onnx_int8, litert, litert_float16, litert_int8, openvino, "
-            "openvino_bfloat16, openvino_int8, got 'tensorrt'",
+            "--format: expected one or more of saved_model, onnx, onnx_int8, litert, litert_float16, litert_int8, "
+            "openvino, openvino_bfloat16, openvino_int8, got 'tensorrt'",
         ),
         (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"),
         ((), {}, "each once, got ''"),
@@ -284,11 +284,13 @@ def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):
         export.export(
             vectors, of_retrieval, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("litert",))
         )
-    with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone with it, got litert"):
+    with pytest.raises(
+        ValueError, match="--precision=bfloat16: expected --format=saved_model alone with it, got litert"
+    ):
         export.export(
             served,
             config,
-            export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"),
+            export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="bfloat16"),
         )
     assert not list(pathlib.Path(tmp_path).glob("*/1"))
 

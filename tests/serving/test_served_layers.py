@@ -167,7 +167,7 @@ def test_few_tokens_are_computed_in_small_pieces():
         (None, "float32", ("saved_model",), 42_000_000, True),
         (None, "float32", ("saved_model",), 340_000_000, False),
         (None, "float32", ("saved_model",), 900_000, False),
-        (None, "int8", ("saved_model",), 42_000_000, False),
+        (None, "bfloat16", ("saved_model",), 42_000_000, False),
         (None, "float32", ("onnx",), 42_000_000, False),
         (True, "bfloat16", ("saved_model",), 1, True),
         (False, "float32", ("saved_model",), 42_000_000, False),

@@ -155,9 +155,8 @@ def test_sentence_transformers_computes_the_same_vectors(task, tmp_path, normali
     formats.write(formats.read(run), "hugging_face", str(tmp_path / "st"))
     long = " ".join(["river"] * 40)
     code = (
-        f"import json, sys; from sentence_transformers import SentenceTransformer as S; m = "
-        f"S({str(tmp_path / 'st')!r}); "
-        f"t = {[*TEXTS, long]!r}; m.save({str(tmp_path / 'theirs')!r}); "
+        "import json, sys; from sentence_transformers import SentenceTransformer as S; m = "
+        f"S({str(tmp_path / 'st')!r}); t = {[*TEXTS, long]!r}; m.save({str(tmp_path / 'theirs')!r}); "
         "print(json.dumps([m.encode(t).tolist(), m.encode_query(t).tolist(), m.encode_document(t).tolist()]))"
     )
     done = subprocess.run(

@@ -19,11 +19,11 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import adapted, formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import task_names
-from official_bert.server.client.grpc_client import GrpcClient
 from official_bert.server.servable import LoadedGraph, Servable
 from official_bert.server.server import ServerOptions
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
+from official_bert.tools.client.grpc_client import GrpcClient
 
 RNG = np.random.default_rng(0)
 TEXTS = ["the number of atlas", "copper , and a much longer text of the number of words"]
@@ -252,7 +252,7 @@ def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
         ([""], {}, r"expected a folder whose name can be a signature's"),
         ([tmp_path / "nothing"], {}, r"nothing: no checkpoint found there"),
         ([head], {"format": "onnx"}, r"format: expected its default beside adapters.*got onnx; export an adapter"),
-        ([head], {"precision": "int8"}, r"precision: expected its default beside adapters"),
+        ([head], {"precision": "int8"}, r"precision: expected float32 or bfloat16, got 'int8'; format=openvino_int8"),
         ([head], {"constant_weights": True}, r"constant_weights: expected its default"),
         ([head], {"base": base}, r"base: expected its default beside adapters"),
         ([head], {"top_k": 3}, r"head: top_k: read by fill-mask models"),

@@ -132,8 +132,8 @@ def test_a_missing_environment_is_told_with_its_command(tool, tmp_path, monkeypa
     ("said", "kind", "told"),
     [
         (
-            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.63G of 15.75G"
-            " hbm. Exceeded hbm capacity by 2.88G.\n\nTotal hbm usage",
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.63G "
+            "of 15.75G hbm. Exceeded hbm capacity by 2.88G.\n\nTotal hbm usage",
             "TooLargeError",
             "the step needs 18.63G of a core's 15.75G of memory",
         ),
@@ -213,7 +213,8 @@ def check_compiled(report, text, model, rows=32):
         ("options.objective=replaced_tokens",),
         ("options.boundary_weight=1.0",),
         (
-            "options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: 16}",
+            "options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: "
+            "16}",
             "training.accumulation_steps=2",
         ),
     ],

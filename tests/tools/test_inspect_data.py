@@ -120,7 +120,8 @@ def test_questions_and_pairs_of_search_are_shown_too(inspect, golden, tmp_path):
             "a.csv",
             "text,label\nx,1\n,0\ny,\nz,0\n",
             ["--task=classification"],
-            r"a\.csv:4: .* expected a label, .*expected --set options.empty_text=skip --set options.missing_label=skip$",
+            r"a\.csv:4: .* expected a label, .*expected --set options.empty_text=skip --set "
+            r"options.missing_label=skip$",
         ),
         (
             "a.csv",

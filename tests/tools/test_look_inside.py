@@ -1,4 +1,4 @@
-"""The page about a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands."""
+"""The page on a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands."""
 
 import json
 import random
@@ -17,6 +17,7 @@ from official_bert.text.vocab import read_entries
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
+# Its last line is too long for the model: the words at its end are cut off.
 TEXT = (
     """The surveyor measured the copper price.
 Her neighbour misplaced the copper atlas in the rain.
@@ -26,7 +27,7 @@ Was the price of the atlas in the copper?
 """
     + "neighbour " * 38
     + "the price.\n"
-)  # too long for the model: the words at its end are cut off
+)
 
 
 @pytest.fixture(scope="module")

@@ -135,9 +135,8 @@ def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing
     assert (
         errors
         == [
-            f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), "
-            f"{hosts[missing]} does "
-            "not answer"
+            "--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), "
+            f"{hosts[missing]} does not answer"
         ]
         * 2
         and time.monotonic() - began < 10

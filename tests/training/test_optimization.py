@@ -15,7 +15,7 @@ STABLE = {"schedule": "warmup_stable_decay", "decay_steps": 4}
 
 
 def numpy_stable_adamw(gradients, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
-    """StableAdamW as Wortsman et al. (2023), algorithm 2, write it: with debiased betas instead of corrected moments."""
+    """StableAdamW as Wortsman et al. (2023), algorithm 2, write it: debiased betas instead of corrected moments."""
     w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
     for t, g in enumerate(gradients.astype("float64"), 1):
         d1, d2 = (b * (1 - b ** (t - 1)) / (1 - b**t) for b in (b1, b2))

@@ -121,9 +121,9 @@ def run(
     train_file,
     folder,
     init_checkpoint="",
-    steps=Steps(evaluate=False),
+    steps=Steps(evaluate=False),  # noqa: B008
     said=None,
-    optimizer=None,  # noqa: B008
+    optimizer=None,
     **training,
 ):
     keras.backend.clear_session()

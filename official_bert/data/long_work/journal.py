@@ -1,4 +1,4 @@
-"""Journal of finished pieces: a file of their results, in order, so that a continued run does not compute them again."""
+"""Journal of finished pieces: their results in a file, in order, so a continued run does not compute them again."""
 
 import json
 import os

@@ -112,7 +112,7 @@ def below(words: np.ndarray, limit: int) -> int:
 
 @compiled(nogil=True)
 def shuffle(words: np.ndarray, items: np.ndarray, count: int) -> int:
-    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
+    """CPython's `shuffle` of `items[:count]`; returns how many are still to be shuffled when numbers run out."""
     last = count - 1
     while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
         before, partner = words[0], below(words, last + 1)

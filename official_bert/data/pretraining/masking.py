@@ -91,9 +91,8 @@ def single_token_doubts(strategy: str, continuing: float) -> list[str]:
     if strategy != "whole_word" or continuing >= FEW_CONTINUE:
         return []
     return [
-        f"only {continuing:.1%} of the tokens continue a word (##), so masking whole words hardly differs from "
-        f"masking tokens: as in "
-        "2018, a word is what stands between spaces, and each Chinese ideograph is a word of its own"
+        f"only {continuing:.1%} of the tokens continue a word (##), so masking whole words hardly differs from masking "
+        "tokens: as in 2018, a word is what stands between spaces, and each Chinese ideograph is a word of its own"
     ]
 
 

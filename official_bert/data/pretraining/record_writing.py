@@ -27,6 +27,7 @@ VALUES_AT_A_TIME = 1 << 18
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
 GZIP_LEVEL = 6
 LAST_BLOCK = b"\x03\x00"  # of a deflate stream: empty, and the last
+# In the order of `expand_rows`.
 COLUMNS = (
     "input_ids",
     "input_mask",
@@ -37,7 +38,7 @@ COLUMNS = (
     "next_sentence_labels",
     "word_starts",
     "schema_version",
-)  # in the order of `expand_rows`
+)
 Progress = Callable[[float], Any]  # is called with the share done
 
 

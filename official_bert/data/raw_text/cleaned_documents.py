@@ -1,4 +1,4 @@
-"""Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`)."""
+"""Cleaned documents, and their form as JSON values, in which a resumed run finds them (`data/long_work/journal`)."""
 
 import dataclasses
 from collections import Counter

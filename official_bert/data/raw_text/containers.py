@@ -251,7 +251,7 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
 
 
 def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
-    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file."""
+    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of it."""
     import pyarrow
     import pyarrow.parquet
 

@@ -63,7 +63,7 @@ class HeldOutChoice:
 
 
 class Writer:
-    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
+    """Writes documents to the files in turn and counts them; for a mixture, holds them back until sizes are known."""
 
     def __init__(self, files: list[TextIO], choice: HeldOutChoice, folder: str, languages: list[str], mixture: Mixture):
         self.held_out = files[-1] if choice.share else None

@@ -63,7 +63,7 @@ class Fingerprinter:
         return counter.hashvalues.astype(np.uint32)
 
     def features(self, text: str) -> set[str]:
-        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces."""
+        """Returns the words of a text and pairs of neighbours; four characters at a time in scripts without spaces."""
         words = self._words.words(text.lower())
         if scripts.script_of(text) == "unspaced":
             letters = "".join(words)
@@ -108,7 +108,7 @@ class Index:
 
 
 def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result."""
+    """Returns two sorted levels as one, equal keys in the order of age; takes little more memory than the result."""
     places = np.searchsorted(older[0], newer[0], side="right")
     return np.insert(older[0], places, newer[0]), np.insert(older[1], places, newer[1])
 

@@ -41,7 +41,7 @@ def check_disk_of_corpus(
 
 
 def _is_plain(path: str) -> bool:
-    """Tells whether a file holds text alone: it is neither compressed, nor a table, nor JSON lines with other values."""
+    """Tells if a file holds text alone: it is neither compressed, nor a table, nor JSON lines with other values."""
     return containers.kind_of(path) == "text" and not containers.read_head(path, 64).lstrip(
         b"\xef\xbb\xbf \n\r\t"
     ).startswith(b"{")

@@ -56,7 +56,7 @@ def _key(word: str) -> int:
 
 
 def word_keys(paragraphs: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the hashes of the words of a text, and those of the joined forms of its divided words, each once, uint64."""
+    """Returns the hashes of the words of a text, and of the joined forms of its divided words, each once, uint64."""
     text = with_letters("\n".join(paragraphs))
     joined_forms = filter(None, (joined_form(match[0]) for match in _DIVIDED.finditer(text)))
     return _keys(_WORD.findall(text)), _keys(joined_forms)

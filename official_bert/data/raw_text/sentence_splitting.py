@@ -140,7 +140,7 @@ def _is_apostrophe(text: str, position: int) -> bool:
 
 
 def _opens(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word."""
+    """Tells if the mark at `position` can open a span; a straight one can after a space or mark and before a word."""
     mark, before, after = text[position], text[position - 1 : position], text[position + 1 : position + 2]
     if mark not in _CLOSERS or not after:
         return False
@@ -157,7 +157,7 @@ def _closes(text: str, position: int) -> bool:
 
 
 def _move_behind_closers(text: str, start: int, end: int, hidden: set[int]) -> int:
-    """Returns where to cut near `end`, so that hidden closing marks stay with their sentence and opening ones do not."""
+    """Returns where to cut near `end` so that hidden closing marks stay with their sentence and opening ones do not."""
     gap = end
     while gap > start and (text[gap - 1].isspace() or gap - 1 in hidden):
         gap -= 1

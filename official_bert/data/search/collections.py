@@ -90,8 +90,7 @@ def judgements_of(path: str, use: str) -> str:
         )
         raise ValueError(
             f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which "
-            f"{JUDGEMENTS_FOLDER}/ has "
-            f"{there or 'none'}"
+            f"{JUDGEMENTS_FOLDER}/ has {there or 'none'}"
         )
     return judgements
 
@@ -118,8 +117,7 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     if not how.header:
         raise ValueError(
             f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin "
-            f"with the "
-            "names query-id, corpus-id, score"
+            "with the names query-id, corpus-id, score"
         )
     _, queries_path, corpus_path = map(str, files_of(path))
     query_ids, queries = _read_texts(queries_path, warn, how.encoding)

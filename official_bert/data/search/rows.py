@@ -1,4 +1,4 @@
-"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any."""
+"""Rows of search: an anchor, a text that answers it, and texts that do not; scores of a teacher, if there are any."""
 
 import dataclasses
 import itertools
@@ -209,8 +209,7 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
         if len(scores) < count or not all(abs(score) <= labelled_texts.LARGEST_SCORE for score in scores):  # nor NaN
             raise ValueError(
                 f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the "
-                f"positive "
-                f"and one for each negative, got {str(values)[:60]}"
+                f"positive and one for each negative, got {str(values)[:60]}"
             )
         rows.append(scores[:count])
     return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)

@@ -41,7 +41,7 @@ def text_of(annotations: str) -> str:
 
 
 def files_read(path: str) -> list[str]:
-    """Returns all files that are read for a path, as far as they are there: data of which one has changed are others."""
+    """Returns all files that are read for a path, as far as they exist: if one has changed, the data are others."""
     if labels := labels_beside(path) or labels_in_lines(path):
         return [path, labels]
     documents = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]

@@ -91,7 +91,7 @@ def _rows_of(text: str, entities: Sequence[Places]) -> Iterator[tuple[int, int, 
 
 
 def _entity(line: str, text: str, where: str) -> Iterator[Places]:
-    """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last."""
+    """Yields the entity of line `T1<tab>Type 0 5<tab>words`; of several pieces, it goes from the first to the last."""
     try:
         _, places, *words = line.rstrip("\r").split("\t")
         kind, _, numbers = places.partition(" ")

@@ -24,6 +24,7 @@ NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
 # B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
 PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+# Of a chunk's first, inner and last word, and of a chunk of one word.
 LETTERS: Mapping[str, str] = {
     "iob1": "BIIB",
     "iob2": "BIIB",
@@ -31,7 +32,7 @@ LETTERS: Mapping[str, str] = {
     "bilou": "BILU",
     "bmes": "BMES",
     "bmewo": "BMEW",
-}  # of a chunk's first, inner and last word, and of a chunk of one word
+}
 LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
 HINT = " (options.scheme=plain reads tags without prefixes, such as parts of speech)"
@@ -48,7 +49,7 @@ class Chunk:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
+    """Returns a word's place in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
     letter, dash, kind = tag.partition("-")
@@ -112,8 +113,8 @@ def remarks(labels: Sequence[str]) -> list[str]:
         [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"] if nothing else []
     ) + (
         [
-            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
-            "types"
+            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read "
+            "as types"
         ]
         if types
         else []

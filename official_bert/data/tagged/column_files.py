@@ -65,6 +65,7 @@ TAG_NAMES = {
     "xpos",
     "chunk",
 }
+# One of them is enough in a file's first line.
 SURE_NAMES = {
     "word",
     "words",
@@ -80,7 +81,7 @@ SURE_NAMES = {
     "postag",
     "label",
     "labels",
-}  # one of which is enough in a file's first line
+}
 SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
 
 

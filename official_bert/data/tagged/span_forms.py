@@ -372,8 +372,7 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
             )
             raise ValueError(
                 f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to "
-                f"{span.end} "
-                f"({span.kind}){hint}"
+                f"{span.end} ({span.kind}){hint}"
             )
         if span.contradicts(text):
             hint = "; options.places: utf16 reads places as JavaScript counts" if wide(text) else ""
@@ -409,7 +408,7 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Returns start and end of the words of a text by 2018's basic split without lower-casing: an ideograph is a word."""
+    """Returns start and end of the words of a text by 2018's basic split, not lower-cased: an ideograph is a word."""
     return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
 
 

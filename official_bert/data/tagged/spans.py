@@ -48,7 +48,7 @@ def _units(text: str) -> list[int]:
 
 
 def of_utf16(text: str, spans: Sequence[Span], where: str) -> list[Span]:
-    """Returns entities whose places count UTF-16 units with places that count characters. Raises ValueError for others."""
+    """Returns entities whose places count UTF-16 units with places that count characters. Others raise ValueError."""
     units = _units(text)
     places = {unit: place for place, unit in enumerate(units)}
     for wrong in spans:

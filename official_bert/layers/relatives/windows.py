@@ -18,7 +18,7 @@ from official_bert.layers.token_layout import TokenLayout, swap_heads
 
 @dataclasses.dataclass(frozen=True)
 class WindowedLayout(TokenLayout):
-    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
+    """Layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
 
     @property
     def window(self) -> int:
@@ -34,7 +34,7 @@ class WindowedLayout(TokenLayout):
         return x
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions."""
+        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by positions."""
         q, k = self.positions.rotate(self.pad(q), self.pad(k), None)
         keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
         return swap_heads(windows_of(q, self.window)), keys, values

@@ -9,7 +9,7 @@ points:
 | `Embeddings.call`, `Embeddings.read` | tables summed beforehand; gathers that every runtime has |
 | `SelfAttention.call` | fused products, attention for few tokens |
 | `TransformerLayer.feed_forward` | products in small pieces |
-| `Dense.multiply` | int8 products |
+| `Dense.multiply` | a product of yours (docs/encoder.md) |
 | `Reader.gather_rows` | one gather |
 """
 

@@ -66,12 +66,12 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
         try:
             matching = {name for name, forms in names.items() if any(re.fullmatch(pattern, form) for form in forms)}
         except re.error as error:
-            raise ValueError(f"{WHERE}: {entry!r}: not a regular expression: {error}") from None
+            raise ValueError(f"{WHERE}: {entry!r:.80}: not a regular expression: {error}") from None
         if not matching:
             known = ", ".join(sorted({form.rpartition(".")[2] for forms in names.values() for form in forms}))
             raise ValueError(
                 f"{WHERE}: expected all-linear, a list of names of products ({known}), or a regular "
-                f"expression for whole names, got {entry!r}"
+                f"expression for whole names, got {entry!r:.80}"
             )
         found |= matching
     return [name for name in names if name in found]

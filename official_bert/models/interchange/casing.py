@@ -36,8 +36,7 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
     if casing_of_name:
         raise ValueError(
             f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its "
-            f"vocabulary "
-            "have capital letters; expected the vocabulary that goes with it"
+            "vocabulary have capital letters; expected the vocabulary that goes with it"
         )
     return False
 
@@ -72,8 +71,7 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     if stored.do_lower_case and has_capitals(vocab) and not own:
         raise ValueError(
             f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for "
-            f"{stored.origin}; "
-            "expected the vocabulary that goes with it"
+            f"{stored.origin}; expected the vocabulary that goes with it"
         )
     check_entries(vocab_file, vocab, stored.vocab, stored.origin)
     return dataclasses.replace(stored, vocab=vocab, tokenizer={})
@@ -87,7 +85,8 @@ def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[s
         for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
                 raise ValueError(
-                    f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}"
+                    f"{vocab_file}:{number}: expected {theirs!r:.80}, as in the vocabulary of {origin}, "
+                    f"got {entry!r:.80}"
                 )
 
 

@@ -38,7 +38,7 @@ from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # beginnings of names in a Hugging Face folder
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "tf_model.h5")  # beginnings of names in a Hugging Face folder
 ADAPTER_FILE = "adapter_config.json"  # of PEFT
 
 
@@ -130,7 +130,7 @@ def _folder_format(folder: str) -> str:
 
 
 def _has_weights(folder: str) -> bool:
-    """Whether a folder has PyTorch's weights, in one file or several."""
+    """Whether a folder has the weights of a Hugging Face folder, in one file or several."""
     return any(name.startswith(WEIGHTS) for name in os.listdir(folder))
 
 
@@ -192,7 +192,7 @@ def _read_peft(path: str, folder: str, base: str) -> StoredModel:
     if not base:
         raise ValueError(
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-            f"its adapter_config.json names {named!r}"
+            f"its adapter_config.json names {named!r:.80}"
         )
     stored = read(base)
     is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
@@ -320,7 +320,7 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
+    """Raises ValueError unless every weight has a variable and every variable that outputs depend on has a weight."""
     optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")

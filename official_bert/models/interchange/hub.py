@@ -33,6 +33,7 @@ WEIGHTS = (
     re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
     re.compile(r"(pytorch|adapter)_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
     re.compile(r"model\.weights\.h5"),
+    re.compile(r"tf_model(-\d+-of-\d+)?\.h5(\.index\.json)?"),
     re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"),
 )
 # Of a zip file of 2018, wherever in it they lie.
@@ -83,8 +84,7 @@ def _downloaded(name: str) -> str:
     except errors.RepositoryNotFoundError:
         raise ValueError(
             f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
-            f"needs "
-            "HF_TOKEN)"
+            "needs HF_TOKEN)"
         ) from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
@@ -108,9 +108,8 @@ def files_to_download(files: Iterable[str], name: str) -> list[str]:
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
     if not weights:
         raise ValueError(
-            f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in "
-            f"the "
-            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
+            f"{name}: expected model.safetensors, pytorch_model.bin, tf_model.h5, model.weights.h5 or a TensorFlow "
+            f"checkpoint in the repository, got {', '.join(sorted(files)[:8]) or 'no file'}"
         )
     return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
 

@@ -76,9 +76,8 @@ def map_vectors(
     width = len(next(iter(vectors.values()), ()))
     if len(shared_ids) < 2 * width or not shared_ids:
         raise ValueError(
-            f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, "
-            f"twice their "
-            f"{width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}"
+            f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, twice "
+            f"their {width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}"
         )
 
     def with_constant(indices: Collection[int]) -> np.ndarray:

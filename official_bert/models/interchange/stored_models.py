@@ -70,7 +70,7 @@ class Adapters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model."""
+    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the files' facts about the model."""
 
     origin: str  # format and path
     weights: Mapping[str, np.ndarray]
@@ -241,8 +241,7 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
     if config.attention != "bidirectional":
         raise ValueError(
             f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there "
-            f"would be "
-            "others; only --to=ours can hold it"
+            "would be others; only --to=ours can hold it"
         )
     if config.bilstm_layers:
         raise ValueError(

@@ -43,11 +43,7 @@ class RestProtocol:
 
     @contextlib.asynccontextmanager
     async def admitted(
-        self,
-        request: web.BaseRequest,
-        api: str,
-        deadline: float | None,
-        name: str = "",
+        self, request: web.BaseRequest, api: str, deadline: float | None, name: str = ""
     ) -> AsyncIterator[tuple[bytes, Admission]]:
         """Gives the body of a request, which is counted until it has its answer."""
         body = await self.connections.read_body(request)
@@ -101,8 +97,7 @@ class RestProtocol:
             if (dtype := packed_type(signature)) and "embedding" in outputs:
                 raise invalid(
                     f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with "
-                    f"float32 "
-                    f"vectors here; POST /v1/models/{address.name}:predict gives the codes"
+                    f"float32 vectors here; POST /v1/models/{address.name}:predict gives the codes"
                 )
             return await self.handler.predict(servable, reading, deadline)
 

@@ -96,8 +96,8 @@ class RequestReader:
                 [sys.executable, "-m", "official_bert.server.reading.child", str(other_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other_end.fileno()],
-                start_new_session=True,
-            )  # Ctrl-C is for the server alone
+                start_new_session=True,  # Ctrl-C is for the server alone
+            )
         definition = self._message.DESCRIPTOR
         for data in (
             json.dumps(dataclasses.asdict(self.limits)).encode(),

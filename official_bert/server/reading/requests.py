@@ -52,7 +52,7 @@ class Reading:
 
 
 def read_rest(body: bytes, limits: Limits, signatures: Mapping[str, Specs]) -> Reading:
-    """Reads a JSON body for a model with these signatures (specs may be lists, as JSON has them). Raises RequestError."""
+    """Reads a JSON body for a model with these signatures (specs may be lists, as in JSON). Raises RequestError."""
     request = rest_json.parse_body(body)
     name = rest_json.signature_name(request)
     specs = signatures.get(name or DEFAULT_SIGNATURE)

@@ -33,7 +33,7 @@ LEAST_BYTES = 1 << 16
 
 
 def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> None:
-    """Writes an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer."""
+    """Writes an ONNX file. Raises ValueError, naming `where`, for operations without counterpart, with their layer."""
     with installed(where, "onnx"):
         import onnx
         import tf2onnx
@@ -84,7 +84,7 @@ def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any],
 
 
 def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
-    """Writes the two files of an OpenVINO model, float32, by way of an ONNX file. Raises ValueError as `to_onnx` does."""
+    """Writes the two files of an OpenVINO model, float32, by way of ONNX. Raises ValueError as `to_onnx` does."""
     with installed(where, "openvino"):
         import openvino
     with tempfile.TemporaryDirectory() as folder:

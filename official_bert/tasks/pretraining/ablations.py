@@ -1,4 +1,4 @@
-"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales."""
+"""What `tools/run_ablations.py` runs: rows of tables, their pre-training and fine-tuning, at one of the scales."""
 
 import dataclasses
 import os
@@ -133,8 +133,7 @@ class Plan:
         if unknown := [row for row in timed if not self.milliseconds.get(row, 0.0) > 0.0]:
             raise ValueError(
                 f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py "
-                f"measures, "
-                f"for {self.scale.minutes:g} minutes of pre-training, got none"
+                f"measures, for {self.scale.minutes:g} minutes of pre-training, got none"
             )
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
@@ -233,7 +232,7 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
 
 
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
-    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases."""
+    """Returns the flags of the data generator for a pre-training's configuration: one list for each phase length."""
     lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [
         config["options"]
     ]

@@ -8,7 +8,7 @@ from absl import logging
 
 from official_bert.data.sources import RecordSource
 from official_bert.files import open_bytes, size_of
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.training.task import Predictions
 
 COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
@@ -43,7 +43,7 @@ class HeldOutRecords:
 
 
 def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:
-    """Warns of files to evaluate on that are training files or copies of them: 2018's script evaluated so by default."""
+    """Warns of files to evaluate on that are training files or copies of them: 2018's script did so by default."""
     sizes = {path: size_of(path) for path in {*train, *held_out}} if train else {}
     shared = [
         path

@@ -92,8 +92,7 @@ class Options:
             if self.objective == "next_token":
                 raise ValueError(
                     "config.options.masking.strategy: expected another one beside objective next_token, which masks "
-                    "nothing, "
-                    "got token_draws"
+                    "nothing, got token_draws"
                 )
 
 

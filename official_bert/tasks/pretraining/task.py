@@ -26,6 +26,7 @@ from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
+from official_bert.objectives import losses
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.next_token import next_token_batch
@@ -40,7 +41,6 @@ from official_bert.tasks.pretraining.record_kinds import (
 )
 from official_bert.generation.served import ServedBeams, ServedPasses
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
-from official_bert.training import losses
 from official_bert.training.reporting.flops import training_flops
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, RowValues, Steps, TaskBase
 
@@ -65,16 +65,14 @@ class Task(TaskBase):
         if self._is_next_token and (model.attention != "left_to_right" or model.bilstm_layers):
             raise ValueError(
                 "config.options.objective: next_token: expected model.attention left_to_right and model.bilstm_layers "
-                "0 "
-                "(otherwise each token sees the one that it must predict), "
-                f"got {model.attention} and {model.bilstm_layers}"
+                f"0 (otherwise each token sees the one that it must predict), got {model.attention} and "
+                f"{model.bilstm_layers}"
             )
         if self.options.pack and (self._is_next_token or model.attention != "bidirectional" or model.bilstm_layers):
             raise ValueError(
                 "config.options.pack: expected objective masked_lm, model.attention bidirectional and "
-                "model.bilstm_layers 0 "
-                "(packed instances are told apart by attention, and stand for themselves by their [CLS]), got "
-                f"{self.options.objective}, {model.attention} and {model.bilstm_layers}"
+                "model.bilstm_layers 0 (packed instances are told apart by attention, and stand for themselves by "
+                f"their [CLS]), got {self.options.objective}, {model.attention} and {model.bilstm_layers}"
             )
         if self._tells_replaced:
             self._check_replaced_tokens()
@@ -97,8 +95,7 @@ class Task(TaskBase):
         if model.attention != "bidirectional" or model.bilstm_layers:
             raise ValueError(
                 f"{where} model.attention bidirectional and model.bilstm_layers 0 (its generator guesses a word from "
-                f"both "
-                f"sides), got {model.attention} and {model.bilstm_layers}"
+                f"both sides), got {model.attention} and {model.bilstm_layers}"
             )
         if self._learns_sentences:
             raise ValueError(
@@ -122,8 +119,7 @@ class Task(TaskBase):
         except ValueError as error:
             raise ValueError(
                 f"config.options.generator_width {width} and generator_layers {layers}: no generator can be made of "
-                f"this "
-                f"model: {error}"
+                f"this model: {error}"
             ) from None
 
     @classmethod

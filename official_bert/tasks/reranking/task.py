@@ -24,9 +24,9 @@ from official_bert.data.tables import Source, TableOptions
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
+from official_bert.objectives import ranking_losses
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.reranking.served import ServedReranker
-from official_bert.training import ranking_losses
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
@@ -74,9 +74,8 @@ class Options(SplitOptions, TableOptions):
         columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(
-                f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
-                f"columns, "
-                f"got {columns}"
+                "config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
+                f"columns, got {columns}"
             )
         if self.label_column and self.negative_columns:
             raise ValueError(

@@ -64,7 +64,7 @@ def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
 
 
 def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it."""
+    """Returns a row of each query of `search`, in the same order, and a row with the second text nearest to it."""
     queries, rows = np.unique(texts[:, 0], return_index=True)
     seconds, second_rows = np.unique(texts[:, 1], return_index=True)
     nearest = []

@@ -93,8 +93,7 @@ class Options(SplitOptions, TableOptions):
         if self.train_on == "scores" and not (self.score_column and self.score_range):
             raise ValueError(
                 "config.options.train_on: scores: expected options.score_column and score_range (the lowest and the "
-                "highest "
-                "score; for STS-B [0,5]) with it"
+                "highest score; for STS-B [0,5]) with it"
             )
         self._check_loss()
         self._check_columns()
@@ -138,8 +137,7 @@ class Options(SplitOptions, TableOptions):
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(
                 "config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: "
-                "expected "
-                f"different columns, got {columns}"
+                f"expected different columns, got {columns}"
             )
 
     @property

@@ -18,17 +18,18 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from official_bert.data import labelled_texts, splits
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection, is_collection
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
+from official_bert.objectives import losses, ranking_losses
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
-from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import RankingTask, require_negatives
@@ -153,9 +154,8 @@ class Task(RankingTask):
             and (is_collection(eval_path or train_path) or (self.options.label_column and not eval_path))
         ):
             raise ValueError(
-                f"config.options.score_column: expected a table with scores to evaluate on, got "
-                f"{eval_path or train_path}, "
-                "in which texts are searched"
+                "config.options.score_column: expected a table with scores to evaluate on, got "
+                f"{eval_path or train_path}, in which texts are searched"
             )
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts | Collection:
@@ -257,8 +257,7 @@ class Task(RankingTask):
         ):
             raise ValueError(
                 "config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which "
-                "makes two "
-                "vectors of one text differ, got none"
+                "makes two vectors of one text differ, got none"
             )
         if steps.train and options.in_groups:
             self._check_groups("batch_size", settings.accumulation_steps)
@@ -268,9 +267,8 @@ class Task(RankingTask):
         batch, size = getattr(self.config.training, key), self.options.group_size
         if (rows := check_batch(key, batch, tf.distribute.get_strategy(), micro_batches)) % size:
             raise ValueError(
-                f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each "
-                f"micro-batch of "
-                f"each replica, got {rows} rows there ({batch} in the batch)"
+                f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch "
+                f"of each replica, got {rows} rows there ({batch} in the batch)"
             )
 
     def make_train(

@@ -1,4 +1,4 @@
-"""From answers in characters to pieces of the passage: the labels of training (2018 `_improve_answer_span`, or exact)."""
+"""From answers in characters to pieces of the passage: labels of training (2018 `_improve_answer_span`, or exact)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`)."""
+"""Decodes logits to answers: best spans, their passage text, null odds and no answer (2018 `write_predictions`)."""
 
 import dataclasses
 import math

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from official_bert.reports import pictures
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded
@@ -50,7 +50,7 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
 
 
 def comparable(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> ComparableAnswers:
-    """Returns the answers to all questions of `articles` for a comparison with another model's; scores are from 0 to 1."""
+    """Returns the answers to all questions of `articles` for a comparison with another model's; scores: 0 to 1."""
     by_question = metrics.question_scores(
         articles, {key: value.prediction for key, value in decoded.items()}, version_2
     )

@@ -119,7 +119,7 @@ def evaluate(
 
 
 def losses(questions: Questions) -> list[str]:
-    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown."""
+    """Returns a line for each way in which a vocabulary loses much of a text: characters deleted, words unknown."""
     lines, tokenizer = [], questions.task.tokenizer
     contexts = {example.passage.context for example in questions.file.examples}
     characters = unicodedata.normalize("NFD", "".join(contexts))

@@ -34,7 +34,7 @@ def punctuation() -> dict[int, None]:
 
 
 def normalize(text: str, language: str) -> str:
-    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces."""
+    """Returns `text` in lower case, without punctuation and the language's articles, words between single spaces."""
     text = text.lower().translate(punctuation())
     if pattern := ARTICLES[language]:
         text = re.sub(pattern, " ", text)

@@ -27,7 +27,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class SquadExample:
-    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters."""
+    """A question about a passage; for training, with the answer's first and last word (-1: none), and characters."""
 
     qas_id: str
     question: str
@@ -194,7 +194,7 @@ def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
 
 
 def _load(source: Source, encoding: str) -> tuple[Source, list[dict]]:
-    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
+    """Returns the articles of a source, and it as messages name its places: a row is an article of one question."""
     rows = rows_of(source, encoding, always=True)  # whatever the file's name
     assert isinstance(rows, Rows)
     if isinstance(source, str) and any("paragraphs" in row for row in rows.values):
@@ -217,8 +217,7 @@ def _question(row: Mapping, number: int, where: str) -> dict:
         if not (_all_are(str, texts) and _all_are(int, starts) and len(texts) == len(starts)):
             raise ValueError(
                 f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole "
-                f"numbers, "
-                f"got {str(answers)[:100]}"
+                f"numbers, got {str(answers)[:100]}"
             )
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
     impossible = {} if answers is None else {"is_impossible": answers == []}

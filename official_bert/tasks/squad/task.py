@@ -15,15 +15,16 @@ from absl import logging
 from official_bert.config import check_length
 from official_bert.data import splits
 from official_bert.data.cache import cached, text_digest
+from official_bert.data.feature_rows import TextFeatures
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import Source, digest
-from official_bert.data.text_features import TextFeatures
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.objectives import losses
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.squad import metrics, reading
@@ -34,7 +35,6 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
-from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import (
     Batch,
@@ -271,8 +271,7 @@ class Task(FileTask):
         ):
             raise ValueError(
                 f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} "
-                f"with "
-                f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}"
+                f"with do_lower_case {str(self.tokenizer.do_lower_case).lower()}"
             )
 
     def _feature_maker(self) -> FeatureMaker:
@@ -309,7 +308,7 @@ class Questions:
         return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
+        """Decodes the answers, by id, to questions with predictions for all windows: an evaluation may stop early."""
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
         whole = [
@@ -331,7 +330,7 @@ class Questions:
         metrics.check_answers(self.file.articles, self.task.options.version_2_with_negative, str(self.file.source))
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
+        """Computes exact match and F1 as the official evaluator; version 2: also the best threshold for no answer."""
         decoded = self.decode(predictions)
         return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 

@@ -207,8 +207,7 @@ def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
         number = tags.index(None)
         raise ValueError(
             f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that "
-            f"continues an "
-            f"entity, got {sentence.tags[number]!r}"
+            f"continues an entity, got {sentence.tags[number]!r}"
         )
     return dataclasses.replace(sentence, tags=tuple(map(str, tags)))
 

@@ -1,4 +1,4 @@
-"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file."""
+"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once, kept in a file."""
 
 import collections
 import hashlib

@@ -86,7 +86,7 @@ class ServedTagger(ServedWindows):
         self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
+        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin words (here all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run(
@@ -238,7 +238,7 @@ class ServedTagger(ServedWindows):
         return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
 
     def _characters_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
+        """Returns whether the character at each start [B,(T)] is an ideograph, and is punctuation; both [T]."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
         codes = tf.gather(tf.concat([decoded.values, [0]], 0), text_start + starts.values)

@@ -24,6 +24,7 @@ from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
+from official_bert.objectives import losses
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.tagging import conll
@@ -34,15 +35,15 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
-from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
 from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
+# Of a --data_dir.
 FILES = {
     "train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
     "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
     "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated"),
-}  # of a --data_dir
+}
 SENTENCES_AT_ONCE = 256  # in decoding
 
 
@@ -94,7 +95,7 @@ class Task(FileTask):
         return "encoder" if self.options.features else self.config.training.freeze
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
+        """Negative log-likelihood by word: of single tags, or the CRF's chains over the words of a row's sentences."""
         if not self.options.crf:
             return {
                 "loss": losses.cross_entropy(
@@ -166,8 +167,7 @@ class Task(FileTask):
                 raise ValueError(
                     f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
                     "options.document_context, got none; without this option each sentence is a row; a file that is "
-                    "one "
-                    "document begins with such a line"
+                    "one document begins with such a line"
                 )
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
@@ -263,7 +263,7 @@ class Task(FileTask):
         return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
+        """Decodes tags of each sentence's words from logits [words,T]: the best path over a whole sentence; pure."""
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]

@@ -16,20 +16,21 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.data import label_weights, labelled_texts, splits
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Truncate, make_features
+from official_bert.data.text_features import Truncate, make_features
 from official_bert.fields import Count, Rate, ShareBelow1, only_with
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.objectives import losses
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
-from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 

@@ -282,8 +282,7 @@ class Task(TextClassification):
     def _untuned(self) -> ValueError:
         return ValueError(
             f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one "
-            f"(--do_eval), or "
-            "a number"
+            "(--do_eval), or a number"
         )
 
     def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:

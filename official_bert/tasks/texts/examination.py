@@ -12,7 +12,7 @@ import scipy.special
 
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.reports import pictures, statistics
-from official_bert.reports.comparison import ComparableAnswers
+from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 
 Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
@@ -227,8 +227,8 @@ def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> S
         title="Calibration",
         on_screen=True,
         values={"expected_calibration_error": error, "bins": [dataclasses.asdict(part) for part in bins]},
-        note=f"Expected calibration error {error:.4f}: the mean distance between probability and share of right answers. "
-        f"{note}".strip(),
+        note=f"Expected calibration error {error:.4f}: the mean distance between probability and share of right "
+        f"answers. {note}".strip(),
         header=("probability up to", "rows", "mean probability", "right"),
         rows=[[part.high, part.rows, part.confidence, part.accuracy] for part in bins],
         pictures=[pictures.reliability_picture(bins)],

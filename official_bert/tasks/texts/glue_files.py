@@ -113,12 +113,6 @@ XNLI_FOLDERS = ("XNLI", "XNLI-1.0", "XNLI-MT-1.0")  # as the two archives unpack
 SUBMISSION_FILES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX")
 
 
-def dataset_name(text: str) -> str | None:
-    """Returns the data set that a user means by `MRPC`, `sst-2` and the like; None for other names."""
-    name = text.lower().replace("-", "").replace("_", "")
-    return name if name in DATASETS else None
-
-
 class Reader:
     """Reads the files of a task in a folder. `language` and `train_language` are XNLI's; `warn` gets warnings.
 
@@ -235,8 +229,7 @@ class Reader:
         if table.broken and not labelled:
             raise ValueError(
                 f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
-                f"shift "
-                f"({len(table.broken)} broken rows)"
+                f"shift ({len(table.broken)} broken rows)"
             )
         if table.broken:
             self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")

@@ -69,8 +69,9 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
     }
 )
 
+# By the kind of answer.
 FITTING: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
-    {  # by the kind of answer
+    {
         "classifier": ("accuracy", "f1", "macro_f1", "matthews"),
         "regression": ("pearson", "spearman", "mean_squared_error"),
         "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),

@@ -17,9 +17,10 @@ from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_choice_features
+from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.serving.served_model import ServedModel, ServingOptions
@@ -45,7 +46,7 @@ ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions, TableOptions):
-    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
+    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and possible endings."""
 
     text_column: str = "sent1"
     """Column of the first text."""
@@ -98,7 +99,7 @@ class Options(TextOptions, TableOptions):
 
 
 class Task(TextClassification):
-    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file."""
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C: the most choices of any row."""
 
     Options = Options
     head = "choice"

@@ -74,7 +74,9 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     merged = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
     tokens = [*letters, *(token for pair in merged for token in (*pair, "".join(pair)))]
     if unknown := [token for token in tokens if token not in vocab]:
-        raise ValueError(f"{where}: {unknown[0]!r} is joined by a merge, or is a byte, and has no id in the vocabulary")
+        raise ValueError(
+            f"{where}: {unknown[0]!r:.80} is joined by a merge, or is a byte, and has no id in the vocabulary"
+        )
     joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in merged]
     last_merges = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
     last_merges |= {product: rank for rank, (_, _, product) in enumerate(joins)}

@@ -109,9 +109,8 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
         raise ValueError(
-            f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; "
-            f"{', '.join(sorted(FAMILIES))} are "
-            "computed, too"
+            f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r:.80}; "
+            f"{', '.join(sorted(FAMILIES))} are computed, too"
         )
     library = mapping_in(files, names.JSON_FILE, where)
     try:
@@ -133,7 +132,7 @@ def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where
     """Raises ValueError, beginning with `where`, for the value of a key that is not among those that are computed."""
     for key, usual in computed.items():
         if values.get(key) not in usual:
-            raise ValueError(f"{where}{key}: {values.get(key)!r} is not computed here; expected {usual[0]!r}")
+            raise ValueError(f"{where}{key}: {values.get(key)!r:.80} is not computed here; expected {usual[0]!r}")
 
 
 def class_of(files: Mapping[str, bytes], where: str) -> str:
@@ -174,7 +173,7 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
     model = library.get("model") or {}
     models: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
     if (kind := model.get("type", "BPE" if "merges" in model else "")) not in models:
-        raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(models)}, got {kind!r}")
+        raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(models)}, got {kind!r:.80}")
     vocab = model.get("vocab") or {}
     tokens = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
     tokens |= {_content(token) for token in library.get("added_tokens") or ()}

@@ -284,7 +284,7 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
 
 
 def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
+    """Returns the tokens to look for: the special and the added ones. The mask takes the space before it."""
     listed = {token.content: token for token in definition.added}
     special = [token for token in definition.special.values() if token in vocab and token not in listed]
     return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(

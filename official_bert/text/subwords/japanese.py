@@ -106,9 +106,11 @@ def _normalised(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _tagger(options: dict[str, Any], where: str) -> Any:
-    """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another dictionary."""
+    """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another one."""
     fugashi, name = importlib.import_module("fugashi"), options.get("mecab_dic", "unidic_lite")
     if name not in DICTIONARIES:
-        raise ValueError(f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r}")
+        raise ValueError(
+            f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r:.80}"
+        )
     folder = importlib.import_module(name).DICDIR
     return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')

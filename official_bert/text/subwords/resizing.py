@@ -117,7 +117,7 @@ def _pruned_model(model: Mapping[str, Any], tokens: Collection[str]) -> dict[str
 
 
 def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
-    """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them."""
+    """Gives added tokens the ids behind the vocabulary, or those they have there, in every file that lists them."""
     config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
     decoder = dict(config.get(DECODER) or {})
     decoder |= {

@@ -31,8 +31,7 @@ class WordPieceTokenizer(SplitTokenizer):
             if token.id != pieces.get(token.content, token.id):
                 raise ValueError(
                     f"{vocab_file}: added token {token.content!r}: expected id {pieces[token.content]}, its place in "
-                    f"the "
-                    f"vocabulary, got {token.id}"
+                    f"the vocabulary, got {token.id}"
                 )
         super().__init__(vocab_file, definition, {**pieces, **{token.content: token.id for token in added}}, added)
         self.do_lower_case = definition.lower_cases
@@ -90,7 +89,6 @@ def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> Non
     check_values(values, STEPS, f"{where}: ")
     if (accents := values.get("strip_accents")) not in (None, lower_cases):
         raise ValueError(
-            f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go "
-            f"if, and "
-            "only if, text is lower-cased"
+            f"{where}: strip_accents: {accents!r:.80} with do_lower_case {lower_cases} is not computed here: accents "
+            "go if, and only if, text is lower-cased"
         )

@@ -1,4 +1,4 @@
-"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept."""
+"""Offline distillation: a teacher's answers to the rows of a task, computed once, before the first step, and kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -128,8 +128,7 @@ def at_words(answers: NamedArrays, rows: ExampleSource, own_rows: ExampleSource)
     moved = AtWords(answers, rows.made_of, own_rows.made_of)
     if len(moved.words) != moved.starts[-1]:
         raise ValueError(
-            f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, "
-            f"and that "
-            f"of the student of {moved.starts[-1]}; expected the same words"
+            f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, and "
+            f"that of the student of {moved.starts[-1]}; expected the same words"
         )
     return moved

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from official_bert.training import losses as task_losses
-from official_bert.training import ranking_losses
-from official_bert.training.distillation.losses import binary_divergence, divergence
+from official_bert.objectives import losses as task_losses
+from official_bert.objectives import ranking_losses
+from official_bert.objectives.distillation_losses import binary_divergence, divergence
 from official_bert.training.task import Batch, Fraction, Outputs, TaskBase
 
 COLUMN = "teacher_"

@@ -17,11 +17,11 @@ from official_bert.data.sources import ExampleSource
 from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.model_config import ModelConfig
 from official_bert.models.pretrainer import OF_RELATIONS, ObservedPretrainer
+from official_bert.objectives.distillation_losses import cosine_distance, divergence, relation_divergence
+from official_bert.objectives.losses import prediction_weights, token_weights
 from official_bert.training.distillation import kept_answers
-from official_bert.training.distillation.losses import cosine_distance, divergence, relation_divergence
 from official_bert.training.distillation.soft_answers import COLUMN, SoftAnswers, soft_answers
 from official_bert.training.distillation.teachers import Teacher, config_of_teacher, load_observed, load_teacher
-from official_bert.training.losses import prediction_weights, token_weights
 from official_bert.training.run_config import TEACHER
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
 from official_bert.training_config import DistillationConfig
@@ -140,8 +140,7 @@ class StudentOfAnswers(Student):
             if getattr(self.settings, part):
                 raise ValueError(
                     f"{SETTINGS}.{part}: expected 0 for task {self.task.config.task}: pre-training alone compares "
-                    f"layers, got "
-                    f"{getattr(self.settings, part)}"
+                    f"layers, got {getattr(self.settings, part)}"
                 )
         soft_answers(self.task)
 
@@ -189,17 +188,15 @@ class StudentOfAnswers(Student):
         if self.task.head == "span":
             raise ValueError(
                 f"{self.where}: expected the vocabulary and casing of the student, because answers are places among "
-                f"its "
-                "tokens, got others"
+                "its tokens, got others"
             )
         rows = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
         assert isinstance(rows, ExampleSource)
         if len(rows.examples) != len(source.examples):
             raise ValueError(
                 f"{self.where}: its vocabulary divides the texts into {len(rows.examples)} rows, that of the student "
-                f"into "
-                f"{len(source.examples)}; longer rows (options.max_seq_length), or another truncate, have one for "
-                f"each text"
+                f"into {len(source.examples)}; longer rows (options.max_seq_length), or another truncate, have one for "
+                "each text"
             )
         return rows
 
@@ -213,16 +210,14 @@ class StudentOfAnswers(Student):
         if choice == "kept" and not fits:
             raise ValueError(
                 f"{SETTINGS}.kept_gigabytes: expected room for {size / GIGABYTE:.2f} GB of answers to {rows:,} rows, "
-                f"got "
-                f"{most:g}; keep: computed computes them at each step instead"
+                f"got {most:g}; keep: computed computes them at each step instead"
             )
         if choice == "kept" or (choice == "auto" and fits):
             return True, f"{account} are computed once and cached: {_shown(size)}"
         if not teacher.reads_rows:
             raise ValueError(
                 f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the "
-                f"teacher has "
-                f"another vocabulary than the student and reads rows of its own, got {choice}"
+                f"teacher has another vocabulary than the student and reads rows of its own, got {choice}"
             )
         return False, f"{account} are computed at each step" + (
             "" if fits else f" ({_shown(size)}: more than kept_gigabytes {most:g})"
@@ -243,20 +238,17 @@ class StudentOfWords(Student):
         if settings.keep == "kept":
             raise ValueError(
                 f"{SETTINGS}.keep: expected auto or computed for pre-training: masks change from epoch to epoch, and "
-                f"the "
-                "answers to a place are as many as there are words, got kept"
+                "the answers to a place are as many as there are words, got kept"
             )
         if settings.relations and task.config.model.attention != "bidirectional":
             raise ValueError(
                 f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to "
-                f"every other "
-                f"one, got {task.config.model.attention}"
+                f"every other one, got {task.config.model.attention}"
             )
         if settings.layers and task.option("first_weights", "random") != "random":
             raise ValueError(
                 f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the "
-                f"weights, "
-                f"got {task.options.first_weights}"
+                f"weights, got {task.options.first_weights}"
             )
         if settings.observes and (others := set(task.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
             raise ValueError(
@@ -289,24 +281,21 @@ class StudentOfWords(Student):
         theirs = reader.config.model
         if theirs.vocab_size != own.vocab_size:
             raise ValueError(
-                f"{self.where}: expected the vocabulary of the student, of {own.vocab_size} entries, because both "
-                f"read the "
-                f"same records, got one of {theirs.vocab_size}"
+                f"{self.where}: expected the vocabulary of the student, of {own.vocab_size} entries, because both read "
+                f"the same records, got one of {theirs.vocab_size}"
             )
         if self.settings.states and theirs.hidden_size != own.hidden_size:
             raise ValueError(
                 f"{SETTINGS}.states: expected a teacher as wide as the student ({own.hidden_size}), got "
-                f"{theirs.hidden_size}; "
-                "relations compare models of any width"
+                f"{theirs.hidden_size}; relations compare models of any width"
             )
         self._check_heads("teacher", theirs)
         model = ObservedPretrainer.make(theirs, {"next_sentence": False})
         teacher = load_observed(reader, self.task, model, bool(self.settings.answers))
         if not teacher.reads_rows:
             raise ValueError(
-                f"{self.where}: expected the vocabulary and casing of the student, because both read the same "
-                f"records, got "
-                f"others: {reader.config.tokenizer.vocab_file}"
+                f"{self.where}: expected the vocabulary and casing of the student, because both read the same records, "
+                f"got others: {reader.config.tokenizer.vocab_file}"
             )
         return teacher
 
@@ -357,7 +346,7 @@ def _times(factor: float, loss: Fraction) -> Fraction:
 
 
 def _visible(batch: Batch) -> tf.Tensor:
-    """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S]."""
+    """The tokens that each is related to: those of its row or, if packed, of its instance; bool [B,1,1 or S,S]."""
     return make_attention_mask(batch["input_mask"], batch.get("instance_ids"))
 
 

@@ -86,8 +86,7 @@ def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs
     if missing := [name for name in result.new if needs_words and name.startswith("masked_lm/")]:
         raise ValueError(
             f"{TEACHER}: {result.origin}: expected a head for words, got none ({missing[0]}); "
-            f"training.distillation.answers 0 "
-            "learns from states or relations alone"
+            "training.distillation.answers 0 learns from states or relations alone"
         )
     model.trainable = False
     return Teacher(reader, model, reads_alike(reader, student))

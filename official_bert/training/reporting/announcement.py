@@ -9,10 +9,10 @@ import scipy.stats
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.sources import ExampleSource
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures
 from official_bert.layers.speed.long_rows import LONG
-from official_bert.reports.comparison import CONFIDENCE
+from official_bert.reports.comparable import CONFIDENCE
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
@@ -54,8 +54,7 @@ def unreached_rate(config: Config, steps: int) -> list[str]:
         return []
     return [
         f"the warm-up of {config.optimizer.warmup_steps:,} steps (optimizer.warmup_steps) is longer than the training "
-        f"of {steps:,}: "
-        f"the learning rate does not reach {config.optimizer.learning_rate:g}"
+        f"of {steps:,}: the learning rate does not reach {config.optimizer.learning_rate:g}"
     ]
 
 
@@ -258,10 +257,9 @@ def missing_libraries() -> list[str]:
     build = tf.sysconfig.get_build_info()
     return [
         "warning: this machine has an NVIDIA GPU, but TensorFlow does not see it, so the CPU computes: a library of "
-        "CUDA "
-        f"{build.get('cuda_version', '')} or cuDNN {build.get('cudnn_version', '')} is missing, or "
-        f"CUDA_VISIBLE_DEVICES hides the "
-        "GPU; TF_CPP_MIN_LOG_LEVEL=0 names the library, pip install 'tensorflow[and-cuda]' brings them"
+        f"CUDA {build.get('cuda_version', '')} or cuDNN {build.get('cudnn_version', '')} is missing, or "
+        "CUDA_VISIBLE_DEVICES hides the GPU; TF_CPP_MIN_LOG_LEVEL=0 names the library, pip install "
+        "'tensorflow[and-cuda]' brings them"
     ]
 
 

@@ -173,7 +173,7 @@ def begin(
 def _initialize(
     model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]
 ) -> str:
-    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
+    """Gives the model the weights of a checkpoint, except layers made anew; returns what the checkpoint is."""
     new_values = parts.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):

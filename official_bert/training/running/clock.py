@@ -111,7 +111,7 @@ class Replay(TimedClock):
         return step >= self.steps[-1]
 
     def begin_loop(self, step: int, count: int) -> int:
-        """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did."""
+        """Gives the share of the loop of the log in which `step` lies; it ends at the latest where that one did."""
         begun = max(start for start in self.steps if start <= step)
         self.show(step, self.shares[begun])
         return min(count, next(start for start in self.steps if start > step) - step)
@@ -131,8 +131,7 @@ def read_shares(path: str) -> Mapping[int, float]:
         if "rewind/loss" in row:
             raise ValueError(
                 f"config.training.replay: {path}: expected a run that never went back because of its loss, which this "
-                f"one did "
-                f"at step {row['step']}"
+                f"one did at step {row['step']}"
             )
         if SHARE in row or OVER in row:
             shares = {step: share for step, share in shares.items() if step < row["step"]} | {
@@ -160,8 +159,7 @@ def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
     if training.hours and isinstance(strategy, tf.distribute.TPUStrategy) and distribution.other_hosts(strategy):
         raise ValueError(
             "config.training.hours: expected training.steps for TPUs of other machines, for which the order of the "
-            "records is "
-            f"written before the first step, got {training.hours:g} hours"
+            f"records is written before the first step, got {training.hours:g} hours"
         )
 
 

@@ -172,7 +172,7 @@ class Meeting:
         self._send_all({"error": f"{self.hosts[self.index]}: {error}"})
 
     def reason(self) -> str:
-        """Returns what a worker has said when it left, after the training has begun; "" if it was lost without a word."""
+        """Returns what a worker has said when it left, after training has begun; "" if it was lost without a word."""
         error = ""
         for line in select.select(list(self.lines.values()), [], [], REASON_SECONDS)[0]:
             error = error or line.receive().get("error", "")
@@ -190,7 +190,7 @@ class Meeting:
             line.send(message)
 
     def _gather(self, listening: socket.socket) -> None:
-        """Takes the calls of all the others; raises ValueError, after telling those who came, naming those who did not."""
+        """Takes the calls of all others; raises ValueError, having told those who came, with those who did not."""
         listening.settimeout(RETRY_SECONDS)
         while missing := [host for number, host in enumerate(self.hosts) if number and number not in self.lines]:
             with contextlib.suppress(OSError):

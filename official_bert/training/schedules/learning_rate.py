@@ -52,7 +52,7 @@ def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
 
 
 def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down)."""
+    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all (rounded down)."""
     return config.decay_steps or int(total_steps * config.decay_proportion)
 
 
@@ -63,9 +63,8 @@ def check_shares(config: OptimizerConfig) -> None:
     for key in ("warmup_steps", "decay_steps"):
         if steps := getattr(config, key):
             raise ValueError(
-                f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside "
-                f"training.hours, whose "
-                f"steps nobody knows, got {steps:,}"
+                f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside training.hours, "
+                f"whose steps nobody knows, got {steps:,}"
             )
     if config.warmup_proportion + config.decay_proportion > 1.0:
         raise ValueError(

@@ -36,7 +36,7 @@ class Phase:
         return self.first_batch + step - self.first
 
     def follows_in(self, source: BatchSource) -> int | None:
-        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data."""
+        """Gives the batch number of `source` at which this phase ends, if the data are the same; None for others."""
         if self.source.content != source.content:
             return None
         epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)

@@ -99,7 +99,7 @@ print((io() - before) / (count * width * 2), anonymous() - memory)
 @pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/proc/self/io").exists(), reason="needs /proc/self/io")
 def test_a_cold_disk_is_read_at_most_three_times(tmp_path):
-    """275 MB of rows whose pages are dropped, in 9 buckets; the file of the buckets is dropped too before it is read."""
+    """275 MB of rows whose pages are dropped, in 9 buckets; the file of the buckets is dropped too before reading."""
     finished = subprocess.run(
         [sys.executable, "-c", READING, str(tmp_path)], text=True, capture_output=True, check=True
     )

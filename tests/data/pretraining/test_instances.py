@@ -1,4 +1,4 @@
-"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties."""
+"""Sentences that stand together: 2018's algorithm in plain Python and the compiled one, and each task's properties."""
 
 import collections
 import itertools
@@ -230,9 +230,8 @@ def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
     sentences = {sentence[0]: len(sentence) for document in documents for sentence in document}
     for (ids, second, label, _, _), (following, *_) in itertools.pairwise(found):
         assert ids[0] == CLS and ids[-1] == SEP and label == 0 and second == len(ids) <= S
-        assert (
-            len(ids) + sentences[following[1]] + (home[following[1]] != home[ids[-2]]) > S or ids[-2] == stream[-1]
-        )  # the end of a pass
+        ends_pass = ids[-2] == stream[-1]
+        assert len(ids) + sentences[following[1]] + (home[following[1]] != home[ids[-2]]) > S or ends_pass
         inner = [place for place, token in enumerate(ids[:-1]) if token == SEP]
         ends = [place for place in range(2, len(ids) - 1) if ids[place - 1] in home and ids[place] == SEP]
         assert inner == ends and all(home[ids[place - 1]] != home[ids[place + 1]] for place in inner)

@@ -189,8 +189,8 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
         (
             "a [[new\nyork]] b\n",
             ["--masking=dynamic", "--phrase_marks=[[,]]"],
-            "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase continues in another "
-            "record: 'a [[new'",
+            "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase continues in "
+            "another record: 'a [[new'",
         ),
         ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token with it"),
         ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local"),

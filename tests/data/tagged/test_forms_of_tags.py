@@ -12,10 +12,8 @@ from official_bert.data.tagged.chunk_tags import Chunk
     ("tags", "chunks"),
     [
         ("B-PER M-PER E-PER S-PER O B-LOC E-LOC", [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 7)]),  # BMES
-        (
-            "B-PER M-PER E-PER W-PER O W-LOC W-LOC",
-            [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 6), ("LOC", 6, 7)],
-        ),  # BMEWO
+        # BMEWO
+        ("B-PER M-PER E-PER W-PER O W-LOC W-LOC", [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 6), ("LOC", 6, 7)]),
         ("B I I O B B", [("", 0, 3), ("", 4, 5), ("", 5, 6)]),  # BC2GM
         ("B M E S B E", [("", 0, 3), ("", 3, 4), ("", 4, 6)]),  # words of Chinese
         (
@@ -95,7 +93,8 @@ def test_labels_of_a_model_that_mean_nothing_are_told(labels, nothing, said):
     [
         (
             ["O", "B-PER", "person"],
-            "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: all tags must be",
+            "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: all tags must "
+            "be",
         ),
         (["O", "B", "person"], "f:3: .* got 'person'; the file has 'B' in f:2"),
         (["NN", "VBZ"], "f:1: .* got 'NN' .options.scheme=plain reads"),

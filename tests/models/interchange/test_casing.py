@@ -9,9 +9,9 @@ import pytest
 from made_checkpoints import SMALL, WORDS, stored_small
 
 from official_bert.config import Config, ConfigSources, TokenizerConfig, save_config
-from official_bert.interface import finetuning
 from official_bert.models.interchange import casing, formats
 from official_bert.models.run_folder import RunFolder
+from official_bert.tasks import task_config
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.training import guards, run_config
 
@@ -170,7 +170,7 @@ def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(t
     sources = ConfigSources(str(tmp_path / "run.yaml") if place == "yaml" else "", **arguments)
 
     def make(checkpoint):
-        return finetuning.make_config("classification", sources, checkpoint, str(tmp_path / "new")).tokenizer
+        return task_config.make_config("classification", sources, checkpoint, str(tmp_path / "new")).tokenizer
 
     assert make(written(tmp_path, "tf1", "plain", vocab=None)) == TokenizerConfig(vocab_file=cased, do_lower_case=False)
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(t
     ):
         make(written(tmp_path, "tf1", "uncased_L-3"))
     # A vocabulary that the YAML inherits gives way to the checkpoint's.
-    inherits = finetuning.make_config(
+    inherits = task_config.make_config(
         "", ConfigSources(str(tmp_path / "base.yaml")), written(tmp_path, "tf1", "uncased_L-4"), str(tmp_path / "new")
     )
     assert inherits.tokenizer == TokenizerConfig(vocab_file=str(tmp_path / "uncased_L-4/vocab.txt"), do_lower_case=True)

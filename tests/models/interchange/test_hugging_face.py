@@ -1,4 +1,4 @@
-"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself."""
+"""Hugging Face's folders: files of several versions, refusals. `make test-slow` compares with the library itself."""
 
 import collections
 import json

@@ -351,7 +351,7 @@ def generated(rng):
 
 
 def read_damaged(load, count, make, seed):
-    """Reads so many files; each takes at most 1 s and 1 s more for each MB. Warm: an import of the first takes longer."""
+    """Reads so many files; each takes at most 1 s and 1 s for each MB. Warm: the first one's import takes longer."""
     rng, ends = np.random.default_rng(seed), collections.Counter()
     for _ in range(count):
         data, start = make(rng), time.process_time()

@@ -171,8 +171,7 @@ def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_con
         ]
         print(
             f"\n{json.dumps(loads.counts)}\nRssAnon {early / 1024:.1f} MB, then {late / 1024:.1f} MB: "
-            f"{late / early - 1:+.2%}; over time "
-            f"{', '.join(f'{size:.1f}' for size in parts)}"
+            f"{late / early - 1:+.2%}; over time {', '.join(f'{size:.1f}' for size in parts)}"
         )
         assert not loads.faults and len(loads.counts) == 6, loads.faults
         assert late / early - 1 < MOST_GROWTH

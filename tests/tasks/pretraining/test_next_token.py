@@ -1,4 +1,4 @@
-"""Left-to-right pre-training, and pre-training without the loss of sentences, against hand-worked batches and losses."""
+"""Left-to-right pre-training, and pre-training without a loss of sentences, beside hand-worked batches and losses."""
 
 import dataclasses
 

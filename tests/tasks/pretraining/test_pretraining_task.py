@@ -217,8 +217,7 @@ def test_masks_that_the_objective_or_the_strategy_leaves_out_are_warnings(unmask
     resolve(unmasked, golden, options=lengths | {"masking": {"rate": 0.5}})
     assert [told for told in caplog.messages if "masking" in told] == [
         f"config.options.masking: at most max_predictions_per_seq {P} of {S} tokens are predicted, {P / S:.1%}, "
-        f"although the share to "
-        "predict is 50.0%"
+        "although the share to predict is 50.0%"
     ]
 
 

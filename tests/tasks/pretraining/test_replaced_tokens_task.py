@@ -77,7 +77,8 @@ def test_the_objective_has_defaults_of_its_own_that_a_user_may_change():
         (
             {},
             {"pooler_norm": True, "embedding_size": 0},
-            r"^config.model.pooler_norm: expected false beside options.objective replaced_tokens, .*generator_width 0.5\)",
+            r"^config.model.pooler_norm: expected false beside options.objective replaced_tokens, .*generator_width "
+            r"0.5\)",
         ),
     ],
 )

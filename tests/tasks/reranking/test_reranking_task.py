@@ -14,7 +14,7 @@ from official_bert.config import to_dict
 from official_bert.data.search import measures
 from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import formats
-from official_bert.training import ranking_losses
+from official_bert.objectives import ranking_losses
 from official_bert.training.task import Steps
 
 

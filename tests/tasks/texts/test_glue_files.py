@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from official_bert.data.tables import Rows
+from official_bert.tasks.loading import GLUE, dataset_name
 from official_bert.tasks.texts import glue_files
 from official_bert.tasks.texts.glue_files import DATASETS, Reader
 from official_bert.training.data_files import write_answers
@@ -184,7 +185,7 @@ def test_answers_are_labels_or_scores_within_their_scale(tmp_path):
     ("text", "name"), [("MRPC", "mrpc"), ("SST-2", "sst2"), ("sts_b", "stsb"), ("CoLA", "cola"), ("squad", None)]
 )
 def test_data_sets_are_found_by_the_names_that_people_write(text, name):
-    assert glue_files.dataset_name(text) == name
+    assert dataset_name(text) == name and (*DATASETS,) == GLUE
 
 
 def test_a_broken_row_to_answer_is_refused_with_its_number(folder, tmp_path):

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from made_finetuning import VOCAB, make_config
 
+from official_bert.data.feature_rows import TextFeatures
 from official_bert.data.tables import Rows
-from official_bert.data.text_features import TextFeatures, make_features
+from official_bert.data.text_features import make_features
 from official_bert.interface.predictor import Predictor
 from official_bert.models.run_folder import RunFolder
 from official_bert.serving.served_model import ServingOptions
@@ -199,10 +200,7 @@ def test_what_cannot_be_is_refused():
         load_task(make_config("swag", options={"truncate": "tail"}))
     with pytest.raises(ValueError, match="doc_stride: expected at least 1, got 0"):
         load_task(config(doc_stride=0))
-    nothing = (
-        r"doc_stride: expected options.truncate: windows \(not tail\) with it, got 5 without; it would do "
-        r"nothing"
-    )
+    nothing = r"doc_stride: expected options.truncate: windows \(not tail\) with it, got 5 without; it would do nothing"
     with pytest.raises(ValueError, match=nothing):
         load_task(config(doc_stride=5, truncate="tail"))
     with pytest.raises(ValueError, match="truncate: expected one of"):

@@ -251,8 +251,7 @@ def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_a
     assert tuned_for(checkpoint_at(folder)) == before  # which the run's own option asked for
     assert (
         f"threshold of this evaluation is not stored, because the run in {folder} has options.threshold: tuned; give "
-        f"it to the "
-        f"commands that should use it: [{stone}, {water}]" in said
+        f"it to the commands that should use it: [{stone}, {water}]" in said
     )
     FineTuning(
         load_task(run.config()), files, run, Placement(), steps=Steps(train=False), report=said.append

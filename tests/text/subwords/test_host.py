@@ -217,8 +217,8 @@ def test_rows_of_pairs_are_those_of_the_template_in_a_sequence_too(tmp_path, nam
     [
         (
             {"type": "Sequence", "processors": [BYTE_LEVEL, {"type": "Another"}]},
-            "post_processor: expected TemplateProcessing, RobertaProcessing, BertProcessing or ByteLevel, alone or in a "
-            "Sequence, got Another",
+            "post_processor: expected TemplateProcessing, RobertaProcessing, BertProcessing or ByteLevel, alone or in "
+            "a Sequence, got Another",
         ),
         (
             {"type": "Sequence", "processors": [{"type": "BertProcessing"}, {"type": "RobertaProcessing"}]},
@@ -235,8 +235,8 @@ def test_rows_of_pairs_are_those_of_the_template_in_a_sequence_too(tmp_path, nam
                 "single": [{"Sequence": {"id": "A", "type_id": 0}}],
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
             },
-            "expected rows <s> A </s>, and <s> A </s> B </s> or <s> A </s> </s> B </s> in segment 0 but for B and its </s>, "
-            "got A, and A B:1",
+            "expected rows <s> A </s>, and <s> A </s> B </s> or <s> A </s> </s> B </s> in segment 0 but for B and its "
+            "</s>, got A, and A B:1",
         ),
     ],
 )

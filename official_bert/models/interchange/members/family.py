@@ -91,12 +91,11 @@ def row_limit(values: Values) -> Fields:
     kind, blocks = values["attention_type"], (values["block_size"], values["num_random_blocks"])
     most = (5 + 2 * RANDOM_BLOCKS) * BIG_BIRD_BLOCK
     if kind not in ("original_full", "block_sparse"):
-        raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r}")
+        raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r:.80}")
     if kind == "block_sparse" and blocks != (BIG_BIRD_BLOCK, RANDOM_BLOCKS):
         raise ValueError(
             f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
-            f"expected "
-            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
+            f"expected {BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
         )
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 
@@ -155,7 +154,7 @@ def distances(values: Values) -> Fields:
     """Buckets of distances, and the span beyond which all have the last."""
     types = values["pos_att_type"]
     if sorted(types.split("|") if isinstance(types, str) else types or ()) != ["c2p", "p2c"]:
-        raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r}")
+        raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r:.80}")
     if values["position_buckets"] < 1:
         raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
     if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:
@@ -305,7 +304,7 @@ def roberta_tied(prefix: str) -> dict[str, str]:
 def first_position(values: Values) -> Fields:
     """Positions begin after the padding's, whose row is its id (fairseq)."""
     if not isinstance(row := values["pad_token_id"], int) or row < 0:
-        raise ValueError(f"pad_token_id: expected the padding's id, which says where positions begin, got {row!r}")
+        raise ValueError(f"pad_token_id: expected the padding's id, which says where positions begin, got {row!r:.80}")
     return {"first_position": row + 1}
 
 
@@ -439,7 +438,7 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
             return member, kind
     computed = ", ".join(name for member in FAMILY for name in member.stems)
     raise ValueError(
-        f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
+        f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r:.80} "
         f"({', '.join(architectures) or 'no architectures'})"
     )
 

@@ -314,13 +314,13 @@ def check_keys(values: Values, switches: Mapping[str, tuple], read: frozenset[st
             expected = repr(usual[0])
             if key.endswith("_config"):
                 expected = "none: no quantised weights, but float32, float16 or bfloat16"
-            raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {expected}")
+            raise ValueError(f"{key}: {values[key]!r:.80} is not computed here; expected {expected}")
     usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(
         ("head_dim", "attention_head_size"), _head_size(values)
     )
     for key in OF_OTHERS:
         if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):
-            raise ValueError(f"{key}: {values[key]!r} is not computed here in a model of this type; expected none")
+            raise ValueError(f"{key}: {values[key]!r:.80} is not computed here in a model of this type; expected none")
 
 
 def _head_size(values: Values) -> int | None:
@@ -329,14 +329,15 @@ def _head_size(values: Values) -> int | None:
 
 
 def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
-    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and keys that are not known."""
+    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and unknown keys."""
     drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
     return [
         *(
             [
-                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"
+                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's "
+                "head"
             ]
             if rates
             else []
@@ -423,7 +424,7 @@ class Member:
             check_sizes(fields)
             for ours in ACT_FIELDS:
                 if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
-                    raise ValueError(f"{self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")
+                    raise ValueError(f"{self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r:.80}")
                 if ours in self.keys:
                     fields[ours] = ACTS[fields.get(ours, "gelu")]
             return {**fields, **self.fixed, **self.fields(values)}

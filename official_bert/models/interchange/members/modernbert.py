@@ -21,18 +21,17 @@ def parts(values: Values) -> Fields:
     """
     every = values["global_attn_every_n_layers"]
     if not isinstance(every, int) or every < 1:
-        raise ValueError(f"global_attn_every_n_layers: expected at least 1, got {every!r}")
+        raise ValueError(f"global_attn_every_n_layers: expected at least 1, got {every!r:.80}")
     count, kinds = values["num_hidden_layers"], values.get("layer_types")
     if kinds is not None and kinds != layer_types(count, every):
         every = next((number for number in range(1, count + 1) if layer_types(count, number) == kinds), 0)
         if not every:
             raise ValueError(
                 f"layer_types: expected {GLOBAL} in the first layer and every n-th from there, {LOCAL} in the others, "
-                f"got "
-                f"{', '.join(map(str, kinds))}"
+                f"got {', '.join(map(str, kinds))}"
             )
     if (pooling := values["classifier_pooling"]) not in POOLINGS:
-        raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r}")
+        raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r:.80}")
     near = values["local_attention"] // 2 if every > 1 else 0
     if every > 1 and near < 1:
         raise ValueError(f"local_attention: expected at least 2 tokens, got {values['local_attention']}")
@@ -57,7 +56,7 @@ def base_of(values: Values, kind: str, key: str) -> float:
         )
     base = rope.get("rope_theta", values[key] if values[key] is not None else values["global_rope_theta"])
     if not isinstance(base, int | float) or base <= 1:
-        raise ValueError(f"{key}: expected a number above 1, got {base!r}")
+        raise ValueError(f"{key}: expected a number above 1, got {base!r:.80}")
     return float(base)
 
 

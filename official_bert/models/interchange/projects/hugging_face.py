@@ -6,7 +6,7 @@ form in Google's configurations (our `gelu`, their `gelu_new`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ from official_bert.models.interchange.members.family import member_for, member_o
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
+from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.text_vectors import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS_FILE = "model.safetensors"
+# by the names of files: what reads one, and what reads one of several
+READERS: Mapping[str, tuple[Callable, Callable]] = {
+    WEIGHTS_FILE: (lambda path: stored_models.read_safetensors(path)[0],) * 2,
+    "pytorch_model.bin": (torch_pickle.load_tensors,) * 2,
+    "tf_model.h5": (tf_h5.load_tensors, tf_h5.load_piece),
+}
 # endings of names; not computed here
 OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")
 KINDS: Mapping[str, Kind] = {
@@ -40,7 +46,7 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
+    """Reads a folder's model. Raises ValueError for other architectures, damaged files, untied output embeddings."""
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -133,12 +139,12 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
         return "regression" if outputs == 1 else ""
     if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
         expected = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
-        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r} with {outputs} outputs")
+        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r:.80} with {outputs} outputs")
     return KINDS[problem]
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
+    """Returns the class of the model, which may be a user's own. Raises ValueError if it is not computed here."""
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
         raise ValueError(
@@ -150,18 +156,13 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in (
-        (WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
-        (TORCH_FILE, torch_pickle.load_tensors),
-    ):
+    for name, (load, load_piece) in READERS.items():
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
-    raise ValueError(
-        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}"
-    )
+            return {key: tensor for shard in _shards(index, folder) for key, tensor in load_piece(shard).items()}
+    raise ValueError(f"{folder}: expected {' or '.join(READERS)}, got {', '.join(sorted(os.listdir(folder))[:8])}")
 
 
 def _shards(index: str, folder: str) -> list[str]:
@@ -171,7 +172,7 @@ def _shards(index: str, folder: str) -> list[str]:
         raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
     shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
     if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
-        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+        raise ValueError(f"{index}: names {missing[0]!r:.80}, which is not there")
     return [path for _, path in sorted(shards.items())]
 
 

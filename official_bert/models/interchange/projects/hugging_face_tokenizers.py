@@ -120,7 +120,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
     ]
     where, class_name = next(iter(named), ("", None))
     if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
-        raise ValueError(f"{where}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
+        raise ValueError(f"{where}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r:.80}")
     if class_name in GENERIC and library:  # has tokenizer.json's switches alone
         config = {}
     lower = config.get("do_lower_case")

@@ -29,8 +29,7 @@ from official_bert.runtimes.finite import require_finite
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 NO_CLASSES = (
     "the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is "
-    "given "
-    "(convert_checkpoint --labels names them; a run's folder holds both)"
+    "given (convert_checkpoint --labels names them; a run's folder holds both)"
 )
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
 # what a .keras file may hold

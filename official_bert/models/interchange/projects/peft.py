@@ -108,7 +108,7 @@ def read(folder: str, base: StoredModel) -> StoredModel:
 
 def _check_config(config: Mapping[str, Any], path: str) -> None:
     if (kind := config.get("peft_type", "LORA")) != "LORA":
-        raise ValueError(f"{path}: peft_type: {kind!r} is not computed here; expected 'LORA'")
+        raise ValueError(f"{path}: peft_type: {kind!r:.80} is not computed here; expected 'LORA'")
     if wrong := next(
         (
             key
@@ -117,13 +117,13 @@ def _check_config(config: Mapping[str, Any], path: str) -> None:
         ),
         "fan_in_fan_out" if config.get("fan_in_fan_out") else "",
     ):
-        raise ValueError(f"{path}: {wrong}: {config[wrong]!r} is not computed here; expected none")
+        raise ValueError(f"{path}: {wrong}: {config[wrong]!r:.80} is not computed here; expected none")
     patterns = config.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
-        raise ValueError(f"{path}: alpha_pattern: expected a mapping, got {patterns!r}")
+        raise ValueError(f"{path}: alpha_pattern: expected a mapping, got {patterns!r:.80}")
     for key, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
         if type(alpha) not in (int, float):
-            raise ValueError(f"{path}: {key}: expected a number, got {alpha!r}")
+            raise ValueError(f"{path}: {key}: expected a number, got {alpha!r:.80}")
 
 
 def _warnings(config: Mapping[str, Any], lacks_biases: bool) -> list[str]:
@@ -178,7 +178,7 @@ def _form_of(config: Mapping[str, Any], base: StoredModel, plain: Mapping[str, A
     """Returns the class for which an adapter was trained: that of its task, its head's, or its base's."""
     task = config.get("task_type")
     if task not in (*HEADS, None):
-        raise ValueError(f"{path}: task_type: {task!r} is not computed here; expected one of {', '.join(HEADS)}")
+        raise ValueError(f"{path}: task_type: {task!r:.80} is not computed here; expected one of {', '.join(HEADS)}")
     head = HEADS[task] if task else stored_models.head_of(member.table().all_ours(plain)[0], path) or base.head
     forms = [form for form in member.forms.values() if form.head == head]
     if not forms:

@@ -26,9 +26,8 @@ TABLE = NameTable(
     [
         *googles_encoder("bert/"),
         *googles_heads(),
-        *rows(
-            "tagger/", "", OUTPUT
-        ),  # as in the taggers that were made from run_classifier.py; read back as a classifier
+        # As in the taggers that were made from run_classifier.py; read back as a classifier.
+        *rows("tagger/", "", OUTPUT),
         *rows("span/", "cls/squad/", OUTPUT),
     ]
 )
@@ -113,8 +112,7 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
     if not name:
         raise ValueError(
             f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told "
-            f"from "
-            "the weights"
+            "from the weights"
         )
     path = os.path.join(folder, name)
     config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)

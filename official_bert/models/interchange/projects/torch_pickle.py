@@ -201,7 +201,7 @@ class _Interpreter:
         return self.names[name]
 
     def _storage(self, identity: Any) -> Storage:
-        """Returns the storage of an identity: the word storage, its type, key, device, count, and None in older files."""
+        """Returns the storage of an identity: "storage", its type, key, device, count, and None in older files."""
         _, dtype, key, _, count, *part = identity if type(identity) is tuple else ()
         if not isinstance(dtype, np.dtype) or (type(key), type(count)) != (str, int) or part not in ([], [None]):
             raise ValueError("a reference to something else than a whole storage")

@@ -98,7 +98,7 @@ class KServe(RestProtocol):
 
 
 async def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
-    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError."""
+    """Gives what KServe says of a model: its versions, and tensors of its default signature. Raises RequestError."""
     async with handler.using(*address) as servable:
         signature = servable.signature("")
         versions = [

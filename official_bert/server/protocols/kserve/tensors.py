@@ -194,7 +194,7 @@ def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any)
 
 
 def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
-    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
+    """Returns the body of an answer, and bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
     pieces, tail = [], []
     for name, array in outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array), "shape": list(array.shape)}

@@ -25,7 +25,7 @@ SIGNATURES = "signature_def"  # the only field of metadata that TF Serving knows
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED, as Keras 3 exports none."""
+    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED: Keras 3 exports none."""
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler

@@ -73,8 +73,7 @@ def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
     if any(are_objects) != all(are_objects):
         raise invalid(
             f"Expecting {'object' if are_objects[0] else 'value/list'} but got "
-            f"{'list' if are_objects[0] else 'object'} "
-            f"at item {are_objects.index(not are_objects[0])} of input list"
+            f"{'list' if are_objects[0] else 'object'} at item {are_objects.index(not are_objects[0])} of input list"
         )
     if not are_objects[0]:
         if len(specs) != 1:

@@ -99,7 +99,7 @@ def other(key, value):
 
 
 def keys(models):
-    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output."""
+    """Prints what the configuration of each class has, what its code reads, and which listed keys change an output."""
     ids = torch.tensor([[5, 7, 9, 1, 0, 8], [3, 4, 4, 6, 0, 0]])
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     for name, arguments, passed_over in json.loads(pathlib.Path(models).read_text()):

@@ -5,7 +5,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from official_bert.training.distillation import losses
+from official_bert.objectives import distillation_losses as losses
 
 RNG = np.random.default_rng(0)
 WEIGHTS = np.array([1.0, 2.0, 0.0], np.float32)

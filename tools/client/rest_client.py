@@ -16,16 +16,16 @@ from typing import Any
 
 from urllib3.util import wait_for_read
 
-from official_bert.server.client.messages import (
+from official_bert.server.statuses import HTTP_STATUS
+from official_bert.tools.client.messages import (
     Signatures,
     from_json,
     signatures_of_json,
     to_json,
     wrong_number_of_rows,
 )
-from official_bert.server.client.model_client import ModelClient
-from official_bert.server.client.retries import ServingError, read_retry_after
-from official_bert.server.statuses import HTTP_STATUS
+from official_bert.tools.client.model_client import ModelClient
+from official_bert.tools.client.retries import ServingError, read_retry_after
 
 # Of the codes that share a status, the commonest.
 CODES = {
@@ -98,8 +98,9 @@ class RestClient(ModelClient):
             raise ServingError("CANCELLED", "the client is closed")
         connection = self._idle_connection(max(0.001, deadline - time.monotonic()))
         connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
-            _AnswerReader(sock, deadline), **options
-        )  # type: ignore[arg-type]
+            _AnswerReader(sock, deadline),  # type: ignore[arg-type]
+            **options,
+        )
         self._in_use.add(connection)
         try:
             connection.request(
@@ -133,7 +134,7 @@ class RestClient(ModelClient):
 
 
 class _AnswerReader(io.RawIOBase):
-    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself."""
+    """Reads from a socket until a deadline. The socket's own limit counts for each piece of an answer by itself."""
 
     def __init__(self, sock: socket.socket, deadline: float):
         self._socket, self._deadline, self._stream = sock, deadline, sock.makefile("rb", buffering=0)

@@ -9,9 +9,9 @@ Long lists are sent in batches, several at a time, and come back in order. What 
 neither TensorFlow nor gRPC.
 """
 
-from official_bert.server.client.grpc_client import GrpcClient
-from official_bert.server.client.model_client import ModelClient
-from official_bert.server.client.rest_client import RestClient
-from official_bert.server.client.retries import ServingError
+from official_bert.tools.client.grpc_client import GrpcClient
+from official_bert.tools.client.model_client import ModelClient
+from official_bert.tools.client.rest_client import RestClient
+from official_bert.tools.client.retries import ServingError
 
 __all__ = ["GrpcClient", "ModelClient", "RestClient", "ServingError"]

@@ -1,13 +1,13 @@
-"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them."""
+"""The client of one model: batches of rows, several on their way at once. `rest_client` and `grpc_client` send them."""
 
 import abc
 import concurrent.futures
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from official_bert.server.client.messages import Signatures
-from official_bert.server.client.retries import RetryPolicy, ServingError
-from official_bert.server.client.rows import as_mappings, needs_input_names
+from official_bert.tools.client.messages import Signatures
+from official_bert.tools.client.retries import RetryPolicy, ServingError
+from official_bert.tools.client.rows import as_mappings, needs_input_names
 
 
 class ModelClient(abc.ABC):

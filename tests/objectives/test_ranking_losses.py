@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.training import ranking_losses
+from official_bert.objectives import ranking_losses
 
 RNG = np.random.default_rng(0)
 WEIGHTS = np.array([1, 1, 1, 1, 1, 1, 1, 0], np.float32)

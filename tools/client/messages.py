@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.client.retries import ServingError
+from official_bert.tools.client.retries import ServingError
 
 Signatures = dict[str, dict[str, dict[str, str]]]  # {signature: {"inputs" or "outputs": {name: dtype}}}
 

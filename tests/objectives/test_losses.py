@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.training import losses
+from official_bert.objectives import losses
 
 LOGITS = np.random.default_rng(0).normal(size=(6, 4)).astype("float32") * 3
 LABELS = np.array([0, 3, 1, 1, 2, 0], np.int32)

@@ -5,8 +5,7 @@ A student equal to its teacher has the loss 0 in each of them.
 
 import tensorflow as tf
 
-from official_bert.training.losses import ABSENT, weighted_sum
-from official_bert.training.task import Fraction
+from official_bert.objectives.losses import ABSENT, Fraction, weighted_sum
 
 
 def divergence(

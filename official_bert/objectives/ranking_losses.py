@@ -10,9 +10,9 @@ numbers of a vector.
 
 import tensorflow as tf
 
-from official_bert.training.distillation.losses import divergence
-from official_bert.training.losses import ABSENT, cross_entropy, weighted_sum
-from official_bert.training.losses import Fraction as Fraction
+from official_bert.objectives.distillation_losses import divergence
+from official_bert.objectives.losses import ABSENT, cross_entropy, weighted_sum
+from official_bert.objectives.losses import Fraction as Fraction
 
 MISSING = -1  # the number of a text that a row does not have
 

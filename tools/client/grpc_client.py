@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from official_bert.server.client.messages import Signatures, fill_inputs, rows_of_proto, signatures_of_proto
-from official_bert.server.client.model_client import ModelClient
-from official_bert.server.client.retries import ServingError
+from official_bert.tools.client.messages import Signatures, fill_inputs, rows_of_proto, signatures_of_proto
+from official_bert.tools.client.model_client import ModelClient
+from official_bert.tools.client.retries import ServingError
 
 STALE = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")  # codes of a request that was made for other signatures
 

@@ -1,0 +1,98 @@
+"""Reads the tensors of a `tf_model.h5`, as transformers' classes for TensorFlow saved them, under PyTorch's names.
+
+The file is data from outside. Its groups are walked by hard links alone, and a tensor is read only if its numbers lie
+in this file as they are: no links to other files, virtual or packed tensors, and no more bytes than the file has.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+
+from official_bert.limits import DEEPEST, MOST_DIMENSIONS, MOST_LINKS, MOST_SHARED
+
+# ALBERT's words have two biases there: this one is not used if the other is there.
+UNUSED_BIAS, USED_BIAS = "predictions.bias", "predictions.decoder.bias"
+ENDINGS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OSError, RuntimeError, MemoryError, UnicodeError)
+
+
+def load_tensors(path: str, is_piece: bool = False) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file by PyTorch's names, matrices as [out, in]. The names of a piece, which an index
+    lists, begin with no scope of the file's own.
+
+    Raises ValueError for a damaged file, for one that claims more than it holds, and for tensors that several names
+    claim.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    try:
+        with h5py.File(path, "r") as file:
+            size = os.path.getsize(path)
+            bytes_left = MOST_SHARED * size
+            for parts, dataset in _datasets(file):
+                _check(dataset, size)
+                bytes_left -= dataset.nbytes
+                if bytes_left < 0:
+                    raise ValueError(f"tensors that take more than {MOST_SHARED} times the bytes of the file")
+                name, tensor = torch_name(parts if is_piece else parts[2:] or parts), dataset[()]
+                tensor = tensor.T if parts[-1].startswith("kernel") else tensor
+                # Layers that share a weight have a copy each.
+                if not np.array_equal(tensors.setdefault(name, tensor), tensor):
+                    raise ValueError(f"several tensors are {name}")
+    except DAMAGED as error:
+        raise ValueError(
+            f"{path}: refused: {' '.join(str(error).split())[:200]}; expected the weights of a model of transformers "
+            "for TensorFlow"
+        ) from None
+    if USED_BIAS in tensors:
+        tensors.pop(UNUSED_BIAS, None)
+    return tensors
+
+
+def load_piece(path: str) -> dict[str, np.ndarray]:
+    """Returns the tensors of one of the files that an index lists."""
+    return load_tensors(path, is_piece=True)
+
+
+def torch_name(parts: list[str]) -> str:
+    """Returns PyTorch's name of a variable whose scopes are `parts`: `layer_._0` is an item, and of `mlm___cls` only
+    the last part is a module's name.
+    """
+    modules = [re.sub(r"^.*___", "", part).replace("_._", ".") for part in parts]
+    *modules, kind = [module.removesuffix(":0") for module in modules]
+    return ".".join([*modules, ENDINGS.get(kind, kind)])
+
+
+def _datasets(file: h5py.File) -> Iterator[tuple[list[str], h5py.Dataset]]:
+    """Gives the parts of each name in a file, and its tensor."""
+    groups: list[tuple[list[str], h5py.Group]] = [([], file)]
+    links = 0
+    while groups:
+        above, group = groups.pop()
+        for name in group:
+            parts, links = [*above, name], links + 1
+            if links > MOST_LINKS or len(parts) > DEEPEST:
+                raise ValueError(f"more than {MOST_LINKS:,} names, or groups deeper than {DEEPEST}")
+            if type(group.get(name, getlink=True)) is not h5py.HardLink:
+                raise ValueError(f"{'/'.join(parts)[-80:]}: a link to another place or file")
+            item: Any = group[name]
+            if isinstance(item, h5py.Group):
+                groups.append((parts, item))
+            elif isinstance(item, h5py.Dataset):
+                yield parts, item
+            else:
+                raise ValueError(f"{'/'.join(parts)[-80:]}: neither a group nor a tensor")
+
+
+def _check(dataset: h5py.Dataset, size: int) -> None:
+    """Raises ValueError unless the numbers of a tensor lie in its file of `size` bytes as they are."""
+    plist, where = dataset.id.get_create_plist(), str(dataset.name)[-80:]
+    if plist.get_layout() not in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT) or plist.get_external_count():
+        raise ValueError(f"{where}: expected numbers in one piece in this file, got packed or other ones")
+    if dataset.dtype.kind not in "fiu" or dataset.dtype.metadata or dataset.ndim > MOST_DIMENSIONS:
+        raise ValueError(f"{where}: expected numbers of at most {MOST_DIMENSIONS} dimensions, got {dataset.dtype}")
+    if dataset.nbytes > size or dataset.id.get_storage_size() != dataset.nbytes:
+        raise ValueError(f"{where}: claims {dataset.nbytes:,} bytes, which the file does not hold")
