@@ -29,17 +29,19 @@ class Passes:
     """How often the model is asked, and for which blanks first.
 
     `block_size` places from the left are a block, which is full before the next one begins; 0: all blanks are one.
-    `passes` are divided among the blocks, rounded up; 0: as many as blanks. `linear` fills about as many in each pass,
-    `cosine` few at first.
+    `passes` are divided among the blocks of a row, rounded up; 0: as many as it has blanks. `linear` fills about as
+    many in each pass, `cosine` few at first.
     """
 
-    passes: int = 1
+    passes: int = 0
     block_size: int = 0
     schedule: Schedule = "linear"
 
-    def each(self, longest: int) -> int:
-        """Returns the passes of each block of rows with `longest` places."""
-        return math.ceil((self.passes or longest) / math.ceil(longest / (self.block_size or longest)))
+    def of_block(self, blanks: Int[Any, " B"]) -> Int[Any, " B"]:
+        """Returns the passes of each block of rows with so many blanks."""
+        blocks = tf.maximum(-(-blanks // (self.block_size or NO_BLOCK)), 1)
+        passes = tf.fill(tf.shape(blanks), self.passes) if self.passes else blanks
+        return -(-passes // blocks)
 
 
 class Filled(NamedTuple):
@@ -50,28 +52,24 @@ class Filled(NamedTuple):
     probabilities: Float[Any, "B M K"]
 
 
-def counts_of_passes(blanks: Int[Any, " B"], passes: int, schedule: Schedule) -> Int[Any, "B P"]:
-    """Returns how many of `blanks` a pass fills if it is the last of 1, 2, ... `passes` that are left.
-
-    Linear: blanks / passes left, rounded half to even in whole numbers. Cosine: the share of the hidden places that
-    cos(pi/2 (1 - t)) loses from t = k/P to (k-1)/P.
-    """
-    left = np.arange(1, passes + 1)
-    if schedule == "linear":
-        whole, rest = blanks[:, None] // left, blanks[:, None] % left
-        return whole + tf.cast((2 * rest > left) | (tf.equal(2 * rest, left) & tf.equal(whole % 2, 1)), tf.int32)
-    hidden = np.cos(math.pi / 2 * (1 - np.arange(passes + 1) / passes))
-    return tf.cast(tf.round(tf.cast(blanks[:, None], tf.float64) * (1 - hidden[:-1] / hidden[1:])), tf.int32)
-
-
 def next_pass(
-    blanks: Int[Any, " B"], left: Int[Any, " B"], passes: int, schedule: Schedule
+    blanks: Int[Any, " B"], left: Int[Any, " B"], passes: Int[Any, " B"], schedule: Schedule
 ) -> tuple[Int[Any, " B"], Int[Any, " B"]]:
-    """Returns how many blanks the next pass that fills any fills, and how many passes are left after it."""
-    counts = counts_of_passes(blanks, passes, schedule)
-    numbers = tf.range(1, passes + 1)
-    chosen = tf.reduce_max(tf.where((numbers <= left[:, None]) & (counts > 0), numbers, 0), axis=1)
-    return tf.gather(counts, tf.maximum(chosen - 1, 0), batch_dims=1), chosen - 1
+    """Returns how many of `blanks` the next pass that fills any fills, and how many of `passes` are left after it.
+
+    With k passes left, linear fills blanks / k, rounded half to even in whole numbers; cosine fills the share of the
+    hidden places that cos(pi/2 (1 - t)) loses from t = k / passes to (k - 1) / passes.
+    """
+    k = tf.range(1, tf.reduce_max(tf.concat([passes, [1]], 0)) + 1)  # [P]
+    if schedule == "linear":
+        whole, rest = blanks[:, None] // k, blanks[:, None] % k
+        counts = whole + tf.cast((2 * rest > k) | (tf.equal(2 * rest, k) & tf.equal(whole % 2, 1)), tf.int32)
+    else:
+        steps, all_steps = tf.cast(k, tf.float64), tf.cast(tf.maximum(passes, 1), tf.float64)[:, None]
+        before, after = (tf.cos(math.pi / 2 * (1 - tf.minimum(t / all_steps, 1))) for t in (steps, steps - 1))
+        counts = tf.cast(tf.round(tf.cast(blanks[:, None], tf.float64) * (1 - after / before)), tf.int32)
+    number = tf.reduce_max(tf.where((k <= left[:, None]) & (counts > 0), k, 0), axis=1)
+    return tf.gather(counts, tf.maximum(number - 1, 0), batch_dims=1), number - 1
 
 
 def fill(
@@ -81,17 +79,15 @@ def fill(
     present: Bool[Any, "B M"],
     allowed: Bool[Any, " V"],
     how: Passes,
-    longest: int,
     best: int = 1,
     perturb: Perturb | None = None,
 ) -> Filled:
     """Fills the blanks of rows, which stand at `places` in order, as far as they are `present`.
 
-    `allowed` are the words that may be written: the probabilities are those among them. `longest` are the most blanks
-    that a row may have, which decides the passes of a block. `perturb` changes the logits from which words are chosen,
-    not their probabilities. A row gets the same words alone and in any batch.
+    `allowed` are the words that may be written: the probabilities are those among them. `perturb` changes the logits
+    from which words are chosen, not their probabilities. A row gets the same words alone and in any batch.
     """
-    count = how.each(longest)
+    count = how.of_block(tf.reduce_sum(tf.cast(present, tf.int32), axis=1))
     block_of = tf.where(present, tf.range(tf.shape(places)[1]) // (how.block_size or NO_BLOCK), NO_BLOCK)
     best = min(best, allowed.shape[0])
 

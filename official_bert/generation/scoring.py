@@ -77,7 +77,9 @@ class ScoredText:
         words: dict[int, list[int]] = {}
         for place, word in enumerate(self.words):
             words.setdefault(word, []).append(place)
-        spans = [(self.tokens[places[0]][1], max(self.tokens[place][2] for place in places)) for places in words.values()]
+        spans = [
+            (self.tokens[places[0]][1], max(self.tokens[place][2] for place in places)) for places in words.values()
+        ]
         return {
             "score": float(scores.sum()),
             "tokens": [token for token, _, _ in self.tokens],

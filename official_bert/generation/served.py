@@ -59,7 +59,6 @@ class ServedPasses(ServedTogether):
             present,
             self.allowed,
             self.how,
-            self.max_seq_length,
             self.top_k,
         )
         count = tf.reduce_sum(tf.cast(present, tf.int32), axis=1)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from official_bert.dotted_names import by_name
 from official_bert.layers.heads import LONGEST_SPAN, MaskedLMHead, OutputLayer, SpanBoundaryHead, places_in_spans
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
@@ -54,6 +55,10 @@ class Pretrainer(EncoderWithHeads):
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
+
+    def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
+        return by_name("official_bert.generation.generate:generate")(self, inputs, **how)
 
 
 @keras.saving.register_keras_serializable("official_bert")
