@@ -50,7 +50,7 @@ def generate(
     places[present] = np.nonzero(blanks)[1]
 
     write = _writer(model, tokenizer, how, temperature, seed)
-    filled = write(rows["input_ids"], rows["input_mask"], rows["segment_ids"], places, present)
+    filled = write(*map(tf.constant, (*rows.values(), places, present)))
     probabilities = np.ones(blanks.shape, np.float32)
     probabilities[blanks] = filled.probabilities.numpy()[:, :, 0][present]
     return {"sequences": filled.input_ids.numpy(), "probabilities": probabilities}
@@ -74,7 +74,7 @@ def _writer(
 
     numbers = tf.TensorSpec([None, None], tf.int32)
     signature = [*[numbers] * 4, tf.TensorSpec([None, None], tf.bool)]
-    return tf.function(write, autograph=False, input_signature=signature)
+    return tf.function(write, autograph=False, input_signature=signature).get_concrete_function()
 
 
 def check(passes: int | None, block_size: int | None, schedule: str, temperature: float) -> None:

@@ -45,7 +45,7 @@ class Passes:
 
 
 class Filled(NamedTuple):
-    """Rows without blanks. `words` and `probabilities` [B,M,K] are those of the pass that filled a blank, best first."""
+    """Rows without blanks. `words` and `probabilities` are those of the pass that filled a blank, best first."""
 
     input_ids: Int[Any, "B S"]
     words: Int[Any, "B M K"]
