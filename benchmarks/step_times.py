@@ -26,7 +26,7 @@ from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.classifier import Classifier
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan
+from official_bert.tools.ablations.plan import Plan
 from official_bert.training import distribution
 from official_bert.training.trainer import Trainer
 

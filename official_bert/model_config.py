@@ -9,7 +9,8 @@ from official_bert.files import read_json
 from official_bert.limits import MOST_LAYERS, MOST_SIZE, MOST_TOKENS, MOST_WEIGHTS
 from official_bert.typed_values import kinds_of
 
-Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+Activation = Literal["gelu", "gelu_erf", "relu", "silu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+TOLD_BY = ("first_position", "relative_buckets", "position_buckets", "rotary")  # fields of other kinds of positions
 
 
 def check_sizes(fields: Mapping[str, Any], where: str = "") -> None:
@@ -23,19 +24,21 @@ def check_sizes(fields: Mapping[str, Any], where: str = "") -> None:
 
 
 class PositionFields(NamedTuple):
-    """How an encoder knows positions: at most one of the first three numbers is not 0; if all are, by a table, as in
-    BERT.
+    """How an encoder knows positions: at most one of the first three numbers, or alibi, is not 0; if all are, by a
+    table, as in BERT.
     """
 
     relative_buckets: int
     position_buckets: int
     rotary: float
     window_rotary: float  # of layers with a window
+    rotary_factor: float
+    alibi: bool
 
     @property
     def have_table(self) -> bool:
         """Whether the embeddings have a table of positions."""
-        return not (self.position_buckets or self.rotary)
+        return not (self.position_buckets or self.rotary or self.alibi)
 
 
 class WindowFields(NamedTuple):
@@ -146,14 +149,25 @@ class ModelConfig:
     """Row that the pooler reads: [CLS] (left to right, the last one), or the mean."""
     masked_lm_act: Literal["", Activation] = ""
     """Activation of the head for words; empty: hidden_act."""
-    norm: Literal["post", "pre"] = "post"
-    """Layer norms after each half of a layer; pre: before it, and one after all layers."""
+    norm: Literal["post", "pre", "twice"] = "post"
+    """Layer norms after each half of a layer; pre: before it, and one after all layers; twice: a layer's input is added
+    and normalized once more after the attention (JinaBERT for code)."""
     feed_forward: Literal["dense", "gated"] = "dense"
     """Feed-forward network; gated: half of the first product, activated, times the other half."""
     biases: bool = True
     """Biases in products and layer norms of layers, embeddings and pooler."""
+    unbiased: Literal["", "gate", "products"] = ""
+    """Products of a layer without biases, although norms, pooler and heads have them: the first one of a gated
+    feed-forward network (GTE, JinaBERT), or all (NomicBERT)."""
+    query_key_norm: bool = False
+    """Layer norms of queries and of keys, over all heads together (JinaBERT for code)."""
     rotary: NonNegative = 0.0
     """Base of rotary positions, in queries and keys, instead of a table; 0: none."""
+    rotary_factor: Annotated[float, Constraint("a number above 0", lambda value: value > 0)] = only_with(1.0, "rotary")
+    """Divides the angles of rotary positions, for rows longer than those of training (GTE)."""
+    alibi: bool = False
+    """Scores of attention fall with the distance of two tokens, by another slope for each head, instead of a table
+    (JinaBERT)."""
     window: Natural = 0
     """Tokens on each side that a layer sees, except the first layer and every `global_every`-th after it; 0: all."""
     global_every: Count = 3
@@ -210,6 +224,12 @@ class ModelConfig:
                 "model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in "
                 f"one way, got {buckets}"
             )
+        if self.alibi and (others := [key for key in TOLD_BY if getattr(self, key)]):
+            raise ValueError(f"model.alibi: expected False beside {others[0]}: positions are told in one way, got True")
+        if self.query_key_norm and buckets:
+            raise ValueError("model.query_key_norm: expected False beside position_buckets, got True")
+        if self.unbiased == "gate" and self.feed_forward != "gated":
+            raise ValueError("model.unbiased: expected gate beside feed_forward gated only")
         if self.rotary and (
             others := [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
         ):
@@ -223,7 +243,8 @@ class ModelConfig:
 
     def _check_seen_tokens(self) -> None:
         """Raises ValueError for a window or a convolution that does not fit the rest of the layer."""
-        if self.window and (others := [key for key in ("relative_buckets", "position_buckets") if getattr(self, key)]):
+        biases = ("relative_buckets", "position_buckets", "alibi")
+        if self.window and (others := [key for key in biases if getattr(self, key)]):
             raise ValueError(f"model.window: expected 0 beside {others[0]}, got {self.window}")
         if self.window and self.global_every == 1:
             raise ValueError("model.global_every: expected at least 2, so that some layers have the window, got 1")
@@ -234,7 +255,7 @@ class ModelConfig:
         if self.convolution and (
             self.convolution % 2 == 0
             or self.num_hidden_layers < 2
-            or self.norm == "pre"
+            or self.norm != "post"
             or self.attention == "left_to_right"
         ):
             raise ValueError(
@@ -248,8 +269,18 @@ class ModelConfig:
     def positions(self) -> "PositionFields":
         """How the encoder knows positions."""
         return PositionFields(
-            self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary or self.rotary
+            self.relative_buckets,
+            self.position_buckets,
+            self.rotary,
+            self.window_rotary or self.rotary,
+            self.rotary_factor,
+            self.alibi,
         )
+
+    @property
+    def product_biases(self) -> bool:
+        """Whether the products of a layer have biases."""
+        return self.biases and self.unbiased != "products"
 
     @property
     def windows(self) -> "WindowFields":

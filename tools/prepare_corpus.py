@@ -38,9 +38,9 @@ from official_bert.data.raw_text import (
     quality,
 )
 from official_bert.data.raw_text.cleaned_documents import Cleaned
-from official_bert.data.raw_text.corpus_files import HeldOutChoice, Mixture, Writer
-from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
+from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer
+from official_bert.tools.corpus.disk_space import check_disk_of_corpus
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

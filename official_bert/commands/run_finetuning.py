@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
@@ -78,7 +78,7 @@ flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and s
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_hours_and_cache()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",

@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Callable] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": lambda x, training=None: ops.relu(x),
+    "silu": lambda x, training=None: ops.silu(x),
     "tanh": lambda x, training=None: ops.tanh(x),
     "linear": lambda x, training=None: x,
 }

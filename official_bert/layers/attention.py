@@ -102,7 +102,7 @@ class SelfAttention(Configured):
         "hidden_size": "hidden_size",
         "dropout": "attention_probs_dropout_prob",
         "initializer_range": "initializer_range",
-        "biases": "biases",
+        "biases": "product_biases",
     }
     score_terms = 1  # number of products that are summed to the scores
 
@@ -123,9 +123,9 @@ class SelfAttention(Configured):
         self.dropout = fused.Dropout(self.settings["dropout"], dtype="float32")
         self.kernel = attend_recomputed if recompute else attend
 
-    def dense(self, output_shape: Any, name: str, **options: Any) -> Dense:
+    def dense(self, output_shape: Any, name: str, kind: type[Dense] = Dense, **options: Any) -> Dense:
         """Makes one of the products."""
-        return Dense(
+        return kind(
             output_shape,
             use_bias=self.settings["biases"],
             kernel_initializer=self.initializer(),
@@ -154,7 +154,7 @@ class SelfAttention(Configured):
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
-        bias = layout.positions.bias(self, q, k)  # [B or 1,N,Q,S], None in BERT
+        bias = layout.bias(self, q, k)  # [B or 1,N,Q,S], None in BERT
         kernel = self.kernel if queries is None else attend  # few rows need no recomputation
         context = layout.attend(kernel, q, k, v, bias, self.dropout, training)  # [B,N,Q,H]
         return self.merge_heads(layout.merge_rows(context))  # [B,Q,D]

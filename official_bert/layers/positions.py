@@ -12,6 +12,8 @@ class Positions:
     """
 
     learned: tuple = ()  # tensors with gradients: a function that is recomputed takes them as arguments
+    # (first, last) -> the bias of these queries alone, without gradients, if long rows can take it by blocks
+    between: Any = None
 
     def rotate(
         self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None

@@ -14,6 +14,7 @@ from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.fused import Dropout
 from official_bert.layers.speed.real_tokens import ALL, AllTokens
 
+LONG = 1024  # rows of more tokens are computed by blocks of queries
 SOME = object()  # `query_positions` of queries that are given to a layer beside a plain mask
 
 
@@ -71,6 +72,10 @@ class TokenLayout:
         q = self.pad(q) if self.query_positions is None else q
         q, k = self.positions.rotate(q, self.pad(k), self.query_positions)
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))
+
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        """Returns what `positions` add to the scores of an attention layer, or None."""
+        return self.positions.bias(attention, q, k)
 
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None

@@ -2,6 +2,7 @@
 al. 2017, 3.1).
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -16,6 +17,8 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.speed import fused
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import BERT_BASE, ModelConfig
+
+UNBIASED: Mapping[str, tuple[str, ...]] = {"": (), "gate": ("intermediate",), "products": ("intermediate", "output")}
 
 
 @fused.compiled_in_training(fused.normalized_sum)
@@ -37,8 +40,8 @@ class TransformerLayer(Configured):
 
     Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers),
     `attention_dropout` (of the weights of attention), `initializer_range`, `layer_norm_epsilon`, `biases`,
-    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020). `attention` is the attention layer, by default a
-    `SelfAttention` of these fields.
+    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is
+    the attention layer, by default a `SelfAttention` of these fields.
     """
 
     FIELDS: ClassVar = {
@@ -52,6 +55,7 @@ class TransformerLayer(Configured):
         "layer_norm_epsilon": "layer_norm_epsilon",
         "biases": "biases",
         "feed_forward": "feed_forward",
+        "unbiased": "unbiased",
     }
 
     def __init__(
@@ -65,7 +69,7 @@ class TransformerLayer(Configured):
             hidden_size=settings["hidden_size"],
             dropout=settings["attention_dropout"],
             initializer_range=settings["initializer_range"],
-            biases=settings["biases"],
+            biases=settings["biases"] and settings["unbiased"] != "products",
             name="attention",
             dtype=self.dtype_policy,
         )
@@ -80,7 +84,7 @@ class TransformerLayer(Configured):
         """Makes one of the two products of the feed-forward network."""
         return Dense(
             units,
-            use_bias=self.settings["biases"],
+            use_bias=self.settings["biases"] and name not in UNBIASED[self.settings["unbiased"]],
             kernel_initializer=self.initializer(),
             name=name,
             dtype=self.dtype_policy,

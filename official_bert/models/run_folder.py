@@ -19,7 +19,7 @@ from typing import Any, cast
 from absl import logging
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.data.tabular.formats import PACKED
+from official_bert.data.suffixes import PACKED
 from official_bert.files import (
     absolute,
     exists,
@@ -254,15 +254,15 @@ class RunFolder:
         begun = self.config()
         return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
 
-    def write_config(self, config: Config) -> None:
+    def write_config(self, config: Config, options: type | None = None) -> None:
         """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the
-        checkpoints.
+        checkpoints. `options` has the defaults of the task's.
         """
         vocab_file = config.tokenizer.vocab_file
         if vocab_file and absolute(vocab_file) != absolute(own := self.file(loading.stored_name(vocab_file))):
             with written_beside(own) as temporary, open(temporary, "wb") as file:
                 file.write(loading.content_of(vocab_file))
-        save_config(config, self.file(CONFIG_FILE))
+        save_config(config, self.file(CONFIG_FILE), options)
 
     # Its weights.
 

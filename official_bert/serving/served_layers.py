@@ -33,9 +33,8 @@ from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import UNSEEN
 from official_bert.layers.dense import Dense
 from official_bert.layers.embeddings import Embeddings
-from official_bert.layers.speed.long_rows import LONG
 from official_bert.layers.speed.real_tokens import ALL
-from official_bert.layers.token_layout import TokenLayout
+from official_bert.layers.token_layout import LONG, TokenLayout
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
 
@@ -264,9 +263,10 @@ class ServedTables:
 
 def has_plain_attention(config: ModelConfig) -> bool:
     """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
-    positions, or rows beyond `LONG`.
+    positions, norms of queries and keys, or rows beyond `LONG`.
     """
-    return not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG)
+    others = config.window or config.rotary or config.position_buckets or config.query_key_norm
+    return not (others or config.longest_row > LONG)
 
 
 def served_layers(

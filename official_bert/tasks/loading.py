@@ -13,20 +13,20 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, TokenizerConfig
+from official_bert.dotted_names import by_name
 from official_bert.models import checkpoints
+from official_bert.models.encoder import GENERATOR
 from official_bert.models.interchange import casing, formats
-from official_bert.models.interchange.hub import OTHER_READING
-from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.prefixes import OTHER_READING, local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
 from official_bert.training import evaluation
-from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
+from official_bert.typed_values import without_unknown
 
 # The names that configurations hold, and the modules of their `Task`.
 MODULES: Mapping[str, str] = types.MappingProxyType(
@@ -95,8 +95,11 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                 )
     if run:
         check_named(config.task, run)
-    task = task_class(config.task)(config)
-    return as_student(task) if config.training.teacher else task
+    cls = task_class(config.task)
+    task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
+    if not config.training.teacher:
+        return task
+    return by_name("official_bert.training.distillation.students:as_student")(task)
 
 
 def check_named(task: str, folder: str) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_bert.copies import WorkingFolder, local_copy
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
+from official_bert.models.adaptation import adapt_to_base
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
 from official_bert.text import loading
@@ -20,7 +21,6 @@ from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import few_held_out
 from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.beginning import adapt_to_base
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
 from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
@@ -164,7 +164,8 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     with strategy.scope():
         model = task.build_model()
         if task.config.training.adapters and not init_checkpoint:
-            base, _ = adapt_to_base(task, model, run, "")
+            settings = task.config.training.adapters
+            base, _ = adapt_to_base(model, settings, run, "", task.reads_pooler(model))
             checkpoints.initialize_from(model, base["path"], task.classes)
         else:
             parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights

@@ -19,7 +19,7 @@ from official_bert.training.task import Batch
 
 
 class DivergedError(ValueError):
-    """A training has ended because its numbers are not finite, its loss jumps, or too many steps were skipped."""
+    """A training has ended because its numbers are not finite, or too many steps were skipped."""
 
 
 def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> None:

@@ -16,14 +16,14 @@ from jaxtyping import Float, Shaped
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
+from official_bert.data.rows import Rows, Source, digest
 from official_bert.data.sources import BatchSource, ExampleSource
-from official_bert.data.tables import Rows, Source, digest
 from official_bert.fields import OptionsNeededError
 from official_bert.files import exists, is_file
 from official_bert.models import parts
+from official_bert.models.adaptation import check_targets
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.objectives.losses import Fraction as Fraction
@@ -276,7 +276,7 @@ class TaskBase(abc.ABC):
                     "before training"
                 )
             if settings.adapters:
-                targets(self.config.model, settings.adapters.target_modules)
+                check_targets(self.config.model, settings.adapters.target_modules)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:

@@ -9,7 +9,7 @@ from made_finetuning import make_config
 from made_teachers import write_teacher
 
 from official_bert.config import build, merge, to_dict
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.models.encoder import weights_by_name
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import DataFiles, Steps

@@ -206,10 +206,17 @@ def create(path: str) -> BinaryIO:
 
 
 def publish(shards: Sequence[WrittenShard], output_files: Sequence[str]) -> None:
-    """Gives the files of all shards their names, and writes their settings."""
-    if old := list(filter(FileSystems.exists, output_files)):
-        FileSystems.delete(old)  # not every file system renames over a file
-    FileSystems.rename([shard.path for shard in shards], list(output_files))
+    """Gives the files of all shards their names, and writes their settings. Old files stay until then, on file systems
+    that rename over a file.
+    """
+    moves = {shard.path: output for shard, output in zip(shards, output_files)}
+    try:
+        FileSystems.rename([*moves], [*moves.values()])
+    except BeamIOError:  # the file system does not, or is not to be reached
+        moves = {path: output for path, output in moves.items() if FileSystems.exists(path)}
+        if old := list(filter(FileSystems.exists, moves.values())):
+            FileSystems.delete(old)
+        FileSystems.rename([*moves], [*moves.values()])
     for shard, path in zip(shards, output_files):
         with create(provenance.origin_file(path)) as file:
             file.write(shard.origin.encode())

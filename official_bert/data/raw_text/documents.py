@@ -196,7 +196,8 @@ def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText
         if line is None:
             return
         if line.startswith("<doc "):
-            named = re.search(r'title="(.*?)"(?:\s|>|$)', line)
+            # not one expression for both: it would read a line of many titles again for each
+            named = re.match(r'(.*?)"(?:\s|>|$)', line.partition('title="')[2])
             article, title, begin = [], html.unescape(named[1]) if named else "", number
         elif line.startswith("</doc>") and article is not None:
             yield _make_article(article, title)

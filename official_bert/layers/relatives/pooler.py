@@ -1,18 +1,21 @@
-"""The pooler with a layer norm, of ModernBERT: its classifiers, taggers and head for words all begin with it."""
+"""A product with a layer norm: ModernBERT's pooler, with which its classifiers, taggers and head for words all begin,
+and queries and keys of JinaBERT for code.
+"""
 
 from typing import Any
 
 from jaxtyping import Float
+from keras import ops
 
 from official_bert.layers.dense import Dense
 from official_bert.layers.layer_norm import LayerNormalization
 
 
-class NormalizedPooler(Dense):
-    """A product, its activation and a layer norm, without bias if the product has none: [...,D] -> [...,D]."""
+class NormalizedDense(Dense):
+    """A product, its activation and a layer norm over all numbers of a row, without bias if the product has none."""
 
-    def __init__(self, units: int, epsilon: float = 1e-5, **options: Any) -> None:
-        super().__init__(units, **options)
+    def __init__(self, output_shape: Any, epsilon: float = 1e-5, **options: Any) -> None:
+        super().__init__(output_shape, **options)
         self.layer_norm = LayerNormalization(
             epsilon=epsilon, center=self.use_bias, name="LayerNorm", dtype=self.dtype_policy
         )
@@ -22,6 +25,8 @@ class NormalizedPooler(Dense):
         super().build(input_shape)
         self.layer_norm.build((*input_shape[:-1], self.units))
 
-    def call(self, x: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
-        """[...,D] -> [...,D]."""
-        return self.layer_norm(super().call(x))
+    def call(self, x: Float[Any, "*M K"]) -> Float[Any, "..."]:
+        """[...,K] -> [...,N], or with several axes for N."""
+        product = super().call(x)
+        rows = ops.reshape(product, (*ops.shape(x)[:-1], self.units))
+        return ops.reshape(self.layer_norm(rows), ops.shape(product))

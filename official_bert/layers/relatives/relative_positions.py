@@ -1,5 +1,6 @@
 """How the attention knows of the distance of two tokens: a table of buckets (Raffel et al. 2020, 2.1; MPNet),
-disentangled embeddings (DeBERTa), or queries and keys that are turned by their position (Su et al. 2021; ModernBERT).
+disentangled embeddings (DeBERTa), a slope for each head (Press et al. 2022; JinaBERT), or queries and keys that are
+turned by their position (Su et al. 2021; ModernBERT).
 """
 
 import dataclasses
@@ -186,16 +187,53 @@ class Distances(Positions):
         return dataclasses.replace(self, learned=learned)
 
 
+@functools.cache
+def slopes_of_heads(heads: int) -> np.ndarray:
+    """Returns the slope of each head: 2^(-8h/p) of the largest power of two p, then every other one of 2p heads'."""
+    power = 1 << (heads.bit_length() - 1)
+    steps = [*np.arange(1, power + 1), *np.arange(0.5, power, 1)[: heads - power]]
+    return (2.0 ** (-8 * np.array(steps) / power)).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi(Positions):
+    """Scores fall with the distance of two tokens on either side, by the slope of their head (Press et al. 2022)."""
+
+    heads: int
+    key_positions: Int[Any, "1 S"]
+    query_positions: Int[Any, "_ Q"]
+
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        return ops.cast(self.between(), attention.compute_dtype)
+
+    def between(self, first: Any = None, last: Any = None) -> Float[Any, "_ N Q S"]:
+        """Returns the bias of queries from `first` to before `last`, by default of all."""
+        queries, keys = ops.expand_dims(self.query_positions[:, first:last], 2), ops.expand_dims(self.key_positions, 1)
+        distances = ops.expand_dims(ops.cast(ops.abs(queries - keys), "float32"), 1)  # [B or 1,1,Q,S]
+        return distances * -slopes_of_heads(self.heads)[:, None, None]
+
+    def at(self, query_positions: Any) -> "Alibi":
+        return dataclasses.replace(self, query_positions=ops.cast(query_positions, "int32"))
+
+
 class Rotary(Positions):
     """Turns pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
 
-    `position_ids` [B or 1,S]; `size` is H; `windows` are the positions of layers with a window, by default the same.
+    `position_ids` [B or 1,S]; `size` is H; `factor` divides the angles; `windows` are the positions of layers with a
+    window, by default the same.
     Rows of one distance are turned by one angle against each other, wherever they stand.
     """
 
-    def __init__(self, position_ids: Int[Any, "_ S"], base: float, size: int, windows: "Rotary | None" = None) -> None:
+    def __init__(
+        self,
+        position_ids: Int[Any, "_ S"],
+        base: float,
+        size: int,
+        factor: float = 1.0,
+        windows: "Rotary | None" = None,
+    ) -> None:
         # in float32, as PyTorch computes it
-        steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size)) / np.float32(factor)
         angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
         self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)  # [B or 1,S,2,H/2]
         self.windows = windows

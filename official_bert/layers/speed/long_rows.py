@@ -17,19 +17,22 @@ from official_bert.layers.token_layout import TokenLayout
 
 if USED:
     import tensorflow as tf
-LONG = 1024  # rows of more tokens are computed by blocks of queries
 BLOCK = 2**25  # scores of attention that are there at a time: 128 MB
 
 
 class LongLayout(TokenLayout):
     """The layout of long rows: the mask is made for a few queries at a time."""
 
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        """Returns None if blocks of queries get their bias one by one."""
+        return None if self.positions.between else super().bias(attention, q, k)
+
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
     ) -> Any:
         """Takes queries by blocks, unless a bias for every pair of tokens exists anyway."""
         if bias is None:
-            return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training)
+            return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training, self.positions.between)
         return kernel(q, k, v, self.mask_of_queries(), bias, dropout, training=training)
 
     def mask_of_queries(self, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
@@ -44,17 +47,19 @@ def attend_in_turn(
     mask_of: Callable,
     dropout: Dropout,
     training: bool | None = None,
+    bias_of: Callable | None = None,
 ) -> Float[Any, "B N Q H"]:
-    """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either
-    pass.
+    """dropout(softmax(q k + bias where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in
+    either pass.
 
-    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S] -> [B,N,Q,H]. A block begins when the
+    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S],
+    `bias_of(first, last)` [B or 1,N,last-first,S] without gradients -> [B,N,Q,H]. A block begins when the
     one before it is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes
     the weights again.
     """
     edges = _edges(q, k)
     if isinstance(edges[-1], int) or training:
-        return _attend_between(edges, q, k, v, mask_of, dropout, training)
+        return _attend_between(edges, q, k, v, mask_of, dropout, training, bias_of)
     # In exported graphs each block has a row, because XNNPACK takes no empty tensors: the last blocks begin before the
     # end of those before.
     count = edges[-1]
@@ -72,6 +77,7 @@ def attend_in_turn(
                     lambda first, last, start=start: mask_of(start, start + rows),
                     dropout,
                     False,
+                    bias_of and (lambda first, last, start=start: bias_of(start, start + rows)),
                 )
             )
     number = ops.arange(count) // rows
@@ -83,7 +89,14 @@ def attend_in_turn(
 
 
 def _attend_between(
-    edges: list, q: Any, k: Any, v: Any, mask_of: Callable, dropout: Dropout, training: bool | None
+    edges: list,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask_of: Callable,
+    dropout: Dropout,
+    training: bool | None,
+    bias_of: Callable | None,
 ) -> Any:
     """`attend_in_turn` for blocks of queries between neighbouring edges."""
     seeds = (
@@ -95,7 +108,10 @@ def _attend_between(
     def weights(q: Any, k: Any, number: int) -> tuple:
         scores = ops.matmul(q[:, :, edges[number] : edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
         mask = mask_of(edges[number], edges[number + 1])
-        shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
+        scores = ops.cast(scores, "float32")
+        if bias_of is not None:
+            scores = scores + bias_of(edges[number], edges[number + 1])
+        shares = ops.softmax(ops.where(mask, scores, UNSEEN), axis=-1)
         if seeds[number] is None:
             return shares, mask, (), ops.cast(dropout(shares, training=training and not USED), v.dtype)
         drawn = (

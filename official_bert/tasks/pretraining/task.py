@@ -17,8 +17,8 @@ from official_bert.data.pretraining import dynamic_masking
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking, of_this_schema, sample_keys
 from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing
+from official_bert.data.rows import Rows, Source
 from official_bert.data.sources import RecordSource, refuse_rows
-from official_bert.data.tables import Rows, Source
 from official_bert.files import find_files
 from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig

@@ -20,12 +20,13 @@ from scipy.sparse.csgraph import connected_components
 from official_bert.data import labelled_texts, splits
 from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.rows import Source
 from official_bert.data.search.collections import Collection, is_collection
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Source
 from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
+from official_bert.models.text_vectors import PROMPT_TOKENS
+from official_bert.models.vector_layers import vector_width
 from official_bert.objectives import losses, ranking_losses
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts

@@ -17,9 +17,9 @@ from official_bert.data import splits
 from official_bert.data.cache import cached, text_digest
 from official_bert.data.feature_rows import TextFeatures
 from official_bert.data.labelled_texts import SAME_SHARE
+from official_bert.data.rows import Source, digest
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Source, digest
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor

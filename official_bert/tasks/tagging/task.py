@@ -17,8 +17,9 @@ from jaxtyping import Float
 from official_bert.data import splits
 from official_bert.data.label_weights import class_weights, describe
 from official_bert.data.labelled_texts import described_counts
+from official_bert.data.rows import Source
 from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.tables import Source, rows_of
+from official_bert.data.tables import rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows

@@ -19,7 +19,8 @@ from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions, first_object, has_key
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier

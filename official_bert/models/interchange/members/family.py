@@ -5,6 +5,9 @@ both ways.
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.albert import ALBERT
 from official_bert.models.interchange.members.electra import ELECTRA
+from official_bert.models.interchange.members.gte import GTE
+from official_bert.models.interchange.members.jina_bert import JINA_BERT, JINA_BERT_CODE
+from official_bert.models.interchange.members.jina_v3 import JINA_V3
 from official_bert.models.interchange.members.member import (
     USUAL_KEYS,
     Fields,
@@ -21,6 +24,7 @@ from official_bert.models.interchange.members.member import (
     words,
 )
 from official_bert.models.interchange.members.modernbert import MODERNBERT
+from official_bert.models.interchange.members.nomic_bert import NOMIC_BERT
 
 # BERT; SpanBERT is one without the head for sentences; ERNIE has a table of tasks.
 WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias")
@@ -420,7 +424,11 @@ DISTILBERT = Member(
     defaults={"n_layers": 6},
 )
 
-FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD)
+# Members that claim some files of a model type stand before the member of the others.
+FAMILY = (
+    *(JINA_BERT_CODE, JINA_BERT, BERT, JINA_V3, ROBERTA),
+    *(DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD, NOMIC_BERT, GTE),
+)
 
 
 def member_of(values: Values, path: str) -> tuple[Member, str]:
@@ -434,9 +442,9 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
     if not isinstance(kind, str):
         raise ValueError(f"{path}: model_type: expected a name, got {str(kind)[:80]}")
     for member in FAMILY:
-        if kind in member.stems:
+        if kind in member.stems and member.claims(values):
             return member, kind
-    computed = ", ".join(name for member in FAMILY for name in member.stems)
+    computed = ", ".join(dict.fromkeys(name for member in FAMILY for name in member.stems))
     raise ValueError(
         f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r:.80} "
         f"({', '.join(architectures) or 'no architectures'})"
@@ -452,7 +460,8 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
     differing = [(member, member.differences(config)) for member in (*named_members, *FAMILY)]
     for member, fields in differing:
         if not fields:
-            return member, model_type if model_type in member.stems else next(iter(member.stems))
+            usual = member.written_type or model_type
+            return member, usual if usual in member.stems else next(iter(member.stems))
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
     values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
     raise ValueError(

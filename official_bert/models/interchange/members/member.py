@@ -4,6 +4,7 @@ side).
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ Values = Mapping[str, Any]  # of a `config.json`
 Fields = dict[str, Any]  # of a configuration, ours or theirs
 Tensors = dict[str, np.ndarray]  # of a file
 LINEAR = ("weight", "bias")
+OLD_NORMS = {r"LayerNorm\.gamma": "LayerNorm.weight", r"LayerNorm\.beta": "LayerNorm.bias"}
 Rows = Iterable[tuple[str, str]]
 ACTS = {
     "gelu": "gelu_erf",
@@ -25,11 +27,10 @@ ACTS = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "gelu_fast": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
+    **{name: name for name in ("relu", "silu", "tanh", "linear")},
+    "swish": "silu",
 }
-OUR_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+OUR_ACTS = {"gelu_erf": "gelu", "gelu": "gelu_new", **{name: name for name in ("relu", "silu", "tanh", "linear")}}
 ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act", "convolution_act")
 # The keys of `config.json` that most members share, by our fields.
 SIZES = {
@@ -123,6 +124,14 @@ class Form:
 
     def __init__(self, head: Head, *rows: Rows):
         self.head, self.rows = head, tuple(row for part in rows for row in part)
+
+    def of_head(self) -> list[str]:
+        """Their names of the weights of the head."""
+        return [theirs for ours, theirs in self.rows if ours.startswith(tuple(HEAD_PREFIXES))]
+
+
+def _all(_: Any) -> bool:
+    return True
 
 
 def _nothing(_: Any) -> Fields:
@@ -367,6 +376,14 @@ class Member:
     keys: Mapping[str, str] = dataclasses.field(default_factory=lambda: USUAL_KEYS)
     fixed: Values = dataclasses.field(default_factory=dict)  # our fields that have this value in every model
     defaults: Values = dataclasses.field(default_factory=dict)  # of their keys, if a file leaves them out
+    second_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)  # keys that some files have for others
+    # whether a `config.json` of one of its model types is this member's, if several members have the type
+    claims: Callable[[Values], bool] = _all
+    written_type: str = ""  # the model_type that is written, whatever files say; "": theirs
+    # regular expressions of second names of tensors, and what replaces them
+    second_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)  # parts of names of tensors: the warning
+    heads_by_class: bool = True  # False: files of a class with a head may hold the encoder alone
     # more keys, with the values that are computed
     switches: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     used: tuple[str, ...] = ()  # more keys that `fields` reads or that are known to change nothing
@@ -387,6 +404,16 @@ class Member:
     def classes(self, model_type: str) -> dict[str, Form]:
         """The forms by the names of their classes."""
         return {self.stems[model_type] + suffix: form for suffix, form in self.forms.items()}
+
+    def usual_name(self, name: str) -> str:
+        """Returns a tensor's name with the prefix of models with heads, and with the names since 2019."""
+        for second, usual in (*OLD_NORMS.items(), *self.second_names.items()):
+            name = re.sub(second, usual, name)
+        table, prefixed = self.table(), self.prefix + name
+        # embeddings, encoder
+        modules = {theirs.removeprefix(self.prefix).partition(".")[0] for _, theirs in self.encoder}
+        known = table.ours(prefixed) or name.partition(".")[0] in modules
+        return prefixed if known and not table.ours(name) else name
 
     def table(self, form: Form | None = None) -> NameTable:
         """The names of a class; those of other classes follow if they name other weights, because files hold more than
@@ -417,7 +444,8 @@ class Member:
 
     def read_config(self, values: Values, path: str) -> Fields:
         """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
-        values = {**self.defaults, **values}
+        seconds = {self.second_keys[key]: value for key, value in values.items() if key in self.second_keys}
+        values = {**self.defaults, **seconds, **values}
         try:
             check_keys(values, self.switches, self._read)
             fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
@@ -440,7 +468,7 @@ class Member:
     @property
     def _read(self) -> frozenset[str]:
         """Their keys that the table reads."""
-        return frozenset((*self.keys.values(), *self.switches, *self.used))
+        return frozenset((*self.keys.values(), *self.switches, *self.used, *self.second_keys))
 
     def write_config(self, config: ModelConfig) -> Fields:
         """Translates a configuration to the keys of `config.json`."""

@@ -1,17 +1,14 @@
 """ModernBERT (Warner et al. 2024): pre-norm, gated units, rotary positions, windows in most layers, no biases."""
 
-import re
-
-import numpy as np
-
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import SIZES, Fields, Form, Member, Tensors, Values, output
+from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.member import SIZES, Fields, Form, Member, Values, output
 from official_bert.models.interchange.names import rows
 
 LAYER = "model.layers.{i}."
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 POOLINGS = {"cls": "first", "mean": "mean"}
-FUSED = re.compile(r"(model\.layers\.\d+\.attn\.)Wqkv\.weight")
+FUSED = Fused({"attn.Wqkv": "qkv"}, {"attn.q": "q", "attn.k": "k", "attn.v": "v"})
 HEAD = (*rows("pooler/kernel", "head.dense.weight"), *rows("pooler/LayerNorm/gamma", "head.norm.weight"))
 
 
@@ -49,7 +46,10 @@ def base_of(values: Values, kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than
     the usual.
     """
-    rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
+    of_kinds = values.get("rope_parameters") or {}
+    if not isinstance(of_kinds, dict) or set(of_kinds) - {GLOBAL, LOCAL}:
+        raise ValueError(f"rope_parameters: expected {GLOBAL} and {LOCAL} with their values, got {of_kinds!r:.80}")
+    rope = dict(of_kinds.get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(
             f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}"
@@ -89,29 +89,6 @@ def their_parts(config: ModelConfig) -> Fields:
     }
 
 
-def unpack(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """Cuts the product of queries, keys and values in three."""
-    unpacked: Tensors = {}
-    for name, tensor in tensors.items():
-        if match := FUSED.fullmatch(name):
-            unpacked |= dict(zip((f"{match[1]}{part}.weight" for part in "qkv"), np.split(tensor, 3)))
-        else:
-            unpacked[name] = tensor
-    return unpacked
-
-
-def pack(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """The reverse of `unpack`."""
-    packed = {}
-    for name, tensor in tensors.items():
-        if name.endswith(".attn.q.weight"):
-            stem = name.removesuffix("q.weight")
-            packed[f"{stem}Wqkv.weight"] = np.concatenate([tensors[f"{stem}{part}.weight"] for part in "qkv"])
-        elif not name.endswith((".attn.k.weight", ".attn.v.weight")):
-            packed[name] = tensor
-    return packed
-
-
 MODERNBERT = Member(
     stems={"modernbert": "ModernBert"},
     prefix="model.",
@@ -148,8 +125,8 @@ MODERNBERT = Member(
     fixed={"type_vocab_size": 0, "norm": "pre", "feed_forward": "gated", "biases": False, "pooler_norm": True},
     fields=parts,
     values=their_parts,
-    unpack=unpack,
-    pack=pack,
+    unpack=FUSED.unpack,
+    pack=FUSED.pack,
     switches={
         "norm_bias": (False, None),
         "attention_bias": (False, None),

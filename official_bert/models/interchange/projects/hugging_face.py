@@ -21,7 +21,7 @@ from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX
+from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
@@ -56,9 +56,11 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, member.read_config(values, path), path)
     form = member.classes(model_type).get(architecture or "")
     tensors = read_tensors(folder)
-    if own_class := architecture is not None and form is None:
-        tensors = _with_usual_prefix(tensors, member, folder)
-    usual_tensors = {usual_name(name, member): tensor for name, tensor in tensors.items()}
+    own_class = architecture is not None and form is None
+    tensors = _with_usual_prefix(tensors, member, folder)
+    left_out = {name for part in member.left_out for name in tensors if part in name}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
         raise ValueError(
             f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
@@ -66,6 +68,8 @@ def read(folder: str) -> StoredModel:
     usual_tensors = member.unpack(usual_tensors, config)
     _drop_copies(usual_tensors, member, folder)
     unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
+    if form and not member.heads_by_class and not any(theirs in usual_tensors for theirs in form.of_head()):
+        form = None
     if form is None:
         head = stored_models.head_of(
             member.table().all_ours(name for name in usual_tensors if name not in unusable)[0], folder
@@ -89,6 +93,7 @@ def read(folder: str) -> StoredModel:
     vectors, vector_weights = sentence_transformers.read(folder, head, config.hidden_size, read_tensors)
     weights |= vector_weights
     warnings = [*filter(None, [vectors.get("why_no_vectors", "")]), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
+    warnings += [member.left_out[part] for part in member.left_out if any(part in name for name in left_out)]
     if own_class:
         warnings.append(
             f"{architecture} is a class of its own, read by the names of its weights "
@@ -176,19 +181,9 @@ def _shards(index: str, folder: str) -> list[str]:
     return [path for _, path in sorted(shards.items())]
 
 
-def usual_name(name: str, member: Member) -> str:
-    """Returns a tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    table, prefixed = member.table(), member.prefix + name
-    # embeddings, encoder
-    modules = {theirs.removeprefix(member.prefix).partition(".")[0] for _, theirs in member.encoder}
-    known = table.ours(prefixed) or name.partition(".")[0] in modules
-    return prefixed if known and not table.ours(name) else name
-
-
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.`
-    or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own, or Lightning's around a usual one,
+    calls it, such as `model.encoder.` or `module.bert.`.
 
     Raises ValueError for several encoders.
     """
@@ -280,8 +275,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     values = (
         {"architectures": [architecture], "model_type": model_type}
         | padding
-        | member.write_config(config)
         | {"position_embedding_type": "absolute", "tie_word_embeddings": True, "torch_dtype": "float32"}
+        | member.write_config(config)
     )
     stored_models.write_mapping(values | _label_values(stored), os.path.join(folder, CONFIG_FILE))
     if stored.tokenizer:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from official_bert.files import path_inside, read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
+from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
 
 MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
     "modules.json",
@@ -23,7 +23,10 @@ MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
 SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 TOKENIZER_FILE, NO_LENGTH = "tokenizer_config.json", 10**6  # tokens: a larger number stands for none
 PACKAGE, PREFIX = "sentence_transformers.", "sentence_transformers.models."
-PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # our names, and theirs
+PROMPTS = {
+    "query": ("query", "retrieval.query"),
+    "passage": ("document", "passage", "corpus", "retrieval.passage"),
+}  # our names, and theirs
 # Their order is that of the concatenation, unless `pooling_mode` has one.
 MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "cls",

@@ -5,7 +5,7 @@ from made_finetuning import make_config
 
 from official_bert.layers.speed import fused
 from official_bert.tasks.loading import load_task
-from official_bert.training import self_check
+from official_bert.tools.accelerator import self_check
 
 
 def test_an_error_is_relative_to_the_tensor_or_to_a_tenth_of_all_of_its_kind():

@@ -14,10 +14,10 @@ from commands import imported_tool, run_here
 
 from official_bert.config import Config, inherited_and_own, merge
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan, generator_flags, half_of, steps_of, usually_masked
+from official_bert.tools.ablations.plan import Plan, generator_flags, half_of, steps_of, usually_masked
 from official_bert.typed_values import build
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent
 TOOL, REPORT = ROOT / "tools" / "run_ablations.py", ROOT / "tools" / "report_ablations.py"
 SCALES = ("small", "base", "smoke")
 
@@ -133,7 +133,7 @@ def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be
                 return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
 
         plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
-        suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")
+        suite = tool.Suite(plan, Counted(tmp_path, root, {}), {}, tmp_path, 2, 1, "all")
         for row in plan.rows:
             suite.stages.stages_left = suite.count(row)
             suite.make(row)

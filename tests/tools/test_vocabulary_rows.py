@@ -5,7 +5,7 @@ import dataclasses
 import made_checkpoints
 import numpy as np
 
-from official_bert.models.interchange import resizing
+from official_bert.tools.resizing import weights as resizing
 
 
 def test_new_rows_are_means_of_the_old_rows_of_their_pieces():

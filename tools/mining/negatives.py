@@ -16,11 +16,11 @@ from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import neighbours
 from official_bert.data.search.bm25 import nearest_by_words
 from official_bert.data.search.collections import is_collection, read_collection
-from official_bert.data.search.mining import MiningRules, choose, in_window
 from official_bert.data.search.rows import SearchColumns, read_rows
 from official_bert.data.tables import TableOptions
 from official_bert.files import full_disk_names
 from official_bert.interface.predictor import Predictor
+from official_bert.tools.mining.rules import MiningRules, choose, in_window
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
 # scores [Q,K], numbers of passages [Q,K], scores of the rows' positives [N]

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from official_bert.data.raw_text import disk_space
+from official_bert.tools.corpus import disk_space
 
 TEXT = b"A line of plain text.\n" * 50_000  # 1.1 MB
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from official_bert.text.word_vectors import read_vectors
+from official_bert.tools.resizing.word_vectors import read_vectors
 
 
 def write(path, text):

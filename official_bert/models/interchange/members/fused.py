@@ -1,0 +1,46 @@
+"""Products that lie side by side in one tensor of a file, and apart, or in another order, in a member's table."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.members.member import Tensors
+
+Modules = Mapping[str, str]  # ends of modules' names, and a letter for each product in them, in order
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """Queries, keys and values (`{"attn.Wqkv": "qkv"}`), or the halves of a gated unit: in files, and in a table."""
+
+    theirs: Modules
+    table: Modules
+
+    def unpack(self, tensors: Tensors, _: ModelConfig) -> Tensors:
+        """Gives a file's tensors the names and shapes of the table."""
+        return regrouped(tensors, self.theirs, self.table)
+
+    def pack(self, tensors: Tensors, _: ModelConfig) -> Tensors:
+        """The reverse."""
+        return regrouped(tensors, self.table, self.theirs)
+
+
+def regrouped(tensors: Tensors, source: Modules, target: Modules) -> Tensors:
+    """Cuts the tensors of the modules `source` [M*rows,...], and joins the pieces to those of `target`."""
+    kept: Tensors = {}
+    pieces: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    for name, tensor in tensors.items():
+        module, _, kind = name.rpartition(".")
+        end = next((end for end in source if f".{module}".endswith(f".{end}")), "")
+        if not end or not tensor.ndim or len(tensor) % len(source[end]):
+            kept[name] = tensor
+            continue
+        parts = zip(source[end], np.split(tensor, len(source[end])))
+        pieces.setdefault((module.removesuffix(end), kind), {}).update(parts)
+    for (stem, kind), letters in pieces.items():
+        for end, wanted in target.items():
+            if letters.keys() >= {*wanted}:
+                kept[f"{stem}{end}.{kind}"] = np.concatenate([letters[letter] for letter in wanted])
+    return kept

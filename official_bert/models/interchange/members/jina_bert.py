@@ -1,0 +1,127 @@
+"""JinaBERT v2 (Günther et al. 2023): slopes of distances instead of positions, gated units; and its variant for code.
+
+Their `config.json` says `model_type: bert`; the authors' classes, which `auto_map` names, tell the two apart.
+"""
+
+import functools
+from typing import Any
+
+from official_bert.model_config import ModelConfig
+from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.member import (
+    ACTS,
+    USUAL_KEYS,
+    Fields,
+    Form,
+    Member,
+    Values,
+    dense,
+    layers,
+    tables,
+    usual_forms,
+    words,
+)
+
+PREFIX, BASE, CODE = "bert.", "jinaai/jina-bert-implementation", "jinaai/jina-bert-v2-qk-post-norm"
+POOLER = dense("pooler/", f"{PREFIX}pooler.dense.")
+UNITS = {"geglu": "", "reglu": "relu"}  # the activation of the gate; "": hidden_act
+HALVES = Fused({"mlp.up_gated_layer": "ug"}, {"mlp.gated_up_layer": "gu"})
+
+
+def is_jina(values: Values) -> bool:
+    """Whether a BERT is a JinaBERT."""
+    return values.get("position_embedding_type") == "alibi" or "jina-bert-" in _named(values)
+
+
+def is_for_code(values: Values) -> bool:
+    """Whether it is the variant for code, which has norms of queries and keys."""
+    return is_jina(values) and "qk-post-norm" in _named(values)
+
+
+def _named(values: Values) -> str:
+    return f"{values.get('_name_or_path')} {values.get('auto_map')}"
+
+
+def activations(values: Values) -> Fields:
+    """Those of the gate and of the head for words, which differ in a `reglu`."""
+    act = ACTS[values.get("hidden_act", "gelu")]
+    return {"hidden_act": UNITS[values["feed_forward_type"]] or act, "masked_lm_act": act}
+
+
+def their_values(config: ModelConfig, repository: str) -> Fields:
+    """The reverse, and the keys by which a JinaBERT is known."""
+    act = config.masked_lm_act or config.hidden_act
+    classes = {"AutoModel": "Model"} | {
+        f"AutoModel{kind}": kind for kind in ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    }
+    return {
+        "hidden_act": next(theirs for theirs, ours in ACTS.items() if ours == act),
+        "feed_forward_type": "reglu" if config.hidden_act == "relu" != act else "geglu",
+        "position_embedding_type": "alibi",
+        "emb_pooler": "mean",
+        "_name_or_path": repository,
+        "auto_map": {"AutoConfig": f"{repository}--configuration_bert.JinaBertConfig"}
+        | {name: f"{repository}--modeling_bert.JinaBert{kind}" for name, kind in classes.items()},
+    }
+
+
+def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
+    """Makes one of the two, whose layers have these further names."""
+    return Member(
+        stems={"bert": "JinaBert"},
+        prefix=PREFIX,
+        encoder=(
+            *tables(PREFIX, ("word_embeddings", "token_type_embeddings")),
+            *layers(PREFIX + "encoder.layer.{i}.", parts),
+        ),
+        forms={
+            "Model": Form("", POOLER),
+            "ForMaskedLM": Form(
+                "pretraining",
+                words(
+                    "cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias"
+                ),
+            ),
+            **usual_forms(POOLER),
+        },
+        heads_by_class=False,
+        tied={
+            "cls.predictions.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        keys=USUAL_KEYS,
+        fields=activations,
+        values=functools.partial(their_values, repository=repository),
+        switches={
+            "position_embedding_type": ("alibi",),
+            "feed_forward_type": tuple(UNITS),
+            "emb_pooler": ("mean", None),
+        },
+        used=("attn_implementation", "model_max_length"),
+        # the authors' class has no gate by default
+        defaults={"feed_forward_type": "original", "position_embedding_type": "absolute"},
+        **fields,
+    )
+
+
+JINA_BERT = member(
+    {"intermediate": "mlp.gated_layers", "output": "mlp.wo", "output_LayerNorm": "mlp.layernorm"},
+    BASE,
+    claims=is_jina,
+    fixed={"alibi": True, "feed_forward": "gated", "unbiased": "gate"},
+)
+JINA_BERT_CODE = member(
+    {
+        "intermediate": "mlp.gated_up_layer",
+        "output": "mlp.down_layer",
+        "output_LayerNorm": "layer_norm_2",
+        "residual_LayerNorm": "layer_norm_1",
+        "attention/query/LayerNorm": "attention.self.layer_norm_q",
+        "attention/key/LayerNorm": "attention.self.layer_norm_k",
+    },
+    CODE,
+    claims=is_for_code,
+    fixed={"alibi": True, "feed_forward": "gated", "unbiased": "gate", "query_key_norm": True, "norm": "twice"},
+    unpack=HALVES.unpack,
+    pack=HALVES.pack,
+)
