@@ -98,16 +98,18 @@ class Scorer:
         self.mask = tokenizer.special["[MASK]"]
         self.log_probabilities = _compiled(model)
 
-    def score(self, texts: Sequence[str], by: By = "word_l2r", batch_size: int = 32) -> list[dict[str, Any]]:
+    def score(
+        self, texts: Sequence[str], by: By = "word_l2r", batch_size: int = 32, first: int = 1
+    ) -> list[dict[str, Any]]:
         """Returns for each text its `score` (a sum), `tokens` and `token_scores`, `words` (parts of the text) and
         `word_scores`, and how many tokens are `unknown` ([UNK] is scored as the token that it is).
 
-        `batch_size` are the rows in a batch: a text has one for each token. Raises ValueError, naming the row from 1,
-        for a text that is longer than a row, or that has a [MASK].
+        `batch_size` are the rows in a batch: a text has one for each token. Raises ValueError, naming the row from
+        `first`, for a text that is longer than a row, or that has a [MASK].
         """
         if by not in KINDS:
             raise ValueError(f"by: expected one of {', '.join(KINDS)}, got {by!r:.80}")
-        scored = [self._cut(text, number) for number, text in enumerate(texts, 1)]
+        scored = [self._cut(text, number) for number, text in enumerate(texts, first)]
         sums = [np.zeros(len(text.ids)) for text in scored]
         by_length = sorted(range(len(scored)), key=lambda number: len(scored[number].ids))
         rows = (row for number in by_length for row in scored[number].rows(number, by))
@@ -167,13 +169,3 @@ def _warn(answers: Sequence[dict[str, Any]]) -> None:
             "%d tokens are unknown to the vocabulary: the scores of their texts are those of [UNK], not of the texts",
             unknown,
         )
-
-
-def summary(answers: Sequence[dict[str, Any]]) -> str:
-    """Returns a line about scored texts: their sum, tokens, mean and pseudo-perplexity, exp(-sum / tokens)."""
-    total, tokens = sum(answer["score"] for answer in answers), sum(len(answer["tokens"]) for answer in answers)
-    mean = total / max(tokens, 1)
-    return (
-        f"{len(answers)} texts, {tokens} tokens: sum {total:.4f}, mean {mean:.4f}, pseudo-perplexity "
-        f"{math.exp(min(-mean, 700.0)):.4f}"
-    )

@@ -12,9 +12,10 @@ import tensorflow as tf
 from official_bert.generation.passes import Filled, Passes, beam_fill, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.bounds import in_range, require
-from official_bert.serving.served_model import Tensors
+from official_bert.serving.served_model import ServingOptions, Tensors
 from official_bert.tasks.pretraining.served import MASK, ServedFillMask
 from official_bert.text.graph_loading import AnyGraphTokenizer
+from official_bert.training.task import TaskBase
 
 MOST_BLANKS = 4  # of beams: their number of candidates grows with each
 NEVER_WRITTEN = ("PAD", "UNK", "CLS", "SEP", "MASK")
@@ -132,3 +133,10 @@ class ServedBeams(ServedTogether):
         fillings = [(words, score) for words, score in zip(answer["fillings"], answer["scores"]) if any(words)]
         lines = [f"  {' '.join(filter(None, words))}  {score:.3f}" for words, score in fillings]
         return lines or [f"  {ServedBeams.lacks_question(row, answer)}"]
+
+
+def make_together(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedTogether:
+    """Makes the served model that `options` ask for. Raises ValueError for passes and beams at once."""
+    if options.passes is not None and options.beams is not None:
+        raise ValueError("--passes, --beams: expected one of them, got both")
+    return (ServedBeams if options.passes is None else ServedPasses).make(task, model, options)

@@ -23,7 +23,6 @@ from official_bert.copies import local_copy
 from official_bert.data.labelled_texts import described_names
 from official_bert.data.tabular.frames import as_source, is_frame
 from official_bert.files import exists, folder_of, list_versions, read_json, read_text
-from official_bert.generation.scoring import Scorer
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
@@ -37,7 +36,6 @@ from official_bert.serving.formats.description import as_model
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
-from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement
@@ -210,31 +208,30 @@ class Predictor:
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
 
-    def score(self, texts: Any, by: str = "word_l2r", batch_size: int = 32) -> Any:
+    def score(self, texts: Any, by: str = "word_l2r", batch_size: int = 32, first: int = 1) -> Any:
         """Returns how probable a masked LM finds each text, in natural logarithms: `score`, a sum, with `token_scores`
         of its `tokens`, `word_scores` of its `words`, and the number of `unknown` tokens; for one text, the answer
         itself.
 
         `by` is "word_l2r" (a token without itself and the later pieces of its word), "token" (without itself) or
-        "bound" (minus the bound of masked diffusion). docs/generation.md has their sources.
+        "bound" (minus the bound of masked diffusion). docs/generation.md has their sources. Errors count rows from `first`.
 
         Raises ValueError for a model without a masked-LM head, an exported one, another `by`, and for texts that are
         longer than a row or have a [MASK].
         """
         if isinstance(texts, str):
             return self.score([texts], by, batch_size)[0]
-        return self._scorer.score([row["text"] for row in self._rows.read_texts(texts)[0]], by, batch_size)
+        return self._scorer.score([row["text"] for row in self._rows.read_texts(texts)[0]], by, batch_size, first)
 
     @functools.cached_property
     def _scorer(self) -> Any:
         """What scores texts. Raises ValueError for a model that cannot."""
-        served = self._model.owner
-        if not isinstance(served, ServedFillMask) or isinstance(served, ServedNextToken):
+        if not (scorer := getattr(self._model.owner, "scorer", None)):
             raise ValueError(
                 f"score: expected a run or a checkpoint with a masked-LM head, got {self.path}, which gives "
                 f"{', '.join(self.outputs)}"
             )
-        return Scorer(served.model, served.tokenizer.host, served.max_seq_length)
+        return scorer()
 
     @property
     def prompts(self) -> dict[str, str]:

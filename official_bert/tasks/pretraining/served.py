@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from official_bert.dotted_names import by_name
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.text.graph_loading import AnyGraphTokenizer
@@ -116,6 +117,11 @@ class ServedFillMask(ServedModel):
             joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False
         )
 
+    def scorer(self) -> Any:
+        """Returns what tells how probable texts are, a `generation.scoring.Scorer`."""
+        make = by_name("official_bert.generation.scoring:Scorer")
+        return make(self.model, self.tokenizer.host, self.max_seq_length)
+
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
         """Says so of a text without a blank."""
@@ -134,6 +140,10 @@ class ServedFillMask(ServedModel):
 
 class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
+
+    def scorer(self) -> Any:
+        """Raises ValueError: the rows to score hide tokens that such a model does not see anyway."""
+        raise ValueError("score: expected a model that sees both sides of a token, got one that reads left to right")
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V] for `masked_lm_positions` [G,M], from the places before them."""

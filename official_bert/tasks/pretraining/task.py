@@ -19,6 +19,7 @@ from official_bert.data.pretraining.masking import VocabularyFacts, single_token
 from official_bert.data.pretraining.packing import Packing
 from official_bert.data.rows import Rows, Source
 from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.dotted_names import by_name
 from official_bert.files import find_files
 from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig
@@ -39,7 +40,6 @@ from official_bert.tasks.pretraining.record_kinds import (
     packed_features,
     table_of,
 )
-from official_bert.generation.served import ServedBeams, ServedPasses
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training.reporting.flops import training_flops
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, RowValues, Steps, TaskBase
@@ -294,11 +294,9 @@ class Task(TaskBase):
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         if self._is_next_token:
             return ServedNextToken.make(self, model, options)
-        if options.passes is not None and options.beams is not None:
-            raise ValueError("--passes, --beams: expected one of them, got both")
-        together = options.passes is not None, options.beams is not None
-        kind = ServedPasses if together[0] else ServedBeams if together[1] else ServedFillMask
-        return kind.make(self, model, options)
+        if options.passes is not None or options.beams is not None:
+            return by_name("official_bert.generation.served:make_together")(self, model, options)
+        return ServedFillMask.make(self, model, options)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """The features of masked records, or of packed rows; with `next_token`, a prediction for each place but the

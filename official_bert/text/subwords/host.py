@@ -230,7 +230,7 @@ class LibraryTokenizer(SubwordTokenizer):
         return tokens
 
     def word_numbers(self, text: str, ids: Sequence[int]) -> list[int]:
-        """Returns the number of the word of each token: byte-level BPE has a pattern for words, which `'` and `.` end."""
+        """Returns the number of the word of each token; byte-level BPE has a pattern for words."""
         if self.kind != "byte_bpe":
             return super().word_numbers(text, ids)
         words = self._library.encode(_readable(text), add_special_tokens=False).word_ids
