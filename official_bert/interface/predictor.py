@@ -214,7 +214,8 @@ class Predictor:
         itself.
 
         `by` is "word_l2r" (a token without itself and the later pieces of its word), "token" (without itself) or
-        "bound" (minus the bound of masked diffusion). docs/generation.md has their sources. Errors count rows from `first`.
+        "bound" (minus the bound of masked diffusion); docs/generation.md has their sources. Errors count rows from
+        `first`.
 
         Raises ValueError for a model without a masked-LM head, an exported one, another `by`, and for texts that are
         longer than a row or have a [MASK].
