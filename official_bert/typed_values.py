@@ -147,7 +147,8 @@ def without_unknown(cls: type, values: Mapping, where: str = "", removed: bool =
 
     With `removed`, also without the keys that they had.
     """
-    kinds, known = kinds_of(cls), {}
+    kinds = kinds_of(cls)
+    known: dict = {}
     for key, value in values.items():
         parts = (kinds.get(key), *typing.get_args(kinds.get(key)))
         section = next((part for part in parts if dataclasses.is_dataclass(part)), None)

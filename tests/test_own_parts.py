@@ -54,7 +54,7 @@ def test_focal_loss_counts_sure_texts_less(own):
     task = own("loss").Task(make_config("classification", options={"labels": ["a", "b"]}))
     logits = tf.constant([[np.log(3.0), 0.0], [0.0, np.log(3.0)], [5.0, 1.0]])
     batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
-    loss, weight = task.losses({"logits": logits}, batch)["loss"]
+    loss, weight = task.objective.losses({"logits": logits}, batch)["loss"]
     assert float(weight) == 2.0  # 3/4 and 1/4 are the shares of the right labels
     np.testing.assert_allclose(loss, -(0.25**2) * np.log(0.75) - 0.75**2 * np.log(0.25), rtol=1e-6)
 

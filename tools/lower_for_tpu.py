@@ -84,7 +84,7 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     from official_bert.training.step import State
 
     all_reduce = all_reduce_over(replicas) if replicas > 1 else list
-    teacher = task.student.teacher.model.variables if task.config.training.teacher else []
+    teacher = step.objective.targets.teacher.model.variables if step.recipe.training.teacher else []
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
@@ -138,18 +138,19 @@ def main(_: list[str]) -> None:
     from official_bert.models import parts
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
+    from official_bert.training.preparation import distilled_of
     from official_bert.training.schedules.phases import total_steps
     from official_bert.training.step import Step
+    from official_bert.training.task import recipe_of
 
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training
     distribution.set_precision(training.precision)
     task: Any = load_task(config)
-    task = task.objective.with_teacher().task_of() if training.teacher else task
     model = task.build_model()
     parts.freeze(model, training.freeze)
     batch = task.batch_spec(rows_of_replica(training, replicas))
-    step = Step(task, model, config, max(total_steps(config), 1), replicas)
+    step = Step(recipe_of(task, model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:

@@ -158,7 +158,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.task_config import check_settings
     from official_bert.training import search
-    from official_bert.training.task import TRAIN_AND_EVALUATE
+    from official_bert.training.task import TRAIN_AND_EVALUATE, data_digests
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps
@@ -177,7 +177,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
-    origin = task.data_digests(first.files) | {
+    origin = data_digests(task, first.files) | {
         "init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)
     }
     if vocab_file := config.tokenizer.vocab_file:

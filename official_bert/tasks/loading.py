@@ -81,10 +81,11 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
+    """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one
-    in the run's own folder: a run is data, and never decides which code runs.
+    Raises ValueError if there is none, if it cannot learn from `training.teacher`, or, for that of a `run`, if it is a
+    module that the user has not named, or one in the run's own folder: a run is data, and never decides which code
+    runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
@@ -97,9 +98,9 @@ def load_task(config: Config, run: str = "") -> TaskBase:
         check_named(config.task, run)
     cls = task_class(config.task)
     task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
-    if not config.training.teacher:
-        return task
-    return by_name("official_bert.training.distillation.students:as_student")(task)
+    if config.training.teacher:
+        by_name("official_bert.training.distillation.students:student_of")(task)
+    return task
 
 
 def check_named(task: str, folder: str) -> None:

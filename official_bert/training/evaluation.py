@@ -16,6 +16,7 @@ from official_bert.models import checkpoints, parts
 from official_bert.models.adaptation import adapt_to_base
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
+from official_bert.objectives.objective import Batch, Outputs
 from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -23,7 +24,7 @@ from official_bert.training.reporting.announcement import few_held_out
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
-from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
+from official_bert.training.task import DataFiles, Measured, Steps, TaskBase, data_digests, recipe_of
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 
 POLL_SECONDS = 2.0
@@ -49,9 +50,9 @@ def measure(
     classes.
     """
     run = RunFolder(local_copy(output_dir))
-    digests = task.data_digests(files)
+    digests = data_digests(task, files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
-    folds = bool(task.folds)
+    folds = bool(task.option("folds", 0))
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
@@ -135,7 +136,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
     """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices
     share each batch.
     """
-    return list(outputs_of(task.predictions, model, source))
+    return list(outputs_of(task.objective.predictions, model, source))
 
 
 def outputs_of(
@@ -169,7 +170,7 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
             checkpoints.initialize_from(model, base["path"], task.classes)
         else:
             parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
-    return Trainer(task, model, strategy, max(total_steps(task.config), 1))
+    return Trainer(recipe_of(task, model), strategy, max(total_steps(task.config), 1))
 
 
 def _measure(

@@ -91,7 +91,7 @@ class Run:
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.clock = timer
         self.publish = publish  # called when there is something new in the run's folder
-        self.settings = phases[0].resolved.task.config.training
+        self.settings = phases[0].recipe.training
         self.evaluations = Evaluations(trainer, folder, watcher, phases, publish)
         self.recovery = Recovery(trainer, folder.run)
         self.signals, self.log = Signals(), StepLog(watcher)
@@ -128,7 +128,7 @@ class Run:
     def enter(self, phase: Phase) -> None:
         """Makes the trainer ready for a phase."""
         if phase.number:
-            self.trainer.enter(phase.resolved.task)
+            self.trainer.enter(phase.recipe)
         if len(self.phases) > 1:
             self.watcher.say(
                 f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
@@ -225,7 +225,7 @@ class Run:
             self.save()
 
     def _write_log(self, phase: Phase, step: int) -> None:
-        self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
+        self.log.write(step, self.trainer.step.names, phase.recipe.training.batch_size)
 
     def _saved(self, name: str, began: float) -> None:
         self.publish()

@@ -99,8 +99,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["eval_content"] = _all(
             [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out]
         )
-    if (student := phases[0].resolved.task.student) and student.teacher:
-        origin[TEACHER] = student.teacher.digest
+    if (distilled := phases[0].resolved.distilled) and (teacher := distilled.targets.teacher):
+        origin[TEACHER] = teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}

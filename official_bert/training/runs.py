@@ -23,6 +23,7 @@ from official_bert.training.task import (
     Resolved,
     Steps,
     TaskBase,
+    data_digests,
 )
 
 
@@ -85,7 +86,7 @@ class FineTuning:
     @functools.cached_property
     def _digest(self) -> str:
         """The digest of the data to evaluate on, "" if they are a part of the training file."""
-        return self.task.data_digests(self.files, self.steps).get("eval", "")
+        return data_digests(self.task, self.files, self.steps).get("eval", "")
 
     def _evaluation_name(self) -> str:
         """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if

@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.sources import BatchSource
+from official_bert.objectives.objective import Batch
 from official_bert.training import distribution
 from official_bert.training.step import Step, fold_seeds
-from official_bert.training.task import Batch, TaskBase
+from official_bert.training.task import TaskBase, recipe_of
 from official_bert.training.trainer import Trainer
 
 FLOOR = 0.1  # of the root mean square over all tensors of a kind: differences are compared with at least this
@@ -158,13 +159,13 @@ def passes(
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0  # the numbers that it draws depend on the precision
-    step = Step(task, model, task.config, 1)
+    step = Step(recipe_of(task, model), 1)
     names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
 
     def one_pass(values: list[tf.Tensor], part: Batch) -> dict[str, tf.Tensor]:
         seeds = fold_seeds(model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
         outputs, _ = model.stateless_call(values, seeds, dict(part), training=False)
-        gradients, losses, _ = step.gradients(values, seeds, part, task.loss_weights(part), tf.constant(1.0))
+        gradients, losses, _ = step.gradients(values, seeds, part, step.objective.weights(part), tf.constant(1.0))
         tensors = {f"output {name}": value for name, value in outputs.items()} | {
             f"loss {name}": value for name, value in losses.items()
         }
@@ -209,7 +210,7 @@ def training(
     with strategy.scope():
         model = task.build_model()
         task.draw_first_weights(model)
-    trainer = Trainer(task, model, strategy, steps)
+    trainer = Trainer(recipe_of(task, model), strategy, steps)
     rows = trainer.run_steps(iter(distribution.distribute(source, strategy)), tf.constant(steps)).numpy()
     return {"loss of every step": rows[:, 0]} | {
         f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables
@@ -229,7 +230,7 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
     """
     with strategy.scope():
         model = task.build_model()
-        trainer = Trainer(task, model, strategy, 10**6)
+        trainer = Trainer(recipe_of(task, model), strategy, 10**6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
     worker_batches = tf.autograph.experimental.do_not_convert(lambda _: dataset)

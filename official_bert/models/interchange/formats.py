@@ -33,6 +33,7 @@ from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.run_folder import RunFolder
+from official_bert.models.span_boundary import SpanPretrainer
 from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
@@ -272,8 +273,8 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
             if model.vector_layers
             else encoder
         ),
-        "pretraining": lambda: Pretrainer(
-            encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes
+        "pretraining": lambda: (SpanPretrainer if "boundary/output_bias" in classes else Pretrainer)(
+            encoder, "next_sentence/output_bias" in classes
         ),
         "choice": lambda: ChoiceClassifier(encoder),
         "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),

@@ -29,7 +29,7 @@ from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
-from official_bert.training.task import DataFiles
+from official_bert.training.task import DataFiles, row_spec
 
 # Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
 FORMS: Sequence[Mapping[str, Any]] = (
@@ -191,7 +191,9 @@ class Task(TextClassification):
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
-        return self._row_spec(batch_size, self.num_outputs) | {"label_ids": tf.TensorSpec((batch_size,), tf.int32)}
+        return row_spec(batch_size, self.num_outputs, self.options.max_seq_length) | {
+            "label_ids": tf.TensorSpec((batch_size,), tf.int32)
+        }
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedChoice.make(self, model, options)

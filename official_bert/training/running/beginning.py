@@ -28,7 +28,7 @@ from official_bert.training.reporting.announcement import (
 from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths, check_shares
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
-from official_bert.training.task import DataFiles, Steps, TaskBase
+from official_bert.training.task import DataFiles, Steps, TaskBase, data_digests
 from official_bert.training.trainer import Trainer
 
 
@@ -60,7 +60,7 @@ def open_data(
     folder do not fit.
     """
     distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
-    digests = task.data_digests(files, steps)
+    digests = data_digests(task, files, steps)
     if not files.allow_changed_data:
         origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), run)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
@@ -101,7 +101,7 @@ def begin(
     config, first, origin = training.config, training.phases[0].resolved, training.origin
     changed_data = origins.changes(origin, run)
     changed = origins.check_same_run(config, run, options=first.task.Options)
-    trainer = Trainer(first.task, first.model, strategy, training.last)
+    trainer = Trainer(training.phases[0].recipe, strategy, training.last)
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     if training.base and run.checkpoints():  # which hold nothing of the base
         checkpoints.initialize_from(first.model, training.base["path"], first.task.classes)

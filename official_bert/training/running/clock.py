@@ -98,7 +98,7 @@ def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
 
 def make_clock(trainer: Trainer, watcher: Watcher, began: float) -> NoClock:
     """Returns the clock of a run that began at `began`."""
-    training = trainer.step.config.training
+    training = trainer.step.recipe.training
     if not training.hours:
         return NoClock()
     return Clock(trainer, watcher, training.hours, began)

@@ -39,7 +39,7 @@ class Recovery:
     def _count_skipped(self, step: int, skipped: np.ndarray) -> None:
         for number, was_skipped in enumerate(skipped, step + 1):
             self.skipped_in_a_row = self.skipped_in_a_row + 1 if was_skipped else 0
-            if self.skipped_in_a_row == self.trainer.step.config.training.max_skipped_in_a_row > 0:
+            if self.skipped_in_a_row == self.trainer.step.recipe.training.max_skipped_in_a_row > 0:
                 raise DivergedError(
                     f"step {number}: {self.skipped_in_a_row} steps were skipped one after the other "
                     "(training.max_skipped_in_a_row); the checkpoints before them are intact"
@@ -49,8 +49,6 @@ class Recovery:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(phase.batch_number(step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
-        micro_batches = (
-            self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
-        )
+        micro_batches = self.trainer.strategy.num_replicas_in_sync * phase.recipe.training.accumulation_steps
         name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
         return f"step {step + 1}: {name} is not finite; the checkpoints before it are intact"

@@ -112,8 +112,8 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding_or_filler_rows(golden,
         key: tf.pad(value, [[0, 2], [0, 5]]) if value.shape.rank == 2 else tf.pad(value, [[0, 2]])
         for key, value in batch.items()
     }
-    total, weight = task.losses(model(dict(batch), training=False), batch)["loss"]
-    again, weight_again = task.losses(model(dict(wider), training=False), wider)["loss"]
+    total, weight = task.objective.losses(model(dict(batch), training=False), batch)["loss"]
+    again, weight_again = task.objective.losses(model(dict(wider), training=False), wider)["loss"]
     assert float(total) == pytest.approx(float(again), rel=1e-4) and float(weight) == float(weight_again)
     assert float(weight) == batch["tag_mask"].numpy().sum()
     # By hand: transitions begin at 0, so that a CRF's loss begins as that of a softmax.

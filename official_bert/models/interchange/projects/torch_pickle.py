@@ -104,7 +104,7 @@ def _read_archive(file: IO[bytes], interpreter: "_Interpreter") -> Any:
             name = f"{programs[0].removesuffix('.pkl')}/{storage.key}"
             if len(numbers := _read_entry(archive, name)) != len(content):
                 raise ValueError(f"{name}: expected {len(content):,} bytes, got {len(numbers):,}")
-            swapped = np.frombuffer(numbers, f"u{storage.dtype.itemsize}").byteswap() if is_swapped else numbers
+            swapped: Any = np.frombuffer(numbers, f"u{storage.dtype.itemsize}").byteswap() if is_swapped else numbers
             content[:] = memoryview(swapped).cast("B")
     return tensors
 
