@@ -132,9 +132,18 @@ from official_bert.copies import original_paths
 from official_bert.fields import OptionsNeededError, as_flags, refuse_unused
 from official_bert.files import disk_full_reason, is_remote
 from official_bert.flags_of_2018 import flags_by_key, flags_without_meaning
-from official_bert.typed_values import check_keys, did_you_mean, dotted_keys
+from official_bert.typed_values import Removed, check_keys, did_you_mean, dotted_keys
 
 T = TypeVar("T")
+# Flags that commands had: the value that is still read, and what replaces any other.
+REMOVED_FLAGS: Mapping[str, Removed] = types.MappingProxyType(
+    {
+        "title": Removed("", "the names of the model and of the runs' folders stand in the title"),
+        "baseline_label": Removed("unigram distribution, held out", "the level of --baseline has this label"),
+        "seed": Removed(0, "other sentences in --input_file hide other words"),
+        "most": Removed(12, "--hlo_file has all operations"),
+    }
+)
 # Options of tasks that read tables, which people type as flags.
 TABLE_KEYS = ("options.delimiter", "options.header", "options.text_column", "options.label_column")
 BACKENDS = ("jax", "torch", "openvino")  # what the other backends of Keras import
@@ -445,6 +454,11 @@ def parse_flags(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
+        if error.flagname in REMOVED_FLAGS:
+            off, instead = REMOVED_FLAGS[error.flagname]
+            if (given := f"--{error.flagname}={off}") in arguments:
+                return parse_flags([argument for argument in arguments if argument != given])
+            raise SystemExit(f"error: --{error.flagname}: this flag was removed; {instead}") from None
         keys = [*dotted_keys(Config), *TABLE_KEYS] if "set" in flags.FLAGS else []
         near = did_you_mean(error.flagname, [*(f"--{name}" for name in flags.FLAGS), *(f"--set {key}" for key in keys)])
         if near:

@@ -190,7 +190,10 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     ]:
         raise ValueError(f"{where}: missing keys {missing}")
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
-    built = cls(**typed)  # says more about some numbers
+    try:
+        built = cls(**typed)  # says more about some numbers
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where.endswith(".json") else f"{error}") from None
     for key, value in typed.items():
         if any(
             isinstance(part, float) and not math.isfinite(part)

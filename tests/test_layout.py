@@ -45,7 +45,7 @@ ORDER = [
     "main",
 ]
 # imports nothing else, and only mains import it
-APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}
+APART = {"server": ("dotted_names", "config", "files", "copies", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = (
     "remote_stores",
     "text/graph",

@@ -35,8 +35,18 @@ from official_bert.data.long_work import interruption, preflight
 from official_bert.files import read_log, written_whole
 from official_bert.models.run_folder import LOG_FILE
 from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.accelerator.small_heads import (
+    HEADS,
+    ONE_LAYER,
+    STEPS,
+    WORDS,
+    B,
+    Head,
+    V,
+    head_config,
+    write_records,
+)
 from official_bert.training.running import cluster
-from official_bert.training.small_heads import HEADS, ONE_LAYER, STEPS, WORDS, B, Head, V, head_config, write_records
 
 FLAGS = flags.FLAGS
 command_line.define_placement()

@@ -26,7 +26,7 @@ from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.long_work.work_folder import WorkFolder, work_path
-from official_bert.data.pretraining import generator, token_account, token_store
+from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
@@ -37,7 +37,8 @@ from official_bert.files import BadText, absolute, find_files, is_remote, shard_
 from official_bert.text import loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
-from official_bert.text.vocab_learning import deleted_share
+from official_bert.tools.generation import token_account
+from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -303,7 +304,7 @@ def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None
 def create_on_beam(settings: Settings) -> token_account.Account:
     """Runs the Beam pipeline; returns its counts."""
     try:
-        from official_bert.data.pretraining import beam_generation
+        from official_bert.tools.generation import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
     config, outputs = settings.config, settings.outputs

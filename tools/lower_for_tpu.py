@@ -20,6 +20,7 @@ from absl import flags
 from official_bert.config import TrainingConfig, load_config
 from official_bert.files import written_beside, written_whole
 
+MOST_LISTED = 12  # operations, the most frequent first
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
@@ -30,7 +31,6 @@ flags.DEFINE_integer(
     "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
     lower_bound=1,
 )
-flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step, as text without large constants.")
 flags.DEFINE_string("proto_file", "", "Where to write it whole, as a HloModuleProto.")
 
@@ -63,12 +63,12 @@ def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda tensors: [tf.raw_ops.CrossReplicaSum(input=tensor, group_assignment=group) for tensor in tensors]
 
 
-def report(name: str, hlo: str, most: int) -> None:
+def report(name: str, hlo: str) -> None:
     """Prints the size and the counts of operations; raises ValueError for a shape that is not static."""
     if re.search(r"\[[^\]]*(<=|\?)", hlo):
         raise ValueError(f"{name}: the HLO has a shape that is not static")
     counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))
-    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(most))
+    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(MOST_LISTED))
     print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
 
 
@@ -155,8 +155,8 @@ def main(_: list[str]) -> None:
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
-    report(f"{config.task} train step", hlo, FLAGS.most)
-    report(f"{config.task} evaluation step", lower_evaluation_step(step, batch, FLAGS.platform), FLAGS.most)
+    report(f"{config.task} train step", hlo)
+    report(f"{config.task} evaluation step", lower_evaluation_step(step, batch, FLAGS.platform))
 
 
 if __name__ == "__main__":

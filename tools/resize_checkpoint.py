@@ -265,7 +265,7 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
     """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several
     words.
     """
-    from official_bert.text import vocab_learning
+    from official_bert.tools.vocabulary import vocab_learning
 
     if settings.num_words:
         if stored.tokenizer:

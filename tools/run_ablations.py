@@ -32,7 +32,6 @@ from absl import flags
 
 from official_bert.config import merge
 from official_bert.copies import require_here
-from official_bert.data.long_work.stages import Stages
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
 from official_bert.text.loading import VOCAB_FILE
@@ -47,6 +46,7 @@ from official_bert.tools.ablations.plan import (
     usually_masked,
 )
 from official_bert.tools.ablations.results import best_of, curve_of, read_rows, remove_weights, values_of
+from official_bert.tools.ablations.stages import Stages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated on a part

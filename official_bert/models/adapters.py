@@ -13,6 +13,9 @@ from official_bert.layers.dense import Dense
 from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import encoder_within, weights_by_name
 from official_bert.models.interchange import adapted, formats
+from official_bert.models.interchange.adapted import targets as targets
+from official_bert.models.interchange.over_base import over_base as over_base
+from official_bert.models.interchange.over_base import read_peft as read_peft
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
 from official_bert.models.parts import part_of
 from official_bert.models.run_folder import RunFolder

@@ -96,7 +96,7 @@ def initialize_from(
     if stored.any_linear_head and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
     if any(name.startswith(f"{GENERATOR}/") for name in variables):
-        stored = by_name("official_bert.models.interchange.generators:put_together")(stored, variables)
+        stored = by_name("official_bert.models.interchange.generators").put_together(stored, variables)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {

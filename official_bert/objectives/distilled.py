@@ -55,6 +55,10 @@ class Distilled(Objective):
         return (*map(_beside_teacher, self.own.names), *self.targets.names)
 
     @property
+    def parts(self) -> tuple[Objective, ...]:
+        return (*self.own.parts, self.targets)
+
+    @property
     def counter_names(self) -> tuple[str, ...]:
         return self.own.counter_names
 

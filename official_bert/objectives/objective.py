@@ -72,6 +72,10 @@ class Sum(Objective):
 
     terms: tuple[Objective, ...]
 
+    def __post_init__(self) -> None:
+        if len({*self.names}) < len(self.names):
+            raise ValueError(f"Sum: expected losses of different names, got {list(self.names)}")
+
     @property
     def parts(self) -> tuple[Objective, ...]:
         return tuple(part for term in self.terms for part in term.parts)

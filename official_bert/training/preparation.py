@@ -2,6 +2,7 @@
 
 from official_bert.objectives.distilled import Distilled
 from official_bert.training.distillation.students import student_of
+from official_bert.training.own_objectives import check_objective, is_own
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 
@@ -12,7 +13,11 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
     """
     resolved = task.resolve(files, steps, first.model if first else None)
     distilled = distilled_of(resolved.task, first.distilled if first else None) if steps.train else None
-    return student_of(resolved.task).add_answers(resolved, distilled, files, steps) if distilled else resolved
+    if distilled:
+        resolved = student_of(resolved.task).add_answers(resolved, distilled, files, steps)
+    if resolved.train and is_own(resolved.recipe.objective):
+        check_objective(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
+    return resolved
 
 
 def distilled_of(task: TaskBase, before: Distilled | None = None) -> Distilled | None:

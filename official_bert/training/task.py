@@ -391,7 +391,7 @@ def recipe_of(task: TaskBase, model: keras.Model, objective: Objective | None = 
 
 
 def data_digests(task: TaskBase, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
-    """The SHA-256 of the data that `train` and `eval` of a task read, as far as steps are done and files exist."""
+    """The SHA-256 of the data that a task reads to `train` and `eval`, if these steps are done and the files exist."""
     done = {"train": steps.train, "eval": steps.evaluate}
     digests = {
         use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]

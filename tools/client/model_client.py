@@ -18,8 +18,6 @@ class ModelClient(abc.ABC):
     `ca_file` (PEM) holds the authorities to trust in place of the system's.
     """
 
-    known_signatures: Signatures | None  # of the model, as far as it was asked for them
-
     def __init__(
         self,
         model: str,
@@ -41,7 +39,7 @@ class ModelClient(abc.ABC):
         self.model, self.version, self.label, self.batch_size = model, version, label, batch_size
         self.headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         self.ca_file = ca_file
-        self.known_signatures = None
+        self.known_signatures: Signatures | None = None
         self.is_closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "model client")
 

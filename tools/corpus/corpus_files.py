@@ -11,8 +11,9 @@ from typing import TextIO
 import numpy as np
 
 from official_bert.data.pretraining.yield_report import YieldReport
-from official_bert.data.raw_text import deduplication, mixing
-from official_bert.data.raw_text.cleaned_documents import Cleaned
+from official_bert.data.raw_text import deduplication
+from official_bert.tools.corpus import mixing
+from official_bert.tools.corpus.cleaned_documents import Cleaned
 
 
 @dataclasses.dataclass(frozen=True)

@@ -336,7 +336,7 @@ class Cleaner:
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
         self._repair = repair
-        self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
+        self._filters = {headings: running_text.ParagraphFilter(headings) for headings in (False, True)}
         self._count_words = WordCounter()
 
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:

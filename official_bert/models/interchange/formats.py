@@ -155,7 +155,7 @@ def _format_of_checkpoint(prefix: str) -> str:
     if ours.is_checkpoint_of(names):
         return "ours"
     if any("/.ATTRIBUTES/" in name for name in names):
-        if by_name("official_bert.models.interchange.projects.tf_models:is_checkpoint_of")(names):
+        if module_of("tf_models").is_checkpoint_of(names):
             return "tf_models"
         raise ValueError(
             f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}"

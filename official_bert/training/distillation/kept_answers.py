@@ -10,7 +10,7 @@ from official_bert.data.cache import cached
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.sources import ExampleSource
 from official_bert.objectives.teacher_targets import SoftAnswers
-from official_bert.training import evaluation
+from official_bert.training import answering
 from official_bert.training.distillation.teachers import TaskTeacher
 
 LAYOUT = 1  # of the cached arrays
@@ -65,7 +65,7 @@ def answer_all(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource
     once = source.in_turn(teacher.task.config.training.eval_batch_size)
     answers: list[Mapping[str, Any]] = []
     with Reporter() as reporter:
-        for row in evaluation.outputs_of(lambda outputs, _: targets.columns(outputs), teacher.model, once):
+        for row in answering.outputs_of(lambda outputs, _: targets.columns(outputs), teacher.model, once):
             answers.append(row)
             reporter.show(STAGE, len(answers) / len(source.examples))
     rows = once.in_order(answers)

@@ -10,7 +10,7 @@ from official_bert.models.checkpoints import initialize_from
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.objectives.distilled import Teacher
-from official_bert.training import evaluation
+from official_bert.training import answering
 from official_bert.training.run_config import TEACHER, checkpoint_values, named_as_teacher
 from official_bert.training.task import TaskBase
 
@@ -58,7 +58,7 @@ def load_teacher(reader: TaskBase, student: TaskBase) -> TaskTeacher:
     """
     model = reader.build_model()
     with named_as_teacher():
-        result = evaluation.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
+        result = answering.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
     if any(name.startswith("crf/") for name in result.unused):
         raise ValueError(f"{TEACHER}: {result.origin}: expected a teacher without a CRF: {CRF}")
     model.trainable = False

@@ -25,7 +25,7 @@ def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path)
     batch = next(iter(resolved["nsp"].train.dataset()))
     outputs = resolved["nsp"].model(batch)
     losses, counters = (
-        {name: getattr(one.task, kind)(outputs, batch) for name, one in resolved.items()}
+        {name: getattr(one.task.objective, kind)(outputs, batch) for name, one in resolved.items()}
         for kind in ("losses", "counters")
     )
     assert losses["sop"] == {"mlm": losses["nsp"]["mlm"], "sop": losses["nsp"]["nsp"]}

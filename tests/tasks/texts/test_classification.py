@@ -12,7 +12,7 @@ from official_bert.config import to_dict
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
-from official_bert.training.evaluation import predict
+from official_bert.training.answering import predict
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
 

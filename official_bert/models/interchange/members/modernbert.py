@@ -25,7 +25,7 @@ def parts(values: Values) -> Fields:
         if not every:
             raise ValueError(
                 f"layer_types: expected {GLOBAL} in the first layer and every n-th from there, {LOCAL} in the others, "
-                f"got {', '.join(map(str, kinds))}"
+                f"got {kinds!s:.80}"
             )
     if (pooling := values["classifier_pooling"]) not in POOLINGS:
         raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r:.80}")

@@ -84,7 +84,7 @@ def read(prefix: str) -> StoredModel:
     stored = stored if config is None else _as_run_says(stored, config, prefix)
     if not any(name.startswith(f"{GENERATOR}/") for name in weights):
         return stored
-    return by_name("official_bert.models.interchange.generators:told_apart")(stored, config)
+    return by_name("official_bert.models.interchange.generators").told_apart(stored, config)
 
 
 def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:

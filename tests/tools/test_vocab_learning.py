@@ -6,10 +6,10 @@ import unicodedata
 
 import pytest
 
-from official_bert.data.raw_text import mixing
-from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
+from official_bert.tools.corpus import mixing
+from official_bert.tools.vocabulary import vocab_learning
 
 
 def test_words_are_counted_as_the_tokenizer_makes_them():

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from official_bert.data.raw_text import mixing, quality
+from official_bert.data.raw_text import quality
 from official_bert.data.raw_text.quality import QualityLimits, scripts_of
+from official_bert.tools.corpus import mixing
 
 
 def test_factors_are_those_worked_out_by_hand():

@@ -14,7 +14,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.text import loading
 
-beam_generation = pytest.importorskip("official_bert.data.pretraining.beam_generation", reason=why_not("apache_beam"))
+beam_generation = pytest.importorskip("official_bert.tools.generation.beam_generation", reason=why_not("apache_beam"))
 IN_PROCESS = ["--runner=DirectRunner", "--direct_num_workers=1"]
 TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from official_bert.data.pretraining.yield_report import YieldReport
-from official_bert.data.raw_text.cleaned_documents import Cleaned, from_data, to_data
 from official_bert.data.raw_text.deduplication import Fingerprinter
+from official_bert.tools.corpus.cleaned_documents import Cleaned, from_data, to_data
 
 
 @pytest.fixture(params=[False, True], ids=["exact", "near"])
