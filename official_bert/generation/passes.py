@@ -50,6 +50,7 @@ class Filled(NamedTuple):
     input_ids: Int[Any, "B S"]
     words: Int[Any, "B M K"]
     probabilities: Float[Any, "B M K"]
+    passes: Int[Any, "B M"]  # in which each blank was filled, from 1; 0 where there is none
 
 
 def next_pass(
@@ -91,7 +92,7 @@ def fill(
     block_of = tf.where(present, tf.range(tf.shape(places)[1]) // (how.block_size or NO_BLOCK), NO_BLOCK)
     best = min(best, allowed.shape[0])
 
-    def one_pass(number, ids, open_, block, left, words, probabilities):  # type: ignore[no-untyped-def]
+    def one_pass(number, ids, open_, block, left, words, probabilities, when):  # type: ignore[no-untyped-def]
         current = tf.reduce_min(tf.where(open_, block_of, NO_BLOCK), axis=1)
         left = tf.where(tf.equal(current, block), left, count)
         candidates = open_ & tf.equal(block_of, current[:, None])
@@ -113,16 +114,19 @@ def fill(
         words, probabilities = (
             tf.where(now[:, :, None], new, old) for new, old in ((ranked, words), (chances, probabilities))
         )
-        return number + 1, ids, open_ & ~now, current, left, words, probabilities
+        when = tf.where(now, number + 1, when)
+        return number + 1, ids, open_ & ~now, current, left, words, probabilities, when
 
     shape = tf.concat([tf.shape(places), [1 if perturb else best]], axis=0)
     rows = tf.zeros(tf.shape(places)[:1], tf.int32)
     begin = (tf.constant(0), ids, present, rows - 1, rows, tf.zeros(shape, tf.int32), tf.zeros(shape, tf.float32))
-    shapes = (*(value.shape for value in begin[:-2]), *[tf.TensorShape([None, None, None])] * 2)
+    begin = (*begin, tf.zeros_like(places))
+    of_words = tf.TensorShape([None, None, None])
+    shapes = (*(value.shape for value in begin[:-3]), of_words, of_words, tf.TensorShape([None, None]))
     result = tf.while_loop(
         lambda number, ids, open_, *_: tf.reduce_any(open_), one_pass, begin, shapes, parallel_iterations=1
     )
-    return Filled(result[1], result[-2], result[-1])
+    return Filled(result[1], *result[-3:])
 
 
 class Beams(NamedTuple):
