@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -14,8 +14,10 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.objectives.objective import Batch
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
-from official_bert.training.schedules.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
+
+if TYPE_CHECKING:
+    from official_bert.training.schedules.phases import Phase
 
 
 class DivergedError(ValueError):
@@ -55,7 +57,7 @@ def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) 
     )
 
 
-def check_patience(phases: Sequence[Phase]) -> None:
+def check_patience(phases: "Sequence[Phase]") -> None:
     """Raises ValueError if `training.patience` has no evaluations to count, or more than one phase to end."""
     training = phases[0].recipe.training
     if not training.patience:

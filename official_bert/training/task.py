@@ -7,7 +7,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import keras
 import numpy as np
@@ -26,7 +26,6 @@ from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
-from official_bert.objectives.distilled import Distilled
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
@@ -38,6 +37,9 @@ from official_bert.training.distribution import check_batch
 from official_bert.training.optimization import Update, update
 from official_bert.training.recipe import Recipe
 from official_bert.training.reporting.flops import training_flops
+
+if TYPE_CHECKING:
+    from official_bert.objectives.distilled import Distilled
 
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 # of `Head`
@@ -121,7 +123,7 @@ class Resolved:
     tests: ToAnswer | None = None
     training_rows: str = ""  # a line about the rows to train on: their number, and that of the rows of each label
     notes: tuple[str, ...] = ()  # lines for the user about the data: how rows are divided and weighted
-    distilled: Distilled | None = None  # the objective of a training with a teacher
+    distilled: "Distilled | None" = None  # the objective of a training with a teacher
 
     @functools.cached_property
     def recipe(self) -> Recipe:
