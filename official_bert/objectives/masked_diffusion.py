@@ -16,6 +16,8 @@ from official_bert.objectives import losses
 from official_bert.objectives.losses import Fraction
 from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
 
+LEAST_RATE = 1e-3  # so that 1 / t stays below 1,000
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskedDiffusion(Objective):

@@ -12,9 +12,9 @@ import numpy as np
 
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import tokenize_all
+from official_bert.objectives.masked_diffusion import LEAST_RATE
 from official_bert.text.tokenizer import Tokenizer
 
-LEAST = 1e-3  # the least masking rate: 1 / t stays below 1,000
 RATE, PLACE, STRATUM = range(3)  # kinds of draws
 
 
@@ -82,7 +82,7 @@ class DiffusedSource(ExampleSource):
         if not self.shuffle:
             order = np.random.default_rng((self.seed, STRATUM)).permutation(len(self.examples))
             drawn = (order[numbers] + drawn) / len(self.examples)
-        return LEAST + (1 - LEAST) * drawn
+        return LEAST_RATE + (1 - LEAST_RATE) * drawn
 
 
 def masked(
