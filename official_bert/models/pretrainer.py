@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 
@@ -33,6 +33,13 @@ class Pretrainer(EncoderWithHeads):
         self.next_sentence = (
             OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
         )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Also reads files of before SpanBERT's model had a class of its own."""
+        config = dict(config)
+        own = by_name("official_bert.models.span_boundary:SpanPretrainer") if config.pop("boundary", False) else cls
+        return super(Pretrainer, own).from_config(config)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         encoded = self.encoder({**inputs, "output_positions": inputs["masked_lm_positions"]}, training=training)

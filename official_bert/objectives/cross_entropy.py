@@ -11,8 +11,7 @@ import tensorflow as tf
 from jaxtyping import Float, Int
 
 from official_bert.objectives import losses
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues, Weights
 
 Predicted = tuple[Float[Any, "*rows K"], Int[Any, "*rows"]]  # logits, labels
 
@@ -40,14 +39,14 @@ class CrossEntropy(Objective):
     def counter_names(self) -> tuple[str, ...]:
         return (f"{self.name}_accuracy",)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         total, weight = losses.cross_entropy(*self.predicted(outputs, batch), self.place_weights(batch))
         return {self.name: (total * self.factor, weight)}
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         return {self.name: tf.reduce_sum(self.place_weights(batch))}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {f"{self.name}_accuracy": losses.accuracy(*self.predicted(outputs, batch), self.place_weights(batch))}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:

@@ -3,15 +3,13 @@
 import dataclasses
 import functools
 import hashlib
-from typing import Any
 
 import keras
 import numpy as np
-from jaxtyping import Float
 
 from official_bert.models.encoder import weights_by_name
 from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues, Weights
 
 COLUMN = "teacher_"  # before the name of a teacher's output in a batch
 LABELS = "labels"  # the name of a student's own loss, if that has none but `loss`
@@ -66,17 +64,17 @@ class Distilled(Objective):
     def eval_objective(self) -> Objective:
         return self.own
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         own = {
             _beside_teacher(name): times(self.labels, loss) for name, loss in self.own.losses(outputs, batch).items()
         }
         return own | self.targets.losses(outputs, batch)
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         own = {_beside_teacher(name): weight for name, weight in self.own.weights(batch).items()}
         return own | self.targets.weights(batch)
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         return self.own.counters(outputs, batch)
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:

@@ -10,8 +10,7 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.objectives import losses
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues, Weights
 
 
 class OfLogits(Objective):
@@ -29,15 +28,15 @@ class OneLabel(OfLogits):
 
     counter_names = ("accuracy",)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {
             "loss": losses.cross_entropy(outputs["logits"], batch["label_ids"], _row_weights(batch), self.smoothing)
         }
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         return {"loss": tf.reduce_sum(_row_weights(batch))}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
 
@@ -47,7 +46,7 @@ class SeveralLabels(OfLogits):
 
     smoothing: float = 0.0
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         each = batch.get("loss_weights", 1.0)
         return {
             "loss": losses.binary_cross_entropy(
@@ -60,7 +59,7 @@ class SeveralLabels(OfLogits):
 class Score(OfLogits):
     """Squared error of `scores` [B]."""
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {"loss": losses.squared_error(outputs["logits"][:, 0], batch["scores"], batch["example_weights"])}
 
 

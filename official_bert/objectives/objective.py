@@ -15,6 +15,8 @@ from official_bert.objectives.losses import Fraction
 
 Batch = Mapping[str, Shaped[Any, "B ..."]]
 Outputs = Mapping[str, tf.Tensor]
+Fractions = dict[str, Fraction]  # (sum, weight) by name
+Weights = dict[str, Float[Any, ""]]
 RowValues = dict[str, Shaped[Any, "B ..."]]  # a value for each row of a batch
 
 
@@ -43,17 +45,17 @@ class Objective(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         """(sum, weight) by name, float32; the training loss is the sum over names of sum / weight.
 
         {} in evaluation for data without labels.
         """
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.names}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
         return {}
 
@@ -93,13 +95,13 @@ class Sum(Objective):
         terms = tuple(term.eval_objective for term in self.terms)
         return self if all(map(lambda one, other: one is other, terms, self.terms)) else Sum(terms)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {name: loss for term in self.terms for name, loss in term.losses(outputs, batch).items()}
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         return {name: weight for term in self.terms for name, weight in term.weights(batch).items()}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {name: pair for term in self.terms for name, pair in term.counters(outputs, batch).items()}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:

@@ -9,8 +9,7 @@ from typing import Literal
 import tensorflow as tf
 
 from official_bert.objectives import ranking_losses
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues
 
 LOSSES = {
     "pointwise": ranking_losses.pointwise,
@@ -27,14 +26,14 @@ class Relevance(Objective):
 
     counter_names = ("accuracy",)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         """{} for passages that are only ranked."""
         if "labels" not in batch:
             return {}
         present = tf.reduce_max(batch["input_mask"], axis=-1) > 0
         return {"loss": LOSSES[self.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         """The share of queries whose positive has the highest score."""
         if "labels" not in batch:
             return {}

@@ -7,8 +7,8 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.objectives.cross_entropy import CrossEntropy, Predicted
-from official_bert.objectives.losses import Fraction, token_weights
-from official_bert.objectives.objective import Batch, Outputs
+from official_bert.objectives.losses import token_weights
+from official_bert.objectives.objective import Batch, Fractions, Outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ReplacedTokens(CrossEntropy):
     def place_weights(self, batch: Batch) -> Float[Any, "B S"]:
         return token_weights(batch)
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * token_weights(batch)
         replaced = tf.cast(outputs["replaced"], tf.float32) * token_weights(batch)
         both = tf.reduce_sum(called * replaced)

@@ -5,8 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from official_bert.objectives import losses
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +14,7 @@ class AnswerSpan(Objective):
 
     names = ("start", "end")
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         if "start_positions" not in batch:
             return {}
         fractions = {}

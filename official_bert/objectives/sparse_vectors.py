@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 from jaxtyping import Float, Shaped
 
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Outputs, RowValues
 from official_bert.objectives.vectors import NearVectors
 
 MOST_WORDS = 256  # of a vector that is evaluated
@@ -26,7 +25,7 @@ class SparseVectors(NearVectors):
     names = ("ranking", "flops")
     counter_names = ("words",)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         """{} for texts that are only searched."""
         if "penalty_share" not in batch:
             return {}
@@ -39,7 +38,7 @@ class SparseVectors(NearVectors):
         penalty = self.query_penalty * sides[0] + self.passage_penalty * tf.add_n(sides[1:]) / (len(sides) - 1)
         return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         """The mean number of words of second texts; of texts that are searched by themselves, of these."""
         weights = outputs["weights"]
         words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)

@@ -7,8 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.layers.relatives import crf
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Outputs, RowValues
 from official_bert.objectives.tags import Tags, word_weights
 
 CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with a CRF: [T,T], [T], [T]
@@ -18,7 +17,7 @@ CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with
 class ChainOfTags(Tags):
     """Negative log-likelihood by word of the chains over the words of a row's sentences."""
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         likelihood = crf.log_likelihood(
             outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs), batch.get("sentence_starts")
         )

@@ -11,8 +11,7 @@ import tensorflow as tf
 from jaxtyping import Float, Shaped
 
 from official_bert.objectives import losses
-from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues, Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +22,14 @@ class Tags(Objective):
 
     counter_names = ("tag_accuracy",)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch), self.smoothing)}
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         """The number of words, or the sum of their weights."""
         return {"loss": tf.reduce_sum(_weights(batch))}
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         """Accuracy of each word's likeliest tag."""
         return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], word_weights(batch))}
 

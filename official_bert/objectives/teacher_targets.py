@@ -6,16 +6,15 @@ they were kept or are computed in the step.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tensorflow as tf
-from jaxtyping import Float
 
 from official_bert.objectives import ranking_losses
 from official_bert.objectives.distillation_losses import binary_divergence, divergence
 from official_bert.objectives.distilled import COLUMN, TeacherTargets, times
 from official_bert.objectives.losses import ABSENT, Fraction, squared_error
-from official_bert.objectives.objective import Batch, Outputs
+from official_bert.objectives.objective import Batch, Fractions, Outputs, Weights
 from official_bert.objectives.tags import word_weights
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
 
@@ -36,7 +35,7 @@ class SoftAnswers(TeacherTargets):
             return batch
         return dict(batch) | self.columns(self.teacher.model(dict(batch), training=False))
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         return {"answers": times(self.answers, self.compare(outputs, batch))}
 
     def compare(self, outputs: Outputs, batch: Batch) -> Fraction:
@@ -73,7 +72,7 @@ class TagsOf(SoftAnswers):
         teacher = tf.transpose(batch["teacher_logits"], (0, 2, 1))
         return divergence(outputs["logits"], teacher, word_weights(batch), self.temperature)
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         """The number of words."""
         return {"answers": tf.reduce_sum(word_weights(batch))}
 

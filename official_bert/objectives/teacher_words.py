@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from jaxtyping import Float
 
 from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.models.pretrainer import OF_RELATIONS
 from official_bert.objectives.distillation_losses import cosine_distance, divergence, relation_divergence
 from official_bert.objectives.distilled import COLUMN, TeacherTargets, times
 from official_bert.objectives.losses import Fraction, prediction_weights, token_weights
-from official_bert.objectives.objective import Batch, Outputs
+from official_bert.objectives.objective import Batch, Fractions, Outputs, Weights
 
 OUTPUTS = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RELATIONS}  # of the models compared
 
@@ -40,14 +39,14 @@ class WordTargets(TeacherTargets):
         read = [output for name in self.names for output in OUTPUTS[name]]
         return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in read}
 
-    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+    def weights(self, batch: Batch) -> Weights:
         """Answers count by predictions, states and relations by tokens."""
         return {
             name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
             for name in self.names
         }
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         compare: dict[str, Callable[[Outputs, Batch], Fraction]] = {
             "answers": self._answers,
             "states": self._states,

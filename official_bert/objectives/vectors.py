@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from official_bert.objectives import losses, ranking_losses
 from official_bert.objectives.losses import Fraction
-from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+from official_bert.objectives.objective import Batch, Fractions, Objective, Outputs, RowValues
 
 IN_GROUPS = ("contrastive", "contrastive_both")  # compare a row with the others of its group
 
@@ -30,7 +30,7 @@ class NearVectors(Objective):
     def counter_names(self) -> tuple[str, ...]:
         return ("accuracy",) if self.loss in IN_GROUPS else ()
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         """{} for texts that are only searched."""
         if not {"scores", "teacher", "text_numbers"} & set(batch):
             return {}
@@ -62,7 +62,7 @@ class NearVectors(Objective):
             both_directions=self.loss == "contrastive_both",
         )
 
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
         """The share of rows whose own second text is the nearest of the group."""
         if self.loss not in IN_GROUPS or "text_numbers" not in batch:
             return {}

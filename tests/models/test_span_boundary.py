@@ -1,7 +1,10 @@
 """SpanBERT's boundary objective: spans worked out by hand, logits and losses against NumPy, what it goes with."""
 
 import dataclasses
+import json
+import zipfile
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -130,3 +133,22 @@ def test_its_head_stays_in_ours_and_is_left_out_elsewhere(small_config, tmp_path
     left_out = formats.write(stored, "hugging_face", str(tmp_path / "there"))
     assert {name.partition("/")[0] for name in left_out} == {"pooler", "boundary"}
     assert set(weights_by_name(formats.make_model(stored))) == set(weights)
+
+
+def test_a_keras_file_of_before_spanbert_had_a_class_is_read(small_config, tmp_path):
+    model = SpanPretrainer.make(small_config)
+    model.save(tmp_path / "now.keras")
+    with zipfile.ZipFile(tmp_path / "now.keras") as now, zipfile.ZipFile(tmp_path / "before.keras", "w") as before:
+        for name in now.namelist():
+            content = now.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                config |= {"module": "official_bert.models.pretrainer", "class_name": "Pretrainer"}
+                config["registered_name"] = "official_bert>Pretrainer"
+                config["config"]["boundary"] = True
+                content = json.dumps(config).encode()
+            before.writestr(name, content)
+    loaded = keras.models.load_model(tmp_path / "before.keras")
+    assert type(loaded) is SpanPretrainer
+    for own, theirs in zip(loaded.weights, model.weights):
+        np.testing.assert_array_equal(own, theirs)
