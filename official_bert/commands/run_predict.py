@@ -75,6 +75,11 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "passes", None, "Fill all [MASK]s of a text together, the most confident first, in so many passes.", lower_bound=1
 )
+flags.DEFINE_integer(
+    "block_size", None, "Places of a written answer that are full before the next ones begin.", lower_bound=1
+)
+flags.DEFINE_float("temperature", None, "Above 0, the words of a written answer are drawn at random.", lower_bound=0.0)
+flags.DEFINE_integer("seed", None, "Of the words that --temperature draws.", lower_bound=0)
 flags.DEFINE_integer("beams", None, "Find so many best fillings of all [MASK]s of a text together.", lower_bound=1)
 flags.DEFINE_enum(
     "score",

@@ -44,7 +44,7 @@ from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
-# Options of tasks that say how data are read, and change nothing in a trained model.
+# Options of tasks that say how data are read or answers are written, and change nothing in a trained model.
 READING_OPTIONS = (
     "file_format",
     "delimiter",
@@ -74,6 +74,8 @@ READING_OPTIONS = (
     "score_range",
     "several_answers",
     "candidates",
+    "passes",
+    "block_size",
 )
 PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
 KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
