@@ -7,6 +7,7 @@ OpenVINO; all of them use the same graph, in which another runtime computes the 
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import types
@@ -43,7 +44,7 @@ from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
-# Options of tasks that say how data are read, and change nothing in a trained model.
+# Options of tasks that say how data are read or answers are written, and change nothing in a trained model.
 READING_OPTIONS = (
     "file_format",
     "delimiter",
@@ -73,8 +74,10 @@ READING_OPTIONS = (
     "score_range",
     "several_answers",
     "candidates",
+    "passes",
+    "block_size",
 )
-PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank")
+PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
 KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
 
 
@@ -206,6 +209,32 @@ class Predictor:
             )
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
+
+    def score(self, texts: Any, by: str = "word_l2r", batch_size: int = 32, first: int = 1) -> Any:
+        """Returns how probable a masked LM finds each text, in natural logarithms: `score`, a sum, with `token_scores`
+        of its `tokens`, `word_scores` of its `words`, and the number of `unknown` tokens; for one text, the answer
+        itself.
+
+        `by` is "word_l2r" (a token without itself and the later pieces of its word), "token" (without itself) or
+        "bound" (minus the bound of masked diffusion); docs/generation.md has their sources. Errors count rows from
+        `first`.
+
+        Raises ValueError for a model without a masked-LM head, an exported one, another `by`, and for texts that are
+        longer than a row or have a [MASK].
+        """
+        if isinstance(texts, str):
+            return self.score([texts], by, batch_size)[0]
+        return self._scorer.score([row["text"] for row in self._rows.read_texts(texts)[0]], by, batch_size, first)
+
+    @functools.cached_property
+    def _scorer(self) -> Any:
+        """What scores texts. Raises ValueError for a model that cannot."""
+        if not (scorer := getattr(self._model.owner, "scorer", None)):
+            raise ValueError(
+                f"score: expected a run or a checkpoint with a masked-LM head, got {self.path}, which gives "
+                f"{', '.join(self.outputs)}"
+            )
+        return scorer()
 
     @property
     def prompts(self) -> dict[str, str]:

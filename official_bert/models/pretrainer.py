@@ -53,6 +53,10 @@ class Pretrainer(EncoderWithHeads):
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
 
+    def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
+        return by_name("official_bert.generation.generate:generate")(self, inputs, **how)
+
 
 @keras.saving.register_keras_serializable("official_bert")
 class ObservedPretrainer(Pretrainer):

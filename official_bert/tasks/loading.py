@@ -39,6 +39,7 @@ MODULES: Mapping[str, str] = types.MappingProxyType(
         "reranking": "official_bert.tasks.reranking.task:Task",
         "squad": "official_bert.tasks.squad.task:Task",
         "ner": "official_bert.tasks.tagging.task:Task",
+        "text_to_text": "official_bert.tasks.writing.task:Task",
     }
 )
 

@@ -9,12 +9,13 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.data.rows import Source
+from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
-from official_bert.objectives.cross_entropy import CrossEntropy
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.pretraining.data import RecordReader
-from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
+from official_bert.tasks.pretraining.diffused_words import DiffusedWords
+from official_bert.tasks.pretraining.held_out import warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
@@ -25,6 +26,7 @@ from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 KINDS: Mapping[str, type[MaskedWords]] = {
     "masked_lm": MaskedWords,
+    "masked_diffusion": DiffusedWords,
     "next_token": NextTokens,
     "replaced_tokens": ReplacedWords,
 }  # by `options.objective`
@@ -99,13 +101,16 @@ class Task(TaskBase):
         held_out = None
         if steps.evaluate and files.eval_file:
             source = reader.source(files, files.eval_file, training.eval_batch_size, shuffle=False)
-            names = (part.name for part in self.objective.parts if isinstance(part, CrossEntropy))
-            held_out = HeldOutRecords(source, tuple(names))
+            held_out = self.kind.held_out(source)
             warn_of_shared_records(train.paths if train else [], source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
-        return (ServedFillMask if self.kind.masks else ServedNextToken).make(self, model, options)
+        if self.options.objective == "next_token":
+            return ServedNextToken.make(self, model, options)
+        if options.passes is not None or options.beams is not None:
+            return by_name("official_bert.generation.served:make_together")(self, model, options)
+        return ServedFillMask.make(self, model, options)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """The features of masked records, or of packed rows."""
