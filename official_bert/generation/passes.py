@@ -119,8 +119,8 @@ def fill(
 
     shape = tf.concat([tf.shape(places), [1 if perturb else best]], axis=0)
     rows = tf.zeros(tf.shape(places)[:1], tf.int32)
-    begin = (tf.constant(0), ids, present, rows - 1, rows, tf.zeros(shape, tf.int32), tf.zeros(shape, tf.float32))
-    begin = (*begin, tf.zeros_like(places))
+    written = (tf.zeros(shape, tf.int32), tf.zeros(shape, tf.float32), tf.zeros_like(places))
+    begin = (tf.constant(0), ids, present, rows - 1, rows, *written)
     of_words = tf.TensorShape([None, None, None])
     shapes = (*(value.shape for value in begin[:-3]), of_words, of_words, tf.TensorShape([None, None]))
     result = tf.while_loop(

@@ -25,10 +25,10 @@ CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind 
 class ServedFillMask(ServedModel):
     """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
 
-    outputs = ("tokens", "probabilities", "num_blanks", "truncated")
-    padded_text = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
+    outputs: ClassVar[tuple[str, ...]] = ("tokens", "probabilities", "num_blanks", "truncated")
+    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
     padded_ids: ClassVar = {"logits": "masked_lm_positions"}
-    reads = ("top_k", "max_positions")
+    reads: ClassVar[tuple[str, ...]] = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def __init__(

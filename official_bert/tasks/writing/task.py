@@ -6,8 +6,8 @@ It is trained by masked diffusion (`objectives/masked_diffusion`); docs/generati
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from collections.abc import Sequence
+from typing import Self
 
 import keras
 import numpy as np
@@ -83,7 +83,7 @@ class Task(FileTask):
     Options = Options
     head = "fill_mask"
     served_classes = (ServedText,)
-    file_names: ClassVar[Mapping[str, Sequence[str]]] = {
+    file_names = {
         use: tuple(f"{use}{suffix}" for suffix in (".tsv", ".csv", ".jsonl", ".parquet"))
         for use in ("train", "dev", "test")
     }
@@ -228,7 +228,7 @@ class WrittenAnswers:
     def text_of(self, ids: np.ndarray) -> str:
         """Returns the text of an answer [W], up to its first [SEP]."""
         ends = np.flatnonzero(ids == self.rows.template.sep_id)
-        return join_ids(self.task.tokenizer, ids[: ends[0]] if len(ends) else ids)
+        return join_ids(self.task.tokenizer, (ids[: ends[0]] if len(ends) else ids).tolist())
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Measures the written answers, and the bound of the held-out answers in nats a token."""
