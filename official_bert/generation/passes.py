@@ -37,6 +37,16 @@ class Passes:
     block_size: int = 0
     schedule: Schedule = "linear"
 
+    @classmethod
+    def of_answer(cls, width: int, passes: int = 0, block_size: int = 0) -> "Passes":
+        """Returns how an answer of `width` places is written: by default in as many passes, and in blocks of a quarter.
+
+        The [SEP]s at its end are the most confident: in one block they are written first, and may fix too short an
+        answer. With fewer passes than places one block is better, because its words know more of each other.
+        """
+        passes = min(passes or width, width)
+        return cls(passes=passes, block_size=block_size or (math.ceil(width / 4) if passes == width else width))
+
     def of_block(self, blanks: Int[Any, " B"]) -> Int[Any, " B"]:
         """Returns the passes of each block of rows with so many blanks."""
         blocks = tf.maximum(-(-blanks // (self.block_size or NO_BLOCK)), 1)

@@ -15,8 +15,6 @@ from official_bert.data.text_features import tokenize_all
 from official_bert.objectives.masked_diffusion import LEAST_RATE
 from official_bert.text.tokenizer import Tokenizer
 
-RATE, PLACE, STRATUM = range(3)  # kinds of draws
-
 
 class AnswerRows(Sequence):
     """`rows[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], with its answer in the last
@@ -59,7 +57,7 @@ class AnswerRows(Sequence):
 class DiffusedSource(ExampleSource):
     """Batches of `AnswerRows` whose answers are masked at a rate that is drawn for each row and epoch.
 
-    All numbers are hashes of (seed, epoch, row), so that a run that is resumed sees the same masks. In evaluation the
+    All numbers are functions of (seed, epoch, row): a run that is resumed sees the same masks. In evaluation the
     rates of all rows are spread evenly over (0, 1], and the same each time.
     """
 
@@ -73,29 +71,26 @@ class DiffusedSource(ExampleSource):
         epoch, index = divmod(number, self.batches_per_epoch)
         numbers = self.plan(epoch)[index]
         numbers = np.concatenate([numbers, np.repeat(numbers[:1], len(batch["input_ids"]) - len(numbers))])
-        return masked(batch, numbers + epoch * len(self.examples), self._rates(numbers, epoch), self)
+        draws = np.stack([np.random.default_rng((self.seed, epoch, row)).random(1 + self.width) for row in numbers])
+        rates = LEAST_RATE + (1 - LEAST_RATE) * (draws[:, 0] if self.shuffle else self._spread(draws[:, 0], numbers))
+        return masked(batch, draws[:, 1:] < rates[:, None], rates, self.mask_id)
 
-    def _rates(self, numbers: np.ndarray, epoch: int) -> np.ndarray:
-        """The rate of each row, float64 [B]."""
-        keys = row_keys(numbers + epoch * len(self.examples), self.seed)
-        drawn = uniform(keys, RATE, np.zeros(1, np.int64))[:, 0]
-        if not self.shuffle:
-            order = np.random.default_rng((self.seed, STRATUM)).permutation(len(self.examples))
-            drawn = (order[numbers] + drawn) / len(self.examples)
-        return LEAST_RATE + (1 - LEAST_RATE) * drawn
+    def _spread(self, draws: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Spreads numbers in [0, 1) of held-out rows evenly over all rows, whose order is drawn from the seed."""
+        order = np.random.default_rng(self.seed).permutation(len(self.examples))
+        return (order[numbers] + draws) / len(self.examples)
 
 
 def masked(
-    batch: Mapping[str, np.ndarray], keys: np.ndarray, rates: np.ndarray, source: DiffusedSource
+    batch: Mapping[str, np.ndarray], hidden: np.ndarray, rates: np.ndarray, mask_id: int
 ) -> dict[str, np.ndarray]:
-    """Returns a batch whose answers are masked, with what masked diffusion reads: the W places, their words, which are
-    hidden, all of which are maskable, and the rates.
+    """Returns a batch whose answers are masked where they are `hidden` [B,W], with what masked diffusion reads: the W
+    places, their words, which are hidden, all of which are maskable, and the rates.
     """
-    ids, width = batch["input_ids"].copy(), source.width
+    ids, width = batch["input_ids"].copy(), hidden.shape[1]
     places = batch["input_mask"].sum(axis=1)[:, None] - width + np.arange(width)  # [B,W]
     answers = np.take_along_axis(ids, places, axis=1)
-    hidden = uniform(row_keys(keys, source.seed), PLACE, np.arange(width)) < rates[:, None]
-    np.put_along_axis(ids, places, np.where(hidden, source.mask_id, answers), axis=1)
+    np.put_along_axis(ids, places, np.where(hidden, mask_id, answers), axis=1)
     return {
         **batch,
         "input_ids": ids,
@@ -105,26 +100,6 @@ def masked(
         "maskable": np.ones_like(hidden, np.float32),
         "masking_rates": rates.astype(np.float32),
     }
-
-
-def row_keys(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """The hash of each row, of which all its draws are hashes: int [B] -> uint64 [B]."""
-    return _mix(numbers.astype(np.uint64) ^ _mix(np.array([seed % 2**64], np.uint64)))
-
-
-def uniform(keys: np.ndarray, what: int, numbers: np.ndarray) -> np.ndarray:
-    """Draws float64 numbers in [0, 1) for each row [B] and each number [N]: [B,N]."""
-    salt = _mix(numbers.astype(np.uint64) * np.uint64(8) + np.uint64(what))
-    return (_mix(keys[:, None] ^ salt) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(bits: np.ndarray) -> np.ndarray:
-    """A hash of uint64: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    with np.errstate(over="ignore"):
-        bits = bits + np.uint64(0x9E3779B97F4A7C15)
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return bits ^ (bits >> np.uint64(31))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,16 +46,14 @@ class ServedText(ServedFillMask):
     ):
         super().__init__(model, tokenizer, max_seq_length, max_positions=answer_length)
         self.width = answer_length
-        asked = min(passes or how[0] or answer_length, answer_length)
-        block = block_size or (how[1] if not passes else 0)
-        if not (block or passes) and asked == answer_length:
-            block = -(-answer_length // 4)  # as `Options.block`
-        if asked * max_seq_length > MOST_TOKENS:
+        own_passes, own_block = how
+        self.how = Passes.of_answer(answer_length, passes or own_passes, block_size or (0 if passes else own_block))
+        if self.how.passes * max_seq_length > MOST_TOKENS:
             raise ValueError(
                 f"--passes: expected at most {MOST_TOKENS // max_seq_length} of rows of {max_seq_length} tokens, "
-                f"got {asked}"
+                f"got {self.how.passes}"
             )
-        self.how, self.temperature, self.seed = Passes(passes=asked, block_size=block), temperature, seed
+        self.temperature, self.seed = temperature, seed
         self.allowed = writable(tokenizer.tokens, [self.special[name] for name in NEVER_WRITTEN])
         self.pieces = Pieces(tokenizer.host)
 

@@ -22,6 +22,7 @@ from official_bert.data.tables import TableOptions
 from official_bert.data.text_features import tokenize_all
 from official_bert.fields import Natural
 from official_bert.generation.generate import generate
+from official_bert.generation.passes import Passes
 from official_bert.generation.pieces import join_ids
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion
@@ -71,10 +72,6 @@ class Options(SplitOptions, TableOptions):
                 "config.options.answer_length: expected 0, or 2 to max_seq_length - 3 "
                 f"({self.max_seq_length - 3}), got {self.answer_length}"
             )
-
-    def block(self, passes: int) -> int:
-        """The places of a block, if an answer is written in so many passes."""
-        return self.block_size or (math.ceil(self.answer_length / 4) if passes >= self.answer_length else 0)
 
 
 class Task(FileTask):
@@ -217,10 +214,10 @@ class WrittenAnswers:
     def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
         """Writes the answers to rows with these numbers, in so many passes."""
         task, blanks, texts = self.task, Blanks(self.rows, self.task.mask_id), []
-        block = task.options.block(passes)
+        how = Passes.of_answer(self.rows.width, passes, task.options.block_size)
         for start in range(0, len(numbers), AT_ONCE):
             batch = blanks.batch(numbers[start : start + AT_ONCE])
-            written = generate(self.model, batch, task.tokenizer, passes, block or None)["sequences"]
+            written = generate(self.model, batch, task.tokenizer, how.passes, how.block_size)["sequences"]
             ends = batch["input_mask"].sum(axis=1)
             texts += [self.text_of(row[end - self.rows.width : end]) for row, end in zip(written, ends)]
         return texts
