@@ -1,5 +1,6 @@
 """GTE (Zhang et al. 2024; Snowflake's arctic-embed-m-v2): BERT's layers with rotary positions and gated units."""
 
+from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
@@ -23,7 +24,7 @@ FUSED = Fused(
 WRITTEN = Fused({"attention.qkv_proj": "qkv", "mlp.up_gate_proj": "ug"}, FUSED.table)
 
 
-def their_values(config) -> Fields:
+def their_values(config: ModelConfig) -> Fields:
     """Rotary positions, and the key that the authors' classes read."""
     return rotary.their_rotary(config) | {"position_embedding_type": "rope"}
 

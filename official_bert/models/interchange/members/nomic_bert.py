@@ -1,7 +1,7 @@
 """NomicBERT (Nussbaum et al. 2024): BERT's layers with rotary positions and gated units, products without biases."""
 
 from official_bert.models.interchange.members import rotary
-from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
 from official_bert.models.interchange.members.member import (
     USUAL_KEYS,
     Form,
@@ -20,17 +20,13 @@ FUSED = Fused(
     {"attn.Wqkv": "qkv", "mlp.fc12": "g", "mlp.fc11": "u"},
     {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.fc1": "gu"},
 )
-# transformers' own names, the authors' after them; those of queries, keys and values alone are the table's.
 NAMES = {
-    r"\bembeddings\.LayerNorm\.": "emb_ln.",
-    r"(?<!encoder\.)\blayers\.": "encoder.layers.",
+    **SECOND_NAMES,
     r"\bself_attn\.o_proj\.": "attn.out_proj.",
     r"\bself_attn\.([qkv])_proj\.": r"attn.\1.",
     r"\bmlp\.gate_proj\.": "mlp.fc12.",
     r"\bmlp\.up_proj\.": "mlp.fc11.",
     r"\bmlp\.down_proj\.": "mlp.fc2.",
-    r"\bpost_attention_layernorm\.": "norm1.",
-    r"\bpost_mlp_layernorm\.": "norm2.",
 }
 
 NOMIC_BERT = Member(
@@ -42,9 +38,7 @@ NOMIC_BERT = Member(
         *layers(
             PREFIX + "encoder.layers.{i}.",
             {
-                "attention/query": "attn.q",
-                "attention/key": "attn.k",
-                "attention/value": "attn.v",
+                **{f"attention/{part}": f"attn.{part[0]}" for part in ("query", "key", "value")},
                 "attention/output": "attn.out_proj",
                 "attention_LayerNorm": "norm1",
                 "intermediate": "mlp.fc1",
