@@ -63,6 +63,8 @@ known-shard:
 lint: .venv/.installed lint-forms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/reach.py
 	$(BIN)/mypy
 
 FORMS := .github/ISSUE_TEMPLATE

@@ -330,7 +330,7 @@ def prove() -> None:
         "model.attention_probs_dropout_prob=0.0",
     )
     task, source = resolved.task, resolved.train
-    trainer = Trainer(task, resolved.model, strategy, epoch_steps(task.config.training, source))
+    trainer = Trainer(resolved.recipe, strategy, epoch_steps(task.config.training, source))
     checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
     weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
     folder = os.path.join(FLAGS.work_dir, "beginning")

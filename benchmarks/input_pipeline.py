@@ -50,7 +50,7 @@ def main(_) -> None:
     strategy = make_strategy(Placement())
     resolved = load_task(config).resolve(DataFiles(train_file=FLAGS.input_file), TRAIN_AND_EVALUATE)
     source = resolved.train
-    trainer = Trainer(resolved.task, resolved.model, strategy, 1000)
+    trainer = Trainer(resolved.recipe, strategy, 1000)
     batches, iterator = iter(source.dataset()), iter(source.dataset())
     read(batches, 1.0)
     train(trainer, iterator, 2)

@@ -88,6 +88,7 @@ def make_dense() -> None:
 
     import tensorflow as tf
 
+    from official_bert.layers.relatives import windows
     from official_bert.models import encoder_parts
 
     def in_windows(layout, window):
@@ -95,7 +96,7 @@ def make_dense() -> None:
         mask = layout.mask & (tf.abs(places[:, None] - places[None]) <= window)
         return dataclasses.replace(layout, mask=mask, positions=layout.positions.in_windows())
 
-    encoder_parts.LONG, encoder_parts.in_windows = 10**9, in_windows
+    encoder_parts.LONG, windows.in_windows = 10**9, in_windows
 
 
 def encoder_passes(dense: bool) -> dict[str, float]:

@@ -57,7 +57,7 @@ class Contender:
         distribution.set_precision(FLAGS.precision)
         folder = os.path.join(FLAGS.data, "glue", glue_files.DATASETS[dataset].folder)
         resolved = load_task(config).resolve(DataFiles(data_dir=folder), TRAIN_AND_EVALUATE)
-        self.trainer = Trainer(resolved.task, resolved.model, distribution.make_strategy(Placement()), LONG_TRAINING)
+        self.trainer = Trainer(resolved.recipe, distribution.make_strategy(Placement()), LONG_TRAINING)
         source = resolved.train
         if self.trainer.step.compiles_every_length:
             source.round_lengths()

@@ -26,8 +26,10 @@ from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.classifier import Classifier
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan
+from official_bert.tools.ablations.plan import Plan
 from official_bert.training import distribution
+from official_bert.training.preparation import distilled_of
+from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -66,8 +68,8 @@ class Contender:
         config = build(Config, values)
         distribution.set_precision(config.training.precision)
         task = load_task(config)
-        task = task.objective.with_teacher().task_of() if config.training.teacher else task
-        self.trainer = Trainer(task, task.build_model(), distribution.make_strategy(distribution.Placement()), 1000)
+        recipe = recipe_of(task, task.build_model(), distilled_of(task))
+        self.trainer = Trainer(recipe, distribution.make_strategy(distribution.Placement()), 1000)
         batch = random_batch(task.batch_spec(config.training.batch_size), config.model.vocab_size)
         self.batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
         classifier = Classifier.make(config.model, {"num_classes": 2})

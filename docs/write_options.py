@@ -17,7 +17,6 @@ from official_bert.config import Config, OptimizerConfig, PhaseConfig, Tokenizer
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.data.pretraining.units import TextUnits
-from official_bert.data.search.mining import MiningRules
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import TableOptions
 from official_bert.fields import constraints_of
@@ -26,6 +25,7 @@ from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import loading
 from official_bert.tasks.squad.decoding import DecodingRules
 from official_bert.tasks.texts.base import LabelOptions, TextOptions
+from official_bert.tools.mining.rules import MiningRules
 from official_bert.training_config import AdaptersConfig, DistillationConfig
 from official_bert.typed_values import kinds_of
 

@@ -25,7 +25,7 @@ from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
 from official_bert.model_config import read_bert_config as read_bert_config
 from official_bert.training_config import OptimizerConfig, PhaseConfig, TrainingConfig, changeable
-from official_bert.typed_values import build, read_yaml, read_yaml_value
+from official_bert.typed_values import build, defaults_of, mark_unlisted, read_yaml, read_yaml_value, without_unknown
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
@@ -120,6 +120,10 @@ def _inherited_and_own(
         raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r:.80}")
     if bases and recorded:
         raise ValueError(f"{path}: base: expected none in the folder of a run, got {listed!r:.80}")
+    if (changed := values.pop("changed", None)) is not None:
+        if not isinstance(changed, list):
+            raise ValueError(f"{path}: changed: expected a list of keys, got {changed!r:.80}")
+        values = without_unknown(Config, mark_unlisted(values, [*map(str, changed)]))
     for base in bases:
         try:
             base_path = packaged(base, folder_of(path))
@@ -213,11 +217,12 @@ class ConfigSources:
     # 2018's flags on the command line, by dotted key
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     overrides: tuple[str, ...] = ()  # a.b=c, of --set
-    recorded: bool = False  # by a run, the YAML
+    recorded: bool = False  # by a run, the YAML: keys that were removed since are left out
 
     def read(self) -> tuple[dict, dict]:
         """Returns the values that the YAML inherits through `base:`, and its own, under those of the other sources."""
         inherited, values = inherited_and_own(self.path, self.recorded) if self.path else ({}, {})
+        values = without_unknown(Config, values, removed=True) if self.recorded else values
         if self.bert_config_file:
             values = merge(values, {"model": read_bert_config(self.bert_config_file)})
         for part in (nest(self.flags), *map(parse_override, self.overrides)):
@@ -306,10 +311,22 @@ def to_dict(config: Any) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def save_config(config: Config, path: str) -> None:
-    """Writes the resolved YAML, whole or not at all."""
+def plain_defaults(options: type | None) -> dict[str, Any]:
+    """Returns the defaults of a task's options as plain YAML types; {} without options."""
+    return json.loads(json.dumps(defaults_of(options), default=dataclasses.asdict)) if options else {}
+
+
+def save_config(config: Config, path: str, options: type | None = None) -> None:
+    """Writes the resolved YAML, whole or not at all, with all keys and a list `changed` of those that differ from their
+    defaults; of the task's options, these are in the dataclass `options`.
+
+    Another version, or another fork, ignores a key that it does not know if that is not in the list.
+    """
+    values = to_dict(config)
+    defaults = to_dict(Config()) | {"options": plain_defaults(options)}
+    changed = [change.key for change in differences(defaults, merge(defaults, values))]
     with written_whole(path) as file:
-        yaml.safe_dump(to_dict(config), file, sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(values | {"changed": changed}, file, sort_keys=False, allow_unicode=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,6 +33,15 @@ def temporary_folder() -> str:
     return folder
 
 
+def own_folder(name: str) -> str:
+    """Makes a folder for the files of a name, which goes with this process."""
+    above = tempfile.mkdtemp(prefix="official_bert_")
+    atexit.register(shutil.rmtree, above, ignore_errors=True)
+    folder = os.path.join(above, name)
+    os.mkdir(folder)
+    return folder
+
+
 def require_here(path: str, flag: str, reason: str) -> None:
     """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
     if is_remote(path):

@@ -112,7 +112,12 @@ def path_inside(folder: str, name: Any, where: str) -> str:
     Raises ValueError, beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control
     characters, and links that leave the folder.
     """
-    if not isinstance(name, str) or not name.isprintable() or re.search(r"[\\:]|^/|(^|/)\.\.(/|$)", name):
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or len(name) > 255
+        or re.search(r"[\\:]|^/|(^|/)\.\.(/|$)", name)
+    ):
         raise ValueError(f"{where}: expected the name of a file inside the folder, got {str(name)[:80]!r}")
     path, inside = os.path.join(folder, name), real(folder or ".")
     target = real(path)

@@ -43,6 +43,8 @@ MOST_WEIGHTS = 1 << 34
 """weights that the sizes of an encoder may make (64 GiB in float32)"""
 LARGEST_DOWNLOAD = 8 << 30
 """bytes of the files in a model's zip file"""
+MOST_PATTERNS = 1000
+"""patterns in the `alpha_pattern` of an adapter"""
 MOST_OPERATIONS = 1 << 18
 """operations of the pickles in a PyTorch file, about 40 for each tensor"""
 MOST_DIMENSIONS = 8
@@ -57,5 +59,11 @@ MOST_COLUMNS = 4096
 """columns of a table, keys of a row of JSON"""
 MOST_SHEET_ROWS = 1 << 20
 """rows of a workbook's sheet, as in Excel"""
+MOST_TAGS = 250_000
+"""tags in the XML of a workbook: each row and each cell has one, empty ones too"""
+MOST_TAGS_PACKED = 8
+"""tags for each byte of a workbook, if that is more"""
+MOST_SAMPLE = 1 << 18
+"""bytes of the lines that tell the encoding of a text that is not UTF-8"""
 MOST_SHEET_CELLS = 1 << 24
 """cells of a sheet, rows times columns, or `MOST_PACKED` for each byte of the file if that is more"""

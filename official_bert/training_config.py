@@ -1,6 +1,7 @@
 """The configuration of a training: its length and batches, the optimizer, what a student learns from a teacher."""
 
 import dataclasses
+import types
 from typing import Annotated, Any, Literal
 
 from official_bert.fields import (
@@ -16,6 +17,7 @@ from official_bert.fields import (
     check_used,
     only_with,
 )
+from official_bert.typed_values import Removed
 
 STABLE = ("schedule", "warmup_stable_decay")
 Moment = Annotated[float, Constraint("a factor from 0 (adamw alone) to below 1", lambda value: 0 <= value < 1)]
@@ -184,8 +186,6 @@ class TrainingConfig:
     """Optimizer steps; 0: epochs or hours say how long the run is."""
     hours: NonNegative = 0.0
     """Hours of training instead of steps and epochs; the learning rate reaches 0 at their end. 0: no time limit."""
-    replay: str = changeable("")
-    """Log of another run of the same hours; this run has the same shares of the time at the same steps."""
     epochs: NonNegative = changeable(0.0)
     """Passes over the training data (fine-tuning)."""
     epoch_rounding: Literal["up", "down"] = changeable("up")
@@ -234,15 +234,20 @@ class TrainingConfig:
     """Steps with a larger norm of the global gradient are skipped and counted; 0: none."""
     max_skipped_in_a_row: Natural = changeable(100)
     """Steps skipped in a row that stop the run; 0: never."""
-    rewind_on_spike: NonNegative = changeable(0.0)
-    """If a loss exceeds this many times the recent mean, or is not finite, the run returns to its last checkpoint and
-    skips the data that caused it; 0: never."""
     teacher: str = ""
     """A trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)."""
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
     """What is learned from the teacher."""
     adapters: AdaptersConfig | None = None
     """Train low-rank adapters and the head alone; none: the whole model."""
+    REMOVED = types.MappingProxyType(
+        {
+            "replay": Removed("", "training.steps repeats a training exactly"),
+            "rewind_on_spike": Removed(
+                0.0, "training.skip_gradient_norm, or an older checkpoint with another seed, replaces it"
+            ),
+        }
+    )
 
     def __post_init__(self) -> None:
         check_fields(self, "config.training.")

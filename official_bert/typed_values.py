@@ -12,9 +12,10 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
+from absl import logging
 
 from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
 
@@ -119,6 +120,59 @@ def and_others(count: int) -> str:
     return f", as {'are' if count > 1 else 'is'} {count} more" if count else ""
 
 
+class Removed(NamedTuple):
+    """A key that a dataclass had, in `REMOVED` of its class: the value that switched it off, and what replaces it."""
+
+    off: Any
+    instead: str
+
+
+class Unlisted(str):
+    """A key that the `changed` of its file does not list: it has its default, and who does not know it ignores it."""
+
+
+def mark_unlisted(values: Mapping, changed: Sequence[str], where: str = "") -> dict:
+    """Returns the values of a file whose `changed` lists the dotted keys that differ from their defaults."""
+    marked = {}
+    for key, value in values.items():
+        name = f"{where}{key}."
+        listed = any(f"{other}.".startswith(name) or name.startswith(f"{other}.") for other in changed)
+        value = mark_unlisted(value, changed, name) if isinstance(value, Mapping) else value
+        marked[key if listed else Unlisted(key)] = value
+    return marked
+
+
+def without_unknown(cls: type, values: Mapping, where: str = "", removed: bool = False) -> dict:
+    """Returns values without the `Unlisted` keys that a dataclass, and those in it, do not know; says once which.
+
+    With `removed`, also without the keys that they had.
+    """
+    kinds = kinds_of(cls)
+    known: dict = {}
+    for key, value in values.items():
+        parts = (kinds.get(key), *typing.get_args(kinds.get(key)))
+        section = next((part for part in parts if dataclasses.is_dataclass(part)), None)
+        if key in removed_keys(cls):
+            known |= {} if removed else {key: value}
+        elif section and isinstance(value, Mapping):
+            known[key] = without_unknown(section, value, f"{where}{key}.", removed)  # type: ignore[arg-type]
+        elif key in kinds or not isinstance(key, Unlisted):
+            known[key] = value
+        else:
+            _say_once(f"{where}{key}: not known here and ignored; it had its default when the file was written")
+    return known
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    logging.warning("%s", line)
+
+
+def removed_keys(cls: type) -> Mapping[str, Removed]:
+    """Returns the keys that a dataclass had."""
+    return getattr(cls, "REMOVED", {})
+
+
 def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 
@@ -126,8 +180,7 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     those of the whole of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
-    kinds = kinds_of(cls)  # type: ignore[arg-type]
-    _check_names(kinds, values, where, keys)
+    kinds, values = kinds_of(cls), _known(cls, values, where, keys)  # type: ignore[arg-type]
     if missing := [
         field.name
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -137,7 +190,10 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     ]:
         raise ValueError(f"{where}: missing keys {missing}")
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
-    built = cls(**typed)  # says more about some numbers
+    try:
+        built = cls(**typed)  # says more about some numbers
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where.endswith(".json") else f"{error}") from None
     for key, value in typed.items():
         if any(
             isinstance(part, float) and not math.isfinite(part)
@@ -152,15 +208,20 @@ def check_keys(cls: type, values: Mapping, where: str = "config", keys: Sequence
     some of its own.
     """
     keys = keys or dotted_keys(cls)
-    _check_names(kinds_of(cls), values, where, keys)
-    for key, value in values.items():
+    for key, value in _known(cls, values, where, keys).items():
         if dataclasses.is_dataclass(kind := kinds_of(cls)[key]) and isinstance(value, Mapping):
             check_keys(kind, value, f"{where}.{key}", keys)  # type: ignore[arg-type]
 
 
-def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequence[str]) -> None:
+def _known(cls: type, values: Any, where: str, keys: Sequence[str]) -> dict:
+    """Returns values without removed keys that are off; raises ValueError for unknown keys, and for those not off."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {values!r:.80}")
+    kinds, removed = kinds_of(cls), removed_keys(cls)
+    for key in removed.keys() & values.keys():
+        if values[key] != removed[key].off:
+            raise ValueError(f"{where}.{key}: this key was removed; {removed[key].instead}; got {values[key]!r:.80}")
+    values = {key: value for key, value in values.items() if key not in removed}
     if unknown := sorted(set(map(str, values)) - set(kinds))[:8]:
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next(
@@ -168,6 +229,7 @@ def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequen
             "",
         )
         raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
+    return values
 
 
 def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:

@@ -8,6 +8,7 @@ from official_bert.config import Config, build, merge
 from official_bert.data import records
 from official_bert.models.encoder import weights_by_name
 from official_bert.tasks.loading import load_task
+from official_bert.training.preparation import prepare
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.training.trainer import Trainer
 
@@ -78,7 +79,7 @@ def data_files(train_file, eval_file="", **more):
 
 def resolve(config, train_file, eval_file=""):
     """Resolves the pre-training task with these records."""
-    return load_task(config).resolve(data_files(train_file, eval_file), TRAIN_AND_EVALUATE)
+    return prepare(load_task(config), data_files(train_file, eval_file), TRAIN_AND_EVALUATE)
 
 
 def weights_after_two_steps(run):
@@ -89,7 +90,7 @@ def weights_after_two_steps(run):
         weight.assign(np.random.default_rng(number).normal(0, 0.1, weight.shape))
     from eager_models import eager_functions  # here, because processes of tests import this file
 
-    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 20)
+    trainer = Trainer(run.recipe, tf.distribute.get_strategy(), 20)
     with eager_functions():
         trainer.run_steps(iter(run.train.dataset()), tf.constant(2))
     return {name: weight.numpy() for name, weight in weights_by_name(run.model).items()}

@@ -52,7 +52,7 @@ def train(records, strategy, accumulation, kind=""):
     with strategy.scope():
         resolved = resolve(config, records)
         draw_first_weights(resolved.model, config.seed)
-    trainer = Trainer(resolved.task, resolved.model, strategy, 20)
+    trainer = Trainer(resolved.recipe, strategy, 20)
     iterator = iter(distribution.distribute(resolved.train, strategy))
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(10)).numpy() for _ in range(2)])
     weights = {variable.path.partition("/")[2]: variable.numpy() for variable in trainer.model.trainable_variables}

@@ -1,6 +1,6 @@
 """Every flag of the five scripts of 2018 is taken, and the command lines of their README run as they stand there."""
 
-from official_bert.command_line import PLACEMENT, defaults_of_2018, placement_values, refuse_nan
+from official_bert.command_line import PLACEMENT, placement_values, refuse_nan
 
 import contextlib
 import dataclasses
@@ -13,6 +13,7 @@ from absl import flags
 from commands import run_here
 from made_checkpoints import stored_small
 
+from official_bert.flags_of_2018 import defaults_of_2018
 from official_bert.models.interchange import formats
 
 TPU = ("use_tpu", "master", "num_tpu_cores")

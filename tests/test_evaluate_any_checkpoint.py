@@ -21,7 +21,7 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import tf1
 from official_bert.tasks.loading import load_task
-from official_bert.training import evaluation
+from official_bert.training import answering
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "ours")
 
@@ -142,7 +142,7 @@ def test_answers_that_do_not_use_the_pooler_need_none(tmp_path, name, options):
     assert len(without) == len(stored.weights) - 2
     formats.write(dataclasses.replace(stored, weights=without), "hugging_face", str(tmp_path / "hf"))
     told: list[str] = []
-    evaluation.take_all(task, other, str(tmp_path / "hf"), told.append)
+    answering.take_all(task, other, str(tmp_path / "hf"), told.append)
     assert not [line for line in told if "not used" in line]
     wanted = checkpoints.named_weights(model)
     for weight, value in checkpoints.named_weights(other).items():
@@ -156,7 +156,7 @@ def test_a_vocabulary_with_more_words_than_the_model_is_refused(tmp_path):
     formats.write(model, "hugging_face", str(tmp_path / "hf"))
     task = load_task(make_config("squad", options={"max_seq_length": 12, "max_query_length": 4}, tokenizer=tokenizer))
     with pytest.raises(ValueError, match=r"vocab\.txt: expected at most model\.vocab_size = 3000 entries, got 3001"):
-        evaluation.take_all(task, task.build_model(), str(tmp_path / "hf"))
+        answering.take_all(task, task.build_model(), str(tmp_path / "hf"))
 
 
 def test_variables_that_evaluation_does_not_use_are_told(tmp_path):
@@ -170,5 +170,5 @@ def test_variables_that_evaluation_does_not_use_are_told(tmp_path):
         "bert/adapter/kernel": np.ones(3)
     }
     tf1.write_checkpoint(named, str(tmp_path))
-    evaluation.take_all(task, model, str(tmp_path), told.append)
+    answering.take_all(task, model, str(tmp_path), told.append)
     assert any(line.endswith("not used: bert/adapter/kernel") for line in told)

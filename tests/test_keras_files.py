@@ -11,8 +11,15 @@ import pytest
 
 import official_bert
 from official_bert.interface import keras_objects
+from official_bert.layers import adapters, attention, embeddings, heads, layer_mixing, layer_norm
 from official_bert.layers.heads import OutputLayer
+from official_bert.layers.relatives import convolution, crf, disentangled_attention, pre_norm, relative_positions
 from official_bert.layers.transformer import TransformerLayer
+from official_bert.model_config import ModelConfig
+from official_bert.models import bi_encoder, classifier, pretrainer, replaced_tokens
+from official_bert.models.encoder import BertEncoder, encoder_settings
+from official_bert.tasks.tagging import word_tagger
+from official_bert.training.optimization import BertOptimizer
 
 PACKAGE = pathlib.Path(official_bert.__file__).parent
 
@@ -96,3 +103,74 @@ def test_keras_loads_our_layers_in_a_new_process(saved, imports):
     code = f"import sys\n{imports}\n{LOADS}\n"
     done = subprocess.run([sys.executable, "-c", code, str(saved[0])], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+TINY = ModelConfig(
+    vocab_size=11,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+)
+ELECTRA = {"discriminator": encoder_settings(TINY), "generator": encoder_settings(TINY)}
+ON_ENCODERS = (
+    bi_encoder.BiEncoder,
+    bi_encoder.SparseEncoder,
+    classifier.Classifier,
+    classifier.ChoiceClassifier,
+    classifier.Tagger,
+    classifier.SpanPredictor,
+    pretrainer.Pretrainer,
+    pretrainer.ObservedPretrainer,
+    replaced_tokens.ReplacedTokenDetector,
+    word_tagger.CRFTagger,
+)
+LAYERS = (
+    lambda: adapters.LowRankAdapter(4),
+    lambda: attention.SelfAttention(TINY),
+    lambda: convolution.Convolution(TINY),
+    lambda: crf.CRF(3),
+    lambda: disentangled_attention.DisentangledAttention(TINY),
+    lambda: embeddings.Embeddings(TINY),
+    lambda: heads.MaskedLMHead(TINY),
+    lambda: heads.OutputLayer(3),
+    lambda: heads.SpanBoundaryHead(TINY),
+    lambda: layer_mixing.LayerMixing("sum"),
+    lambda: layer_norm.LayerNormalization(),
+    lambda: pre_norm.PreNormLayer(TINY),
+    lambda: relative_positions.DistanceEmbeddings(TINY),
+    lambda: relative_positions.RelativePositions(TINY),
+    lambda: TransformerLayer(TINY),
+)
+LOAD_ALL = """
+import sys
+from official_bert.models.interchange.projects.keras_files import load_keras
+for path in sys.argv[2:]:
+    model = load_keras(path)
+    print(type((model.layers or [model])[0] if type(model).__name__ == "Sequential" else model).__name__)
+import keras
+print(type(keras.saving.load_model(sys.argv[1]).optimizer).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_of_each_registered_class_is_loaded_in_a_new_process(tmp_path):
+    models = {kind.__name__: kind.make(TINY) for kind in ON_ENCODERS}
+    models["BertEncoder"] = BertEncoder(**encoder_settings(TINY))
+    models["FeatureTagger"] = word_tagger.FeatureTagger.make(TINY, {"feature_layers": 1, "lstm_size": 4})
+    models["ReplacedTokenPretrainer"] = replaced_tokens.ReplacedTokenPretrainer(**ELECTRA)
+    for layer in (make() for make in LAYERS):
+        models[type(layer).__name__] = keras.Sequential([layer])
+    compiled = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    compiled.compile(BertOptimizer(10), "mse")
+    known = keras.saving.get_custom_objects().values()
+    registered = {value.__name__ for value in known if value.__module__.startswith("official_bert")}
+    assert {*models, "BertOptimizer"} == registered
+    compiled.save(tmp_path / "BertOptimizer.keras")
+    for name, model in models.items():
+        model.build() if isinstance(model, BertEncoder) else None
+        model.save(tmp_path / f"{name}.keras")
+    paths = [str(tmp_path / f"{name}.keras") for name in ("BertOptimizer", *models)]
+    done = subprocess.run([sys.executable, "-c", LOAD_ALL, *paths], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [*models, "BertOptimizer"], done.stderr[-2000:]

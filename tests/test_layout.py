@@ -20,6 +20,7 @@ ORDER = [
     "json_values",
     "archives",
     "stores",
+    "remote_stores",
     "files",
     "copies",
     "fields",
@@ -28,6 +29,7 @@ ORDER = [
     "training_config",
     "config",
     "command_names",
+    "flags_of_2018",
     "command_line",
     "runtimes",
     "reports",
@@ -43,9 +45,9 @@ ORDER = [
     "main",
 ]
 # imports nothing else, and only mains import it
-APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}
+APART = {"server": ("dotted_names", "config", "files", "copies", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = (
-    "stores",
+    "remote_stores",
     "text/graph",
     "data/records",
     "data/sources",
@@ -263,12 +265,12 @@ def reads_flags(node: ast.AST) -> bool:
 
 def test_mains_of_commands_are_thin():
     mains = {
-        path: node.end_lineno - node.lineno + 1
+        path: sum(isinstance(part, ast.stmt) for part in ast.walk(node)) - 1
         for path in (*PACKAGE.glob("commands/*.py"), *ROOT.glob("tools/*.py"))
         for node in functions(path)
         if node.name == "main"
     }
-    assert len(mains) > 25 and not {path: lines for path, lines in mains.items() if lines > 25}
+    assert len(mains) > 25 and not {path: count for path, count in mains.items() if count > 25}
 
 
 def test_flags_are_read_in_main_alone():

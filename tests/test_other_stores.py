@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from commands import ROOT, run_here
 
-from official_bert import copies, files, stores
+from official_bert import copies, files, remote_stores, stores
 from official_bert.data.raw_text.containers import BadText, read_text_lines
 
 
@@ -216,7 +216,7 @@ def test_what_a_store_cannot_do_is_told_in_one_line_with_the_path(monkeypatch):
         def __getattr__(self, name):
             raise RuntimeError("no answer\nfrom the server")
 
-    store = stores.FsspecStore("memory://x", "memory")
+    store = remote_stores.FsspecStore("memory://x", "memory")
     monkeypatch.setattr(store, "_files", Unreachable())
     for method in (store.kind, store.names, store.below, store.size, store.modified, store.open, store.remove):
         with pytest.raises(OSError, match="memory://x/y: no answer from the server"):

@@ -5,6 +5,7 @@ import json
 import pathlib
 import random
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from commands import InThisProcess, printed_metrics
 from made_finetuning import make_config
 
 from official_bert.config import OptimizerConfig
+from official_bert.objectives.labels import OneLabel
+from official_bert.objectives.objective import Objective, Sum
+from official_bert.tasks.texts import classification
 from official_bert.training import optimization
+from official_bert.training.own_objectives import check_objective
 
+LOGITS = tf.zeros((2, 3))
 OWN = pathlib.Path(__file__).parent.parent / "docs" / "own"
 FILES = sorted(OWN.glob("*.py"))
-FINE_TUNED = ("loss", "pooling", "head", "attention", "optimizer", "both")
+FINE_TUNED = ("loss", "penalty", "pooling", "head", "attention", "optimizer", "both")
 BOTH = '''"""A pooling and a loss of one's own."""
 
 from my_project import loss, pooling
@@ -45,7 +51,7 @@ def own():
 
 def test_each_part_is_a_file_of_at_most_60_lines_that_the_page_names():
     page = (OWN.parent / "make_it_your_own.md").read_text(encoding="utf-8")
-    assert len(FILES) == 7
+    assert len(FILES) == 8
     for path in FILES:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 60 and f"(own/{path.name})" in page
 
@@ -54,9 +60,61 @@ def test_focal_loss_counts_sure_texts_less(own):
     task = own("loss").Task(make_config("classification", options={"labels": ["a", "b"]}))
     logits = tf.constant([[np.log(3.0), 0.0], [0.0, np.log(3.0)], [5.0, 1.0]])
     batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
-    loss, weight = task.losses({"logits": logits}, batch)["loss"]
+    loss, weight = task.objective.losses({"logits": logits}, batch)["loss"]
     assert float(weight) == 2.0  # 3/4 and 1/4 are the shares of the right labels
     np.testing.assert_allclose(loss, -(0.25**2) * np.log(0.75) - 0.75**2 * np.log(0.25), rtol=1e-6)
+
+
+def test_a_penalty_is_added_to_the_loss_of_labels(own):
+    task = own("penalty").Task(make_config("classification", options={"labels": ["a", "b"]}))
+    assert task.objective.names == ("loss", "penalty") and task.objective.counter_names == ("accuracy",)
+    logits = tf.constant([[np.log(3.0), 0.0], [0.0, 0.0], [5.0, 1.0]])
+    batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
+    total, weight = task.objective.losses({"logits": logits}, batch)["penalty"]
+    assert float(weight) == 2.0 == float(task.objective.weights(batch)["penalty"])
+    np.testing.assert_allclose(total, 0.01 * (np.log(4.0) ** 2 + np.log(2.0) ** 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["losses", "loss_names", "loss_weights", "counters", "predictions", "predicted"])
+def test_an_override_that_nothing_calls_is_refused(name):
+    with pytest.raises(ValueError, match=rf"class Task: expected no {name}, which nothing calls: .* its own "):
+        type("Task", (classification.Task,), {name: ()})
+
+
+BATCH = {"label_ids": tf.constant([0, 1]), "example_weights": tf.constant([1.0, 0.0])}
+WRONG = [
+    ({"losses": lambda *_: {"cost": (0.0, 1.0)}}, r"losses: expected a dict of \['own'\], got \['cost'\]"),
+    (
+        {"losses": lambda *_: {"own": (tf.ones(2), 1.0)}},
+        r"losses: expected a sum and a weight of own, .* \[2\] and \[\]",
+    ),
+    ({"losses": lambda *_: {"own": 3.0}}, "losses: expected a sum and a weight of own, got float"),
+    ({"losses": lambda _, outputs, batch: outputs["scores"]}, r"losses: KeyError: 'scores'; .* logits \[2, 3\]; exam"),
+    (
+        {"losses": lambda _, outputs, batch: outputs["logits"] + tf.ones([7])},
+        r"losses: InvalidArgumentError: .*\[2,3\]",
+    ),
+    ({"weights": lambda *_: {"own": tf.ones(2)}}, r"weights: expected a number of own, .* the shape \[2\]"),
+    ({"weights": lambda *_: {"own": 2.0}}, "weights: expected the weight of own that losses gives, 1, got 2"),
+    ({"counters": lambda *_: {"hits": (0.0, 1.0)}}, r"counters: expected a dict of \[\], got \['hits'\]"),
+    ({"predictions": lambda *_: {"rows": tf.ones(5)}}, r"predictions: .* each of the 2 rows .* the shape \[5\]"),
+]
+
+
+@pytest.mark.parametrize(("methods", "told"), WRONG)
+def test_an_objective_that_does_not_fit_is_told_before_the_first_step(methods, told):
+    fitting = {
+        "__module__": "test_own_parts",
+        "names": ("own",),
+        "losses": lambda *_: {"own": (tf.constant(2.0), tf.constant(1.0))},
+    }
+    model = types.SimpleNamespace(
+        trainable_variables=[], non_trainable_variables=[], stateless_call=lambda *_, **__: ({"logits": LOGITS}, [])
+    )
+    check_objective(Sum((OneLabel(), type("Own", (Objective,), fitting)())), model, BATCH)
+    with pytest.raises(ValueError, match=rf"^test_own_parts.Own\.{told}") as error:
+        check_objective(Sum((OneLabel(), type("Own", (Objective,), fitting | methods)())), model, BATCH)
+    assert "\n" not in str(error.value)
 
 
 def test_the_maximum_is_that_of_real_tokens(own):

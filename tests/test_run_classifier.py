@@ -11,6 +11,7 @@ from commands import run_here
 from official_bert.config import load_config
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
+from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 WORDS = (
@@ -113,7 +114,7 @@ def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, f
         )
     )
     RunFolder(str(tmp_path)).write_config(task.config)
-    trainer = Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1)
+    trainer = Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), 1)
     head = next(variable for variable in trainer.model.weights if variable.path.endswith("output_bias"))
     for name, bias in (("ckpt-20", [50.0, 0.0]), ("best/ckpt-10", [0.0, 50.0])):  # the last says 0, the best 1
         head.assign(bias)
@@ -146,7 +147,9 @@ def test_a_run_answers_with_its_own_casing(files, tmp_path, step):
         )
     )
     RunFolder(str(tmp_path)).write_config(task.config)
-    Trainer(task, task.build_model(), tf.distribute.get_strategy(), 1).checkpoint.write(str(tmp_path / "ckpt-20"))
+    Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), 1).checkpoint.write(
+        str(tmp_path / "ckpt-20")
+    )
     done = run(files, "--task_name=MRPC", step, f"--output_dir={tmp_path}")
     assert done.returncode == 1 and f"--do_lower_case=true: text is not lower-cased for {tmp_path}" in done.stderr, (
         done.stderr

@@ -142,15 +142,14 @@ def test_it_is_switched_on_for_the_encoder_steps_losses_tasks_and_serving():
 
 
 def test_losses_tasks_and_serving_are_checked():
-    from official_bert.objectives import losses
+    from official_bert.objectives import losses, tags
     from official_bert.serving import served_model
-    from official_bert.tasks.tagging import task
 
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'weights'"):
         losses.cross_entropy(tf.zeros((2, 3, 5)), tf.zeros((2, 3), tf.int32), tf.ones(2))
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'labels'"):
         losses.accuracy(tf.zeros((2, 5)), tf.zeros(2), tf.ones(2))
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'batch'"):
-        task._words({"tag_mask": tf.ones(()), "example_weights": tf.ones(2)})
+        tags.word_weights({"tag_mask": tf.ones(()), "example_weights": tf.ones(2)})
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'input_mask'"):
         served_model.real_lengths(tf.ones((2, 3)))

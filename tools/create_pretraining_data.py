@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,14 +30,15 @@ from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
-from official_bert.data.pretraining.units import TextUnits, UnitTokenizer
-from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, define_report, present
+from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, units_for
+from official_bert.data.pretraining.yield_report import MOST_LOST, define_report, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text import loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
-from official_bert.text.vocab_learning import deleted_share
+from official_bert.tools.generation import token_account
+from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -154,7 +155,6 @@ DECIDING = (
     "order",
     "gzip_compress",
 )
-Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unknown") of the corpus, and "counts"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,6 +194,10 @@ class Settings:
         """The folder of temporary files."""
         return self.work_dir or os.path.dirname(self.work) or "."
 
+    def units(self) -> TextUnits:
+        """Returns the units that the text gives."""
+        return units_for(self.vocab_file, self.word_separator, self.phrase_marks, self.segmenter)
+
 
 def output_files(names: str) -> list[str]:
     """Returns the files to write, with name@n expanded."""
@@ -206,25 +210,19 @@ def output_files(names: str) -> list[str]:
 def refuse_unread_options(values: Any) -> None:
     """Raises ValueError for an option on the command line that the chosen mode ignores (`values`: absl's `values`)."""
     dynamic, beam = values.masking == "dynamic", values.engine == "beam"
+    makes_units = values.masking != "token" or values.do_whole_word_mask
+    of_units, of_masks = ["word_separator", "phrase_marks", "segmenter"], ["mask_rate", "keep_rate", "random_rate"]
     refuse_unread(
         values,
         [
-            (
-                ["masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "max_predictions_per_seq"],
-                not dynamic,
-                "another --masking than dynamic",
-            ),
+            (["masked_lm_prob", *of_masks, "max_predictions_per_seq"], not dynamic, "another --masking than dynamic"),
             (["span_p", "span_longest"], values.masking == "span", "--masking=span"),
             (["ngram_longest"], values.masking == "ngram", "--masking=ngram"),
-            (
-                ["word_separator", "phrase_marks", "segmenter"],
-                values.masking != "token" or values.do_whole_word_mask,
-                "another --masking than token",
-            ),
+            (of_units, makes_units, "another --masking than token"),
             (["short_seq_prob"], values.sentence_task != "none", "a --sentence_task"),
             (["copies_apart"], values.sentence_task == "nsp", "--sentence_task=nsp"),
             (["token_store", "work_dir", "num_workers", "discard"], not beam, "--engine=local"),
-            (["word_separator", "phrase_marks", "segmenter"], not beam, "--engine=local"),
+            (of_units, not beam, "--engine=local"),
             (["beam_options"], beam, "--engine=beam"),
         ],
     )
@@ -255,23 +253,6 @@ def instance_config(values: Any) -> InstanceConfig:
     )
 
 
-def units_of(settings: Settings) -> TextUnits:
-    """Returns the units that the text gives. Raises ValueError if the tokenizer has no words of its own, or the
-    segmenter is not there.
-    """
-    units = TextUnits(
-        word_separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks), segmenter=settings.segmenter
-    )
-    if units and loading.lower_cases(settings.vocab_file) is not None:
-        raise ValueError(
-            "--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
-            f"{settings.vocab_file}: other tokenizers read the space before a word too"
-        )
-    if units.segmenter:
-        import jieba  # noqa: F401 (now, not when the text is read)
-    return units
-
-
 def get_store(settings: Settings, folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
     """Returns the kept store of the described files, or a new one."""
     store = token_store.open_store(folder, description)
@@ -284,7 +265,7 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             reporter.show("tokenizing", done / max(1, total))
 
         reporter.show("tokenizing", 0)
-        tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), units_of(settings)
+        tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), settings.units()
         tokenizer = UnitTokenizer(tokenizer, units) if units else tokenizer
         store = token_store.build_store(
             folder, description, tokenizer, settings.num_workers, add, discard=settings.discard
@@ -320,17 +301,15 @@ def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None
     warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 
 
-def create_on_beam(settings: Settings) -> Account:
+def create_on_beam(settings: Settings) -> token_account.Account:
     """Runs the Beam pipeline; returns its counts."""
     try:
-        from official_bert.data.pretraining import beam_generation
+        from official_bert.tools.generation import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
     config, outputs = settings.config, settings.outputs
-    inputs, targets = (
-        beam_generation.match_files(settings.input_file),
-        [*outputs, *filter(None, [settings.report_file])],
-    )
+    inputs = beam_generation.match_files(settings.input_file)
+    targets = [*outputs, *filter(None, [settings.report_file])]
     if both := sorted({*map(absolute, [*inputs, settings.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
     # Other stores may be known to Beam alone.
@@ -354,10 +333,10 @@ def create_on_beam(settings: Settings) -> Account:
     return account
 
 
-def create_here(settings: Settings) -> Account:
+def create_here(settings: Settings) -> token_account.Account:
     """Makes the records on this machine; returns the counts."""
     config, outputs = settings.config, settings.outputs
-    facts, units = VocabularyFacts.of(loading.load(settings.vocab_file)), units_of(settings)
+    facts, units = VocabularyFacts.of(loading.load(settings.vocab_file)), settings.units()
     facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
@@ -456,34 +435,6 @@ def bytes_by_folder(settings: Settings, scratch: int, records: float) -> collect
     return needed
 
 
-def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldReport:
-    """Returns the account of the tokens: in, out, repeated and left out."""
-    counts: Counts = account["counts"]
-    words = {index: token for token, index in loading.entries(vocab_file).items()}
-    size = max(words) + 1  # ids from there on continue a unit of the text
-    balance = YieldReport()
-    balance.keep(documents=account["documents"], sentences=account["sentences"], tokens=counts.tokens)
-    balance.repeat(
-        f"in {config.dupe_factor} passes (--dupe_factor)", tokens=account["tokens"] * (config.dupe_factor - 1)
-    )
-    balance.repeat("as random next segments", tokens=counts.random_tokens)
-    if account["unknown"]:
-        balance.note("[UNK]", tokens=account["unknown"])
-    if counts.copies:
-        balance.note(
-            "documents of the same text as an earlier one: no random next segment comes from a copy",
-            documents=counts.copies,
-        )
-    for reason, tokens, examples in (
-        ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
-        ("a word alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples),
-    ):
-        for place, example in enumerate(examples):
-            text = " ".join(words.get(index % size, "?") for index in example).replace(" ##", "")
-            balance.drop(reason, text, tokens=0 if place else tokens)
-    return balance
-
-
 def with_tokenizer(settings: Settings) -> Settings:
     """Returns the settings with the casing of a tokenizer whose files say it.
 
@@ -514,7 +465,7 @@ def create(settings: Settings) -> None:
     account = (create_on_beam if settings.engine == "beam" else create_here)(settings)
     counts: Counts = account["counts"]
     present(
-        report(account, config, settings.vocab_file),
+        token_account.report(account, config, settings.vocab_file),
         settings.report_file,
         settings.show_examples,
         instances=counts.instances,

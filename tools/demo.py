@@ -31,7 +31,7 @@ from official_bert.files import absolute, exists, find_files, read_log
 from official_bert.models.run_folder import LOG_FILE
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab_learning import deleted_share
+from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")

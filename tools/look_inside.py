@@ -38,8 +38,6 @@ flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default
 flags.DEFINE_integer(
     "least_count", 10, "The least number of occurrences in the text of words whose neighbours are shown.", lower_bound=1
 )
-flags.DEFINE_integer("seed", 0, "The seed that chooses the hidden words.")
-flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
 flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
 
 MOST_SENTENCES = 2000  # of the text that are read
@@ -360,12 +358,12 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
 
 
 def fill_blanks(
-    fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], seed: int, path: str
+    fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], path: str
 ) -> Iterator[Section]:
     """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
     blank.
     """
-    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(seed))
+    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(0))
     # An answer without tokens is of a blank that was cut off with the end of its text.
     filled = [(blank, answer) for blank, answer in zip(blanks, fill([text for text, _ in blanks])) if answer["tokens"]]
     if not filled:
@@ -411,7 +409,7 @@ def main(_: list[str]) -> None:
     counts = collections.Counter(itertools.chain.from_iterable(pieces))
     embed = load_predictor(FLAGS.model, FLAGS.vocab_file, head="embeddings", pooling="mean")
     sections = [
-        *fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+        *fill_blanks(fill, tokenizer, sentences, FLAGS.input_file),
         neighbours_section(
             ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts, FLAGS.least_count
         ),
@@ -419,7 +417,7 @@ def main(_: list[str]) -> None:
         plane_section(documents, embed),
     ]
     make_folder(FLAGS.output_dir)
-    written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
+    written = write_report(f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join([*as_lines(sections), "", f"written: {', '.join(written)}"]))
 
 

@@ -20,6 +20,7 @@ from absl import flags
 from official_bert.config import TrainingConfig, load_config
 from official_bert.files import written_beside, written_whole
 
+MOST_LISTED = 12  # operations, the most frequent first
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
@@ -30,7 +31,6 @@ flags.DEFINE_integer(
     "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
     lower_bound=1,
 )
-flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step, as text without large constants.")
 flags.DEFINE_string("proto_file", "", "Where to write it whole, as a HloModuleProto.")
 
@@ -63,12 +63,12 @@ def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda tensors: [tf.raw_ops.CrossReplicaSum(input=tensor, group_assignment=group) for tensor in tensors]
 
 
-def report(name: str, hlo: str, most: int) -> None:
+def report(name: str, hlo: str) -> None:
     """Prints the size and the counts of operations; raises ValueError for a shape that is not static."""
     if re.search(r"\[[^\]]*(<=|\?)", hlo):
         raise ValueError(f"{name}: the HLO has a shape that is not static")
     counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))
-    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(most))
+    listed = ", ".join(f"{count} {operation}" for operation, count in counts.most_common(MOST_LISTED))
     print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
 
 
@@ -84,7 +84,7 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     from official_bert.training.step import State
 
     all_reduce = all_reduce_over(replicas) if replicas > 1 else list
-    teacher = task.student.teacher.model.variables if task.config.training.teacher else []
+    teacher = step.objective.targets.teacher.model.variables if step.recipe.training.teacher else []
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
@@ -138,24 +138,25 @@ def main(_: list[str]) -> None:
     from official_bert.models import parts
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
+    from official_bert.training.preparation import distilled_of
     from official_bert.training.schedules.phases import total_steps
     from official_bert.training.step import Step
+    from official_bert.training.task import recipe_of
 
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training
     distribution.set_precision(training.precision)
     task: Any = load_task(config)
-    task = task.objective.with_teacher().task_of() if training.teacher else task
     model = task.build_model()
     parts.freeze(model, training.freeze)
     batch = task.batch_spec(rows_of_replica(training, replicas))
-    step = Step(task, model, config, max(total_steps(config), 1), replicas)
+    step = Step(recipe_of(task, model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
-    report(f"{config.task} train step", hlo, FLAGS.most)
-    report(f"{config.task} evaluation step", lower_evaluation_step(step, batch, FLAGS.platform), FLAGS.most)
+    report(f"{config.task} train step", hlo)
+    report(f"{config.task} evaluation step", lower_evaluation_step(step, batch, FLAGS.platform))
 
 
 if __name__ == "__main__":

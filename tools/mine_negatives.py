@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from official_bert.data.long_work import preflight
 from official_bert.data.search.collections import judgements_of
-from official_bert.data.search.mining import MiningRules
 from official_bert.data.search.rows import SearchColumns
 from official_bert.files import written_whole
+from official_bert.tools.mining.rules import MiningRules
 
 if TYPE_CHECKING:
     from official_bert.data.labelled_texts import LabelledTexts
@@ -85,8 +85,8 @@ def main(_: list[str]) -> None:
     )
     train_file = judgements_of(FLAGS.train_file, "train")
     preflight.check_outputs([FLAGS.output_file], [train_file, FLAGS.corpus_file])
-    from official_bert.interface import negatives
     from official_bert.interface.predictor import Predictor, ServingOptions
+    from official_bert.tools.mining import negatives
 
     columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
     material = negatives.read_material(train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)

@@ -27,9 +27,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("run", [], "Output folders of training runs, with commas, beside those among the arguments.")
 flags.DEFINE_string("output_file", None, "The picture to write (.png, .svg, .pdf).", required=True)
 flags.DEFINE_string("name", "loss", "What to draw: loss, mlm_loss, mlm_accuracy ...")
-flags.DEFINE_string("title", "", "The title of the picture; by default metric and runs.")
 flags.DEFINE_float("baseline", None, "A level to draw for comparison, such as the loss of the unigram distribution.")
-flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The label of that level.")
 
 
 def read_curves(path: str, name: str) -> dict[str, dict[int, float]]:
@@ -99,8 +97,8 @@ def main(arguments: list[str]) -> None:
         figure, axes = pyplot.subplots(figsize=(7, 4 + 2 * LINE_OF_LEGEND * len(runs)), layout="constrained")
         draw(axes, runs)
         if FLAGS.baseline is not None:
-            axes.axhline(FLAGS.baseline, color="grey", linestyle="--", label=FLAGS.baseline_label)
-        title = FLAGS.title or f"{axis_label(FLAGS.name, unit=False)}: {', '.join(runs)}"
+            axes.axhline(FLAGS.baseline, color="grey", linestyle="--", label="unigram distribution, held out")
+        title = f"{axis_label(FLAGS.name, unit=False)}: {', '.join(runs)}"
         axes.set(xlabel="training step", ylabel=axis_label(FLAGS.name), title=textwrap.fill(title, LETTERS_OF_A_LINE))
         figure.legend(loc="outside lower center")
         with written_beside(FLAGS.output_file) as temporary:

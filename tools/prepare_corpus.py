@@ -25,22 +25,21 @@ from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
-from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, define_report, present
 from official_bert.data.raw_text import (
-    cleaned_documents,
     containers,
     deduplication,
     documents,
     languages,
-    mixing,
     pdf_text,
     quality,
 )
-from official_bert.data.raw_text.cleaned_documents import Cleaned
-from official_bert.data.raw_text.corpus_files import HeldOutChoice, Mixture, Writer
-from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
+from official_bert.tools.corpus import cleaned_documents, mixing
+from official_bert.tools.corpus.cleaned_documents import Cleaned
+from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer
+from official_bert.tools.corpus.disk_space import check_disk_of_corpus
+from official_bert.tools.corpus.worker_processes import in_order, worker_pool
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

@@ -22,8 +22,8 @@ import yaml
 from absl import flags
 
 from official_bert.files import make_folder, written_beside, written_whole
-from official_bert.tasks.pretraining.ablation_results import read_rows
-from official_bert.tasks.pretraining.ablations import Plan
+from official_bert.tools.ablations.plan import Plan
+from official_bert.tools.ablations.results import read_rows
 
 METRICS = {"f1": "F1", "spearman": "Spearman"}
 WITHOUT_PRETRAINING = "random_weights"  # the row that the others are to beat

@@ -24,7 +24,6 @@ import dataclasses
 import itertools
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,6 @@ from official_bert.files import BadText, find_files, read_json, read_lines, requ
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
-from official_bert.text.word_vectors import read_vectors
 
 if TYPE_CHECKING:
     from official_bert.models.interchange.stored_models import StoredModel
@@ -90,7 +88,6 @@ flags.DEFINE_enum(
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 HISTORY = "resized.json"
 LINES_AT_ONCE = 4096
-SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,33 +224,14 @@ def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
     return lower_case
 
 
-def with_tokenizer(
-    stored: "StoredModel", vocab: list[str] | None = None, files: Mapping[str, bytes] | None = None
-) -> "tuple[StoredModel, Tokenizer]":
-    """The model with other files of its tokenizer, and that tokenizer."""
-    from official_bert.text import loading
-    from official_bert.text.tokenization import FullTokenizer
-
-    if vocab is not None:
-        stored = dataclasses.replace(stored, vocab=vocab)
-    if files is not None:
-        stored = dataclasses.replace(stored, tokenizer=files)
-    if stored.tokenizer:
-        return stored, loading.of_files(stored.tokenizer, stored.origin)
-    from official_bert.models.interchange import casing
-
-    entries = {token: index for index, token in enumerate(stored.vocab or ())}
-    return stored, FullTokenizer(f"{stored.origin}: vocab.txt", casing.is_lower_case(stored) is not False, entries)
-
-
 def prune(
     stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings
 ) -> "tuple[StoredModel, Tokenizer, dict[str, Any]]":
     """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
     change their tokens.
     """
-    from official_bert.models.interchange import resizing
-    from official_bert.text.subwords import resizing as tokenizers
+    from official_bert.tools.resizing import own_words, tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     counts = np.zeros(tokenizer.size, np.int64)
     for lines in in_parts(settings.lines()):
@@ -262,9 +240,10 @@ def prune(
     used = {tokenizer.inv_vocab[index] for index in np.flatnonzero(counts)}
     tokens = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
     if stored.tokenizer:
-        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, tokens))  # type: ignore[arg-type]
+        files = tokenizers.pruned(tokenizer, tokens)  # type: ignore[arg-type]
+        new, pruned = own_words.with_tokenizer(stored, files=files)
     else:
-        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab or () if token in tokens])
+        new, pruned = own_words.with_tokenizer(stored, vocab=[token for token in stored.vocab or () if token in tokens])
     unknown = tokenizer.special_id("[UNK]")
     sources = [[tokenizer.vocab.get(pruned.inv_vocab.get(index, ""), unknown)] for index in range(pruned.size)]
     now = np.array([pruned.vocab.get(tokenizer.inv_vocab.get(index, ""), -1) for index in range(tokenizer.size)])
@@ -286,7 +265,7 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
     """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several
     words.
     """
-    from official_bert.text import vocab_learning
+    from official_bert.tools.vocabulary import vocab_learning
 
     if settings.num_words:
         if stored.tokenizer:
@@ -315,9 +294,9 @@ def extend(
     """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
     note.
     """
-    from official_bert.models.interchange import resizing
-    from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
+    from official_bert.tools.resizing import own_words, tokenizers
+    from official_bert.tools.resizing import weights as resizing
 
     words = wanted_words(stored, tokenizer, settings)
     if stored.tokenizer:
@@ -328,11 +307,12 @@ def extend(
             if word not in tokenizer.vocab  # words that are a token already stay as they are
             and len(set(tokenizer.tokenize_word(word)) - no_piece) != 1
         ]
-        changed, larger = with_tokenizer(stored, files=tokenizers.extended(tokenizer, new))  # type: ignore[arg-type]
+        files = tokenizers.extended(tokenizer, new)  # type: ignore[arg-type]
+        changed, larger = own_words.with_tokenizer(stored, files=files)
     else:
         entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
-        changed, larger = with_tokenizer(stored, vocab=entries)
+        changed, larger = own_words.with_tokenizer(stored, vocab=entries)
     old = (
         len(stored.weights[resizing.WORDS])
         if stored.weights
@@ -360,52 +340,18 @@ def extend(
     return changed, larger, pieces, {"words": len(new), "rows": rows}
 
 
-def vectors_of(stored: "StoredModel", settings: Settings) -> dict[int, np.ndarray]:
-    """Returns the vectors of the entries that are whole words, by id."""
-    if stored.tokenizer:
-        raise ValueError(
-            "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer"
-        )
-    ids = {word: index for index, word in enumerate(stored.vocab or ()) if is_word(word)}
-    found = read_vectors(settings.vectors, ids.keys(), bool(stored.do_lower_case), settings.on_bad_text)
-    return {ids[word]: vector for word, vector in found.items()}
-
-
-def is_word(entry: str) -> bool:
-    """Tells whether an entry is a whole word."""
-    return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
-
-
-def map_vectors(
-    stored: "StoredModel", pieces: Mapping[int, list[int]], settings: Settings
-) -> "tuple[StoredModel, dict[str, Any]]":
-    """Returns the model in which the new words that have a vector begin as its image, and a note."""
-    from official_bert.models.interchange import resizing
-
-    vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
-    rows, explained = resizing.map_vectors(table, vectors, pieces)
-    for index, row in rows.items():
-        table[index] = row
-    print(
-        f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words "
-        f"({len(rows) / max(len(pieces), 1):.1%}), fitted to "
-        f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings"
-    )
-    note = {"of_words": len(rows), "explained": round(explained, 4)}
-    return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
-
-
 def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes a vocabulary, its configuration in the given form, and the model that begins with word vectors."""
     from official_bert.models.interchange.stored_models import require_config
 
     words = stored.vocab or ()
     if settings.begins_model:
-        from official_bert.models.interchange import resizing
+        from official_bert.tools.resizing import own_words
+        from official_bert.tools.resizing import weights as resizing
 
-        vectors, config = vectors_of(stored, settings), require_config(stored)
+        vectors, config = own_words.vectors_of(stored, settings.vectors, settings.on_bad_text), require_config(stored)
         resizing.begin_with_vectors(config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
-        width, size, total = len(next(iter(vectors.values()))), config.hidden_size, sum(map(is_word, words))
+        width, size, total = len(next(iter(vectors.values()))), config.hidden_size, sum(map(own_words.is_word, words))
         projected = (
             "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
         )
@@ -441,12 +387,14 @@ def write_json(values: Any, path: str) -> None:
 
 def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
+    from official_bert.tools.resizing import own_words
+
     if not stored.tokenizer and stored.vocab is None:
         raise ValueError(
             f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it"
         )
     config = stored.config
-    stored, tokenizer = with_tokenizer(stored)
+    stored, tokenizer = own_words.with_tokenizer(stored)
     if config:
         check_size(settings.vocab_file or stored.origin, tokenizer.size, config.vocab_size)
     if settings.prune:
@@ -454,7 +402,7 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
     if settings.adds_words or settings.begins_model:
         stored, tokenizer, pieces, changes["extended"] = extend(stored, tokenizer, settings)
         if settings.vectors and not settings.begins_model:
-            stored, changes["vectors"] = map_vectors(stored, pieces, settings)
+            stored, changes["vectors"] = own_words.map_vectors(stored, pieces, settings.vectors, settings.on_bad_text)
     padding = config.first_position - 1 if config else -1
     if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
         raise ValueError(
@@ -466,8 +414,8 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
 
 def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
-    from official_bert.models.interchange import resizing
     from official_bert.models.interchange.stored_models import require_config
+    from official_bert.tools.resizing import weights as resizing
 
     longest = require_config(stored).longest_row
     assert settings.max_seq_length is not None  # else nobody asks for this

@@ -16,7 +16,6 @@ and the plots.
 from official_bert.command_line import run_main
 
 import contextlib
-import ctypes
 import dataclasses
 import fcntl
 import hashlib
@@ -26,19 +25,17 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
 from absl import flags
 
 from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, read_rows, remove_weights, values_of
-from official_bert.tasks.pretraining.ablations import (
+from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.plan import (
     COMMON,
     Plan,
     TaskEntry,
@@ -48,12 +45,11 @@ from official_bert.tasks.pretraining.ablations import (
     steps_of,
     usually_masked,
 )
-from official_bert.text.loading import VOCAB_FILE
+from official_bert.tools.ablations.results import best_of, curve_of, read_rows, remove_weights, values_of
+from official_bert.tools.ablations.stages import Stages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TELL_EVERY = 60.0  # seconds between lines about a running stage
 FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated on a part
-END_SECONDS = 60.0  # that a stopped stage gets to end
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations.")
@@ -86,128 +82,6 @@ flags.DEFINE_enum(
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
 flags.DEFINE_bool("plan", False, "Print the rows and which of them are finished, and stop.")
-
-
-class Stages:
-    """Runs commands one after another, each once: a finished one has a JSON file with its result."""
-
-    def __init__(self, work_dir: pathlib.Path):
-        self.work_dir, self.stages_left = work_dir, 1
-        self.seconds: list[float] = []
-
-    def run(
-        self,
-        folder: str,
-        name: str,
-        command: Sequence[object],
-        collect: Callable[[pathlib.Path], dict] = lambda log: {},
-        config: Mapping[str, Any] | None = None,
-    ) -> dict:
-        """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files
-        it made.
-
-        `config` is written to `NAME.yaml`, the command's --config. Raises ValueError if the command fails, or if the
-        stage was run by another one.
-        """
-        place = self.work_dir / folder
-        place.mkdir(parents=True, exist_ok=True)
-        marker, log = place / f"{name}.json", place / f"{name}.log"
-        if config is not None:
-            command = [*command, f"--config={place / f'{name}.yaml'}"]
-        stage = {
-            "command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")],
-            "config": json.loads(self._portable(json.dumps(config))),
-        }
-        if marker.exists():
-            stored = read_json(str(marker))
-            if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
-                raise ValueError(
-                    f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
-                    f"remove {place} to run it again"
-                )
-        else:
-            if config is not None:
-                with written_whole(str(place / f"{name}.yaml")) as file:
-                    yaml.safe_dump(config, file, sort_keys=False)
-            begin = time.monotonic()
-            self._execute(command, log, f"{folder}: {name}")
-            stored = stage | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
-            with written_whole(str(marker)) as file:
-                json.dump(stored, file, indent=1)
-        self.stages_left -= 1
-        self.seconds.append(stored["seconds"])
-        return stored
-
-    def _portable(self, part: object) -> str:
-        return (
-            str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT), "ROOT").replace(sys.executable, "python")
-        )
-
-    def _execute(self, command: Sequence[object], log: pathlib.Path, title: str) -> None:
-        print(f"{title}{self._remaining()}", flush=True)
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        begin = last_told = time.monotonic()
-        with (
-            open(log, "ab") as file,
-            _ending(
-                subprocess.Popen(
-                    list(map(str, command)),
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    cwd=ROOT,
-                    env={**os.environ, "PYTHONPATH": path},
-                    preexec_fn=_end_with_parent,
-                )
-            ) as process,
-        ):
-            while process.poll() is None:
-                time.sleep(0.2)
-                if time.monotonic() - last_told > TELL_EVERY:
-                    last_told = time.monotonic()
-                    print(f"  {(last_told - begin) / 60:.0f} min: {last_line(log)}", flush=True)
-        if process.returncode:
-            raise ValueError(f"{log}: the command ended with status {process.returncode}: {last_line(log)}")
-
-    def _remaining(self) -> str:
-        """How many stages are left and, from the mean of those done before, about how long they take."""
-        if not self.seconds:
-            return f"; {self.stages_left} stages left"
-        minutes = self.stages_left * sum(self.seconds) / len(self.seconds) / 60
-        return f"; {self.stages_left} stages left, about " + (
-            f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min"
-        )
-
-
-@contextlib.contextmanager
-def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Ends the process if the block is left early."""
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _end_with_parent() -> None:
-    """Asks Linux to end this process when the one that started it dies, however it dies: no stage must go on unseen."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def last_line(log: pathlib.Path) -> str:
-    """Returns the last line that a command has printed."""
-    with open(log, "rb") as file:
-        file.seek(max(0, os.path.getsize(log) - 4096))
-        lines = [
-            line for line in file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines() if line.strip()
-        ]
-    return lines[-1].strip()[:200] if lines else "nothing printed yet"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -495,7 +369,7 @@ def main(_: list[str]) -> None:
     plan.check_times([name for name in names if name not in done])
     with locked(work_dir):
         todo = [name for name in names if name not in done]
-        stages = Stages(work_dir)
+        stages = Stages(work_dir, ROOT, os.environ)
         given = {name: str(FLAGS[name].value) for name in ("corpus", "held_out_corpus", "data")}
         corpus, data = sources(stages, given, any(map(plan.tasks_of, todo)), FLAGS.scale == "smoke")
         suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers, FLAGS.part)

@@ -8,7 +8,7 @@ A line is a text, or two with ` ||| ` between them. --output_file=features.npz o
 of JSON lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
-from official_bert.command_line import flags_by_key, run_main
+from official_bert.command_line import run_main
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags, logging
 from tqdm import tqdm
 
-from official_bert import command_line, files
+from official_bert import files, flags_of_2018
 from official_bert.config import Config, check_length, load_config
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/c
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
 flags.DEFINE_integer("batch_size", 32, "Lines in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not beside the checkpoint.")
-flags.DEFINE_bool("use_tpu", False, f"{command_line.NO_MEANING}it runs on the first GPU, or the CPU.")
-command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
-command_line.define_without_meaning(["master", "num_tpu_cores", "use_one_hot_embeddings"])
+flags.DEFINE_bool("use_tpu", False, f"{flags_of_2018.NO_MEANING}it runs on the first GPU, or the CPU.")
+flags_of_2018.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
+flags_of_2018.define_without_meaning(["master", "num_tpu_cores", "use_one_hot_embeddings"])
 PAIR = re.compile(r"(.*) \|\|\| (.*)")
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
@@ -50,7 +50,7 @@ def main(_: list[str]) -> None:
     config = load_config(
         None,
         bert_config_file=FLAGS.bert_config_file,
-        flags=flags_by_key(FLAGS),
+        flags=flags_of_2018.flags_by_key(FLAGS),
         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""),
     )
     run_config.require_vocabulary(config, FLAGS.init_checkpoint)

@@ -11,7 +11,7 @@ from official_bert.command_line import run_main
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.config import AS_IN_2018, merge
 from official_bert.training.running import cluster
 
@@ -27,7 +27,7 @@ flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data ar
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",
@@ -41,7 +41,7 @@ command_line.define_2018(
         "iterations_per_loop",
     ]
 )
-command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
+flags_of_2018.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
 
 
 def main(_: list[str]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
@@ -78,7 +78,7 @@ flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and s
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_hours_and_cache()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",
@@ -158,7 +158,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.task_config import check_settings
     from official_bert.training import search
-    from official_bert.training.task import TRAIN_AND_EVALUATE
+    from official_bert.training.task import TRAIN_AND_EVALUATE, data_digests
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps
@@ -177,7 +177,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
-    origin = task.data_digests(first.files) | {
+    origin = data_digests(task, first.files) | {
         "init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)
     }
     if vocab_file := config.tokenizer.vocab_file:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, nest
 from official_bert.data.indexed_records import check_readable
 from official_bert.files import find_files
@@ -56,7 +56,7 @@ flags.DEFINE_bool(
 command_line.define_configuration()
 command_line.define_placement()
 command_line.define_hours_and_cache()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",
@@ -72,7 +72,7 @@ command_line.define_2018(
         "max_eval_steps",
     ]
 )
-command_line.define_without_meaning(["master", "num_tpu_cores"])
+flags_of_2018.define_without_meaning(["master", "num_tpu_cores"])
 NAMES_OF_2018 = {
     "masked_lm_accuracy": "mlm_accuracy",
     "masked_lm_loss": "mlm_loss",  # in eval_results.txt
@@ -129,7 +129,7 @@ class PretrainingFlags:
             config = config_of_run(self.output_dir, self.init_checkpoint, sources.over("task=pretraining"))
         if config is None:
             as_in_2018 = sources.bert_config_file and not sources.path
-            defaults = nest(command_line.defaults_of_2018(sources.overrides)) if as_in_2018 else None
+            defaults = nest(flags_of_2018.defaults_of_2018(sources.overrides)) if as_in_2018 else None
             config = run_config.of_training(
                 sources, self.init_checkpoint, RunFolder(self.output_dir), defaults, pretraining=True
             )

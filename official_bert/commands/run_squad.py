@@ -14,7 +14,7 @@ from official_bert.command_line import run_main
 
 from absl import flags
 
-from official_bert import command_line
+from official_bert import command_line, flags_of_2018
 from official_bert.files import find_files
 from official_bert.training.running import cluster
 
@@ -44,7 +44,7 @@ flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished 
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_2018(
+flags_of_2018.define_2018(
     [
         "vocab_file",
         "do_lower_case",
@@ -63,7 +63,7 @@ command_line.define_2018(
         "iterations_per_loop",
     ]
 )
-command_line.define_without_meaning(["master", "num_tpu_cores", "verbose_logging"])
+flags_of_2018.define_without_meaning(["master", "num_tpu_cores", "verbose_logging"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
 
 

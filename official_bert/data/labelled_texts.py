@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions
 from official_bert.typed_values import and_others
 
 GOLD = "gold_label"

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_bert.data.tables import RowReader, Source, TableOptions, at_key
+from official_bert.data.rows import Source
+from official_bert.data.tables import RowReader, TableOptions, at_key
 from official_bert.data.tabular.companions import labels_in_lines
 from official_bert.data.tabular.formats import column_numbers
 from official_bert.data.tabular.likely_columns import MOST, likely_columns, names_columns

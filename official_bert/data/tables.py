@@ -9,14 +9,15 @@ because JSON lines often have the name of a document. Training, evaluation, pred
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from absl import logging
 
-from official_bert.data.cache import file_digest, text_digest
-from official_bert.data.tabular.companions import files_read, labels_beside, labels_in_lines
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.suffixes import suffix_of
+from official_bert.data.tabular import json_rows
+from official_bert.data.tabular.companions import labels_beside, labels_in_lines
 from official_bert.data.tabular.dialects import USUAL, likely_dialect
 from official_bert.data.tabular.encodings import encoding_of, text_lines
 from official_bert.data.tabular.formats import (
@@ -30,15 +31,13 @@ from official_bert.data.tabular.formats import (
     lines_together,
     neighbours,
     parquet_objects,
-    suffix_of,
     without_end,
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
+from official_bert.data.tabular.json_rows import begins_json, checked_object
 from official_bert.fields import Constraint, as_flags, changed_fields
 from official_bert.files import is_file, is_folder
-from official_bert.json_values import parse as parse_json
-from official_bert.limits import MOST_COLUMNS
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
 SUFFIXES: dict[str, Format] = {
@@ -51,45 +50,13 @@ SUFFIXES: dict[str, Format] = {
 }
 OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
 ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
-JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...)"
 _warn_once = functools.cache(logging.warning)  # a file is opened several times by a command
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-    """A table in memory, a dict a row, which stands for a file.
-
-    `name` is what messages call it, as in `train[row 3]` (from 0).
-    """
-
-    name: str
-    values: Sequence[Mapping[str, Any]]
-    lines: Sequence[int] = ()  # of the file `name` that the rows come from, for messages; none: they come from no file
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Source = str | Rows  # a file's path, or what stands for it
 NumberedCells = Iterator[tuple[int, Sequence[Any]]]
 # With the line, from 1, at which each row begins; in memory with its number, from 0.
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
-
-
-def place(source: Source, line: int) -> str:
-    """`file:line`, or `name[row N]` of rows in memory; of rows that come from a file, `line` counts them from 0."""
-    if isinstance(source, Rows):
-        return f"{source}:{source.lines[line]}" if source.lines else f"{source}[row {line}]"
-    return f"{source}:{line}"
-
-
-def digest(source: Source) -> str:
-    """The SHA-256 of what a source holds: of rows, of a file, or of all files that are read with it (`files_read`)."""
-    if isinstance(source, Rows):
-        return text_digest(map(repr, source.values))
-    digests = list(map(file_digest, files_read(source)))
-    return digests[0] if len(digests) == 1 else text_digest(digests)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +181,7 @@ class TableOptions:
             rows = parquet_objects(source)
         else:
             source, values = json_values(source, how.encoding)
-            rows = ((line, _checked_object(value, place(source, line))) for line, value in values)
+            rows = ((line, checked_object(value, place(source, line))) for line, value in values)
         first = list(itertools.islice(rows, 1))
         names = [name for _, row in first for name in row]
         return RowReader(source, form, names, itertools.chain(first, rows), how, broken)
@@ -270,7 +237,7 @@ class TableOptions:
         cells = line.replace('"', "").split(spelled(self.delimiter) or ("," if by_name == "csv" else "\t"))
         if {*columns} <= {*map(str.strip, cells)}:
             return by_name
-        if may_be_json and _begins_json(line):
+        if may_be_json and begins_json(line):
             return "jsonl"
         if suffix_of(path) == ".txt" and labels_beside(path):
             return "two_files"
@@ -444,88 +411,7 @@ def collected(path: str, source: Source, numbered_rows: Iterable[tuple[int, Any]
 def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
     """Returns the source of a JSON file, as messages name it, and (line, value) of each row, not yet checked.
 
-    The source of a list is `Rows`, whose rows are counted from 0. JSON lines are parsed one at a time. The only value
-    in a file is a row, unless it is a list, or has one under `data`.
+    The source of a list is `Rows`, whose rows are counted from 0.
     """
-    lines = enumerate(text_lines(path, encoding), 1)
-    number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
-    if not first:
-        return path, iter(())
-    value, goes_on = _begun(first, f"{path}:{number}")
-    if goes_on:
-        value = _parsed_whole(path, number, first, "".join(line for _, line in lines))
-    else:
-        more = ((line, text) for line, text in lines if text.strip())
-        if (second := next(more, None)) is not None:
-            later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
-            return path, itertools.chain([(number, value)], later)
-    listed = value.get("data") if isinstance(value, dict) else value
-    if isinstance(listed, list):
-        return Rows(path, listed), iter(enumerate(listed))
-    return path, iter([(number, value)])
-
-
-def _begun(line: str, where: str) -> tuple[Any, bool]:
-    """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
-    try:
-        return parse_json(line), False
-    except json.JSONDecodeError as error:
-        if error.pos >= len(line.rstrip()):
-            return None, True
-    except ValueError:
-        pass
-    return _parsed(line, where), False  # raises the error
-
-
-def _begins_json(line: str) -> bool:
-    """Whether a first line is a JSON value, or the beginning of one."""
-    try:
-        _begun(line, "")
-    except ValueError:
-        return False
-    return True
-
-
-def _parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
-    """Returns the value that begins in line `number` and has the other lines too."""
-    try:
-        return parse_json(first + other_lines)
-    except json.JSONDecodeError as error:
-        second = other_lines.lstrip().partition("\n")[0]
-        if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
-            _parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
-        raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {_problem(error)}") from None
-
-
-def _is_json(text: str) -> bool:
-    try:
-        parse_json(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _parsed(line: str, where: str) -> Any:
-    """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
-    try:
-        return parse_json(line.rstrip("\r\n"))
-    except ValueError as error:
-        raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
-
-
-def _problem(error: ValueError) -> str:
-    """What is wrong with a text that is no JSON."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"not valid JSON: {error.msg} at column {error.colno}"
-    return f"not valid JSON: {error}"
-
-
-def _checked_object(value: Any, where: str) -> dict[str, Any]:
-    """Returns a row that is an object. Raises ValueError, which begins with `where`, for anything else."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {JSON_ROWS}")
-    if len(value) > MOST_COLUMNS:
-        raise ValueError(f"{where}: expected at most {MOST_COLUMNS:,} keys, got {len(value):,}")
-    return value
+    listed, values = json_rows.values_of(path, encoding)
+    return path if listed is None else Rows(path, listed), values

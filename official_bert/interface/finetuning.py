@@ -4,8 +4,6 @@ wrong answers.
 `run_finetuning` is the same on the command line.
 """
 
-from official_bert.command_line import FLAG_KEYS
-
 import dataclasses
 import functools
 import html
@@ -20,9 +18,10 @@ from official_bert.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from official_bert.data.tables import Rows, Source
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
+from official_bert.flags_of_2018 import FLAG_KEYS
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models.run_folder import RunFolder
@@ -34,7 +33,7 @@ from official_bert.training import runs
 from official_bert.training.distribution import check_backend
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Steps
-from official_bert.typed_values import did_you_mean
+from official_bert.typed_values import did_you_mean, removed_keys
 
 # of `fine_tune`
 ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")
@@ -232,7 +231,8 @@ def _dotted(task: str, key: str) -> str:
         section: {field.name for field in dataclasses.fields(kind)}
         for section, kind in {**SECTIONS, "options": options}.items()
     }
-    keys = [f"{section}.{key}" for section, names in fields.items() if key in names]
+    had = {section: removed_keys(kind) for section, kind in {**SECTIONS, "options": options}.items()}
+    keys = [f"{section}.{key}" for section, names in fields.items() if key in names or key in had[section]]
     if len(keys) > 1:
         raise ValueError(f"{key}: expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}")
     if not keys:

@@ -9,7 +9,14 @@ import types
 import keras
 
 from official_bert.layers import adapters, attention, embeddings, heads, layer_mixing, layer_norm, transformer
-from official_bert.layers.relatives import convolution, crf, disentangled_attention, pre_norm, relative_positions
+from official_bert.layers.relatives import (
+    convolution,
+    crf,
+    disentangled_attention,
+    more_norms,
+    pre_norm,
+    relative_positions,
+)
 from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens
 from official_bert.tasks.tagging import word_tagger
 
@@ -26,6 +33,7 @@ MODULES: tuple[types.ModuleType, ...] = (
     heads,
     layer_mixing,
     layer_norm,
+    more_norms,
     pre_norm,
     pretrainer,
     relative_positions,

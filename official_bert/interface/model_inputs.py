@@ -12,10 +12,11 @@ from absl import logging
 
 from official_bert import json_values
 from official_bert.config import Config, merge, parse_override
-from official_bert.data.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, place, shown
+from official_bert.data.rows import place
+from official_bert.data.suffixes import is_packed, suffix_of
+from official_bert.data.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, shown
 from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
 from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tabular.formats import is_packed, suffix_of
 from official_bert.data.tabular.frames import as_source, is_frame, is_series, is_split
 from official_bert.data.tagged import span_forms
 from official_bert.files import exists, is_folder

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config
+from official_bert.data.suffixes import PACKED, suffix_of
 from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
-from official_bert.data.tabular.formats import PACKED, suffix_of
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading
 from official_bert.data.tagged.spans import Span, in_utf16

@@ -325,7 +325,9 @@ def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBas
     if unknown := sorted({*options} - {*known}):
         near = did_you_mean(unknown[0], known)
         raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)}); {near}".rstrip("; "))
-    return task.with_config(dataclasses.replace(task.config, options={**task.config.options, **options}))
+    return dataclasses.replace(
+        task, config=dataclasses.replace(task.config, options={**task.config.options, **options})
+    )
 
 
 def warn_of_empty(reasons: Sequence[str], count: int) -> None:

@@ -11,7 +11,7 @@ from official_bert.models.checkpoints import merged_copy
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
-from official_bert.models.interchange.projects import hugging_face_tokenizers, ours
+from official_bert.models.interchange.projects import hugging_face_tokenizers, keras_files
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.loading import exported_folder
@@ -98,5 +98,5 @@ def load_model(path: str | os.PathLike, base: str | os.PathLike = "") -> keras.M
     nor we know.
     """
     if (path := os.fspath(path)).endswith(".keras"):
-        return ours.load_keras(path)
+        return keras_files.load_keras(path)
     return restore_model(merged_copy(path, os.fspath(base)))[1]

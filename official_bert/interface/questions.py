@@ -14,7 +14,7 @@ from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
-from official_bert.training import evaluation, run_config, runs
+from official_bert.training import answering, run_config, runs
 from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured, Resolved, Steps
@@ -90,7 +90,7 @@ class QuestionRun:
         for folder in self.ensemble or [self.run.path]:
             trained, model = self._trained(folder) if logits else (first, model)
             task.check_same_rows(trained, folder)
-            logits.append(evaluation.predict(task, model, questions.source))
+            logits.append(answering.predict(task, model, questions.source))
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
             stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
@@ -131,7 +131,7 @@ class QuestionRun:
             return load_task(RunFolder.require(folder).require_config(), folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
         task = load_task(self._config())
         model = task.build_model()
-        evaluation.take_all(task, model, self.init_checkpoint)
+        answering.take_all(task, model, self.init_checkpoint)
         return task, model  # type: ignore[return-value]
 
     def _config(self) -> Config:

@@ -14,6 +14,7 @@ from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.fused import Dropout
 from official_bert.layers.speed.real_tokens import ALL, AllTokens
 
+LONG = 1024  # rows of more tokens are computed by blocks of queries
 SOME = object()  # `query_positions` of queries that are given to a layer beside a plain mask
 
 

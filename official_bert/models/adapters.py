@@ -10,8 +10,12 @@ from official_bert.copies import original_paths
 from official_bert.files import absolute, exists
 from official_bert.layers.adapters import attach
 from official_bert.layers.dense import Dense
+from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import encoder_within, weights_by_name
 from official_bert.models.interchange import adapted, formats
+from official_bert.models.interchange.adapted import targets as targets
+from official_bert.models.interchange.over_base import over_base as over_base
+from official_bert.models.interchange.over_base import read_peft as read_peft
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
 from official_bert.models.parts import part_of
 from official_bert.models.run_folder import RunFolder
@@ -46,6 +50,17 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
     return {"path": absolute(path) if is_here else path, "digest": digest}, "pooler/kernel" in stored.weights
 
 
+def adapt_to_base(
+    model: keras.Model, settings: AdaptersConfig, run: RunFolder, init_checkpoint: str, reads_pooler: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Attaches adapters to a built model; returns what the run records of the base, and lines.
+
+    Raises ValueError without that base.
+    """
+    base, has_pooler = find_base(run, init_checkpoint)
+    return base, (adapt(model, settings, reads_pooler and not has_pooler, reads_pooler),)
+
+
 def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, reads_pooler: bool = True) -> str:
     """Attaches adapters to a built model, fixes all else but its heads, and returns a line for the user.
 
@@ -66,7 +81,7 @@ def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, rea
         weight.trainable = (
             part_of(name) == "head"
             or (name.startswith("pooler/") and trains_pooler)
-            or adapted.ADAPTER in name
+            or ADAPTER in name
             or name.endswith(biases)
         )
     if not model.trainable_variables:
@@ -96,7 +111,7 @@ def separate(model: keras.Model, products: Mapping[str, LowRank], base: StoredMo
 def reset(model: keras.Model) -> None:
     """Lets the adapters of a model add nothing: its weights then are all that it computes with."""
     for name, weight in weights_by_name(model).items():
-        if name.endswith(f"{adapted.ADAPTER}B"):
+        if name.endswith(f"{ADAPTER}B"):
             weight.assign(np.zeros(weight.shape))
 
 

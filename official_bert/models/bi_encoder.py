@@ -14,15 +14,8 @@ from keras import ops
 from official_bert.layers.heads import MaskedLMHead
 from official_bert.layers.speed.recomputation import recomputed_in_chunks
 from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
-from official_bert.models.text_vectors import (
-    PROMPT_TOKENS,
-    Poolings,
-    VectorLayer,
-    make_vector_layers,
-    poolings_of,
-    text_vectors,
-    vector_width,
-)
+from official_bert.models.text_vectors import PROMPT_TOKENS, make_vector_layers, text_vectors
+from official_bert.models.vector_layers import Poolings, VectorLayer, poolings_of, vector_width
 
 TEXTS_AT_ONCE = 2  # whose logits for words are held together
 

@@ -9,16 +9,16 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert import config
-from official_bert.copies import stand_for
+from official_bert.copies import own_folder, stand_for
+from official_bert.dotted_names import by_name
 from official_bert.model_config import OF_RELATIVES
-from official_bert.models import adapters
-from official_bert.models.encoder import encoder_within, weights_by_name
-from official_bert.models.interchange import classes, formats, generators, hub
-from official_bert.models.interchange.adapted import ADAPTER
+from official_bert.models import adaptation
+from official_bert.models.adaptation import ADAPTER
+from official_bert.models.encoder import GENERATOR, encoder_within, weights_by_name
+from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
-from official_bert.models.interchange.projects import tf1
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
@@ -92,10 +92,12 @@ def initialize_from(
     if layers:
         stored = with_layers(stored, layers)
     variables = {name: variable for name, variable in weights_by_name(model).items() if ADAPTER not in name}
-    adapters.reset(model)
-    if stored.table is tf1.TABLE and "tagger/output_bias" in variables:
+    adaptation.reset(model)
+    if stored.any_linear_head and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
-    stored, remarks = classes.in_order_of(generators.put_together(stored, variables), task or Classes())
+    if any(name.startswith(f"{GENERATOR}/") for name in variables):
+        stored = by_name("official_bert.models.interchange.generators").put_together(stored, variables)
+    stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {
         name
@@ -126,7 +128,7 @@ def merged_copy(path: str, base: str) -> str:
     stored = formats.read(path, base=base)
     for warning in stored.warnings:
         logging.warning("%s: %s", path, warning)
-    folder = os.path.join(hub.own_folder("merged"), os.path.basename(os.path.normpath(path)))
+    folder = os.path.join(own_folder("merged"), os.path.basename(os.path.normpath(path)))
     formats.write(dataclasses.replace(stored, adapters=None), "ours", folder)
     stand_for(folder, path)
     return folder

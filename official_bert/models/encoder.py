@@ -22,6 +22,7 @@ ENCODER_PREFIXES = (
     "final_LayerNorm/",
     "convolution/",
 )
+GENERATOR = "generator"  # the beginning of its weights' names, and its folder beside a discriminator's files
 
 
 @keras.saving.register_keras_serializable("official_bert")

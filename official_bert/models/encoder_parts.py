@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from official_bert.dotted_names import by_name
 from official_bert.layers.activations import get_activation
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
@@ -17,29 +18,38 @@ from official_bert.layers.configured import truncated_normal
 from official_bert.layers.dense import Dense
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.positions import EMBEDDED, Positions
-from official_bert.layers.relatives.bilstm import make_bilstm
-from official_bert.layers.relatives.convolution import Convolution
-from official_bert.layers.relatives.disentangled_attention import DisentangledAttention
-from official_bert.layers.relatives.more_norms import NormalizedAttention, TwiceNormLayer
-from official_bert.layers.relatives.pooler import NormalizedDense
-from official_bert.layers.relatives.pre_norm import PreNormLayer
-from official_bert.layers.relatives.relative_positions import Alibi, DistanceEmbeddings, RelativePositions, Rotary
-from official_bert.layers.relatives.windows import in_windows
-from official_bert.layers.speed.long_rows import LONG, LongLayout
 from official_bert.layers.speed.real_tokens import tokens_of
-from official_bert.layers.token_layout import TokenLayout
+from official_bert.layers.token_layout import LONG, TokenLayout
 from official_bert.layers.transformer import TransformerLayer
 from official_bert.model_config import ModelConfig
-from official_bert.models.reader import BiLSTMReader, LastRowReader, MeanReader, Reader
+from official_bert.models.reader import LastRowReader, MeanReader, Reader
 from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack, Step, WithConvolution
 
+# The parts of relatives, and of long rows, by the name that this file gives them.
+PARTS: Mapping[str, str] = {
+    "relative positions": "official_bert.layers.relatives.relative_positions:RelativePositions",
+    "distance embeddings": "official_bert.layers.relatives.relative_positions:DistanceEmbeddings",
+    "rotary": "official_bert.layers.relatives.relative_positions:Rotary",
+    "disentangled attention": "official_bert.layers.relatives.disentangled_attention:DisentangledAttention",
+    "pre-norm layer": "official_bert.layers.relatives.pre_norm:PreNormLayer",
+    "twice-norm layer": "official_bert.layers.relatives.more_norms:TwiceNormLayer",
+    "normalized attention": "official_bert.layers.relatives.more_norms:NormalizedAttention",
+    "alibi": "official_bert.layers.relatives.relative_positions:Alibi",
+    "convolution": "official_bert.layers.relatives.convolution:Convolution",
+    "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
+    "windows": "official_bert.layers.relatives.windows:in_windows",
+    "bilstm": "official_bert.layers.relatives.bilstm:make_bilstm",
+    "bilstm reader": "official_bert.models.bilstm_reader:BiLSTMReader",
+    "long rows": "official_bert.layers.speed.long_rows:LongLayout",
+}
 
-def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePositions | DistanceEmbeddings | None:
+
+def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Makes the table of distances that all layers share, if there is one."""
     if config.positions.relative_buckets:
-        return RelativePositions(config, name="relative_positions", dtype=dtype)
+        return by_name(PARTS["relative positions"])(config, name="relative_positions", dtype=dtype)
     if config.positions.position_buckets:
-        return DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
+        return by_name(PARTS["distance embeddings"])(config, name="relative_positions", dtype=dtype)
     return None
 
 
@@ -49,8 +59,8 @@ def make_layers(
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
-    own = NormalizedAttention if config.query_key_norm else SelfAttention
-    attention = attention or (DisentangledAttention if config.positions.position_buckets else own)
+    own = by_name(PARTS["normalized attention"]) if config.query_key_norm else SelfAttention
+    attention = attention or (by_name(PARTS["disentangled attention"]) if config.positions.position_buckets else own)
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {
@@ -59,9 +69,11 @@ def make_layers(
             "attention": attention(config, recompute == "attention", name="attention", dtype=dtype),
         }
         if config.norm == "pre":
-            layers.append(PreNormLayer(config, first=index == 0 and not config.sharing.groups, **options))
+            options["first"] = index == 0 and not config.sharing.groups
+            layers.append(by_name(PARTS["pre-norm layer"])(config, **options))
         else:
-            layers.append((TwiceNormLayer if config.norm == "twice" else TransformerLayer)(config, **options))
+            layer = by_name(PARTS["twice-norm layer"]) if config.norm == "twice" else TransformerLayer
+            layers.append(layer(config, **options))
     return layers
 
 
@@ -74,14 +86,16 @@ def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | Non
     )
 
 
-def make_convolution(config: ModelConfig, dtype: Any) -> Convolution | None:
+def make_convolution(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Makes the convolution over the embeddings, if there is one."""
-    return Convolution(config, name="convolution", dtype=dtype) if config.convolution else None
+    return by_name(PARTS["convolution"])(config, name="convolution", dtype=dtype) if config.convolution else None
 
 
 def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirectional]:
     """Makes the BiLSTMs on top of the encoder."""
-    return [make_bilstm(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)]
+    return [
+        by_name(PARTS["bilstm"])(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)
+    ]
 
 
 def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
@@ -94,7 +108,7 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
         "dtype": dtype,
     }
     if config.pooler_norm:
-        return NormalizedDense(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
+        return by_name(PARTS["normalized pooler"])(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
     return Dense(config.hidden_size, **options)
 
 
@@ -118,7 +132,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
     """Makes the reader, which chooses the returned and the pooled rows."""
     texts = Reader() if config.attention == "bidirectional" else LastRowReader()
     if bilstms:
-        return BiLSTMReader(texts, bilstms)
+        return by_name(PARTS["bilstm reader"])(texts, bilstms)
     return MeanReader(texts) if config.pooling == "mean" else texts
 
 
@@ -135,13 +149,13 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     padding = tokens_of(inputs["input_mask"], training)
     positions = make_positions(config, encoder.relative_positions, inputs)
     if config.longest_row > LONG and (length is None or length > LONG):
-        layout: TokenLayout = LongLayout(None, tokens, padding, positions)
+        layout: TokenLayout = by_name(PARTS["long rows"])(None, tokens, padding, positions)
     else:
         mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
         layout = TokenLayout(mask, tokens, padding, positions)
-    return (
-        dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size)) if config.windows.size else layout
-    )
+    if not config.windows.size:
+        return layout
+    return dataclasses.replace(layout, windowed=by_name(PARTS["windows"])(layout, config.windows.size))
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
@@ -155,16 +169,17 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
     if position_ids is None or config.positions.alibi:
         position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
     if config.positions.alibi:
-        return Alibi(config.num_attention_heads, position_ids, position_ids)
+        return by_name(PARTS["alibi"])(config.num_attention_heads, position_ids, position_ids)
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
         config.positions.rotary,
         config.positions.window_rotary,
     )
-    return Rotary(
+    rotary = by_name(PARTS["rotary"])
+    return rotary(
         position_ids,
         base,
         size,
         config.positions.rotary_factor,
-        windows=None if window_base == base else Rotary(position_ids, window_base, size),
+        windows=None if window_base == base else rotary(position_ids, window_base, size),
     )

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
-from keras import ops
 
-from official_bert.layers.heads import LONGEST_SPAN, MaskedLMHead, OutputLayer, SpanBoundaryHead, places_in_spans
+from official_bert.dotted_names import by_name
+from official_bert.layers.heads import MaskedLMHead, OutputLayer
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 
 OF_RELATIONS = ("queries", "keys", "values")
@@ -21,36 +21,33 @@ class Pretrainer(EncoderWithHeads):
 
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is
     False, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They distinguish next
-    from random sentences, or the two orders of segments, as the model was trained. With `boundary`, and if the inputs
-    have `masked_lm_weights` [B,P], also `boundary_logits` [B,P,V]: the same words, predicted from the rows beside their
-    spans.
+    from random sentences, or the two orders of segments, as the model was trained.
     """
 
-    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs: Any) -> None:
+    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.settings = {"next_sentence": next_sentence} | ({"boundary": True} if boundary else {})
-        self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
+        self.settings = {"next_sentence": next_sentence}
+        self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()))
         config, policy = encoder.config, self.dtype_policy
         self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=policy)
         self.next_sentence = (
             OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
         )
-        self.boundary: Any = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Also reads files of before SpanBERT's model had a class of its own."""
+        config = dict(config)
+        own = by_name("official_bert.models.span_boundary:SpanPretrainer") if config.pop("boundary", False) else cls
+        return super(Pretrainer, own).from_config(config)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
-        positions = read_positions = inputs["masked_lm_positions"]
-        count, table = ops.shape(positions)[1], self.encoder.embeddings.word_embeddings
-        if of_spans := self.boundary is not None and "masked_lm_weights" in inputs:
-            begin, end, place = places_in_spans(positions, inputs["masked_lm_weights"])
-            last = ops.shape(inputs["input_ids"])[1] - 1
-            read_positions = ops.concatenate([positions, ops.maximum(begin - 1, 0), ops.minimum(end + 1, last)], axis=1)
-        encoded = self.encoder({**inputs, "output_positions": read_positions}, training=training)
-        rows = encoded["sequence_output"]  # [B,P or 3P,D]
-        outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows[:, :count]), table)}
-        if of_spans:
-            outputs["boundary_logits"] = self.boundary(
-                rows[:, count : 2 * count], rows[:, 2 * count :], ops.minimum(place, LONGEST_SPAN - 1), table
-            )
+        encoded = self.encoder({**inputs, "output_positions": inputs["masked_lm_positions"]}, training=training)
+        return self.read_heads(encoded["sequence_output"], encoded)
+
+    def read_heads(self, rows: Any, encoded: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs, from the rows [B,P,D] at the masked positions and the encoder's outputs."""
+        outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows), self.encoder.embeddings.word_embeddings)}
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
@@ -73,13 +70,8 @@ class ObservedPretrainer(Pretrainer):
         """All outputs, in training or not."""
         encoder = self.encoder
         encoded = encoder(inputs, training=training)
-        rows = encoder.read_rows(encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"]))
-        outputs = {
-            "mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings),
-            "states": encoded["sequence_output"],
-        }
-        if self.next_sentence is not None:
-            outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
+        rows = encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"])
+        outputs = self.read_heads(rows, encoded) | {"states": encoded["sequence_output"]}
         last = encoder.config.num_hidden_layers - 1
         below = encoded["layer_outputs"][last - 1] if last else encoded["embedding_output"]
         layer = encoder.transformer_layers[encoder.config.sharing.weights_of_layer(last)]

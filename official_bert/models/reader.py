@@ -3,14 +3,12 @@
 B batch, S sequence, P output rows, K pooled rows, D hidden size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import keras
 from jaxtyping import Float, Int
 from keras import ops
 
-from official_bert.layers.relatives.bilstm import last_states, run_bilstm
 from official_bert.layers.speed.extension_points import extension_point
 
 Inputs = Mapping[str, Any]
@@ -94,33 +92,6 @@ class MeanReader(Reader):
             own = ops.take_along_axis(inputs["instance_ids"], self._pooled(inputs), axis=1)
             counted = counted * ops.cast(ops.expand_dims(own, 2) == ops.expand_dims(inputs["instance_ids"], 1), x.dtype)
         return ops.matmul(counted, x) / ops.maximum(ops.sum(counted, axis=2, keepdims=True), 1)
-
-
-class BiLSTMReader(Reader):
-    """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a
-    BiLSTM).
-    """
-
-    def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]) -> None:
-        self.texts, self.bilstms = texts, bilstms
-
-    def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        return self.texts.pooled_positions(input_mask)
-
-    def computed_positions(self, inputs: Inputs) -> None:
-        return None
-
-    def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
-        for bilstm in self.bilstms:
-            x = run_bilstm(bilstm, x, ops.cast(inputs["input_mask"], "bool"), training)  # [B,S,D]
-        rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
-        return rows, last_states(x, last_positions(inputs["input_mask"]))
-
-    def check(self, inputs: Inputs) -> None:
-        if "instance_ids" in inputs or "cls_positions" in inputs:
-            raise ValueError(
-                "instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances"
-            )
 
 
 def last_positions(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:

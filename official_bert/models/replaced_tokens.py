@@ -16,10 +16,9 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.relatives.lent_embeddings import DisentangledEmbeddings, SharedEmbeddings
 from official_bert.layers.relatives.sampling import draw_words
 from official_bert.model_config import ModelConfig
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, encoder_settings
+from official_bert.models.encoder import GENERATOR, BertEncoder, EncoderWithHeads, encoder_settings
 from official_bert.models.pretrainer import Pretrainer
 
-GENERATOR = "generator"  # the beginning of its weights' names, and its folder beside a discriminator's files
 EmbeddingSharing = Literal["shared", "disentangled", "separate"]
 
 

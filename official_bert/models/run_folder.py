@@ -19,7 +19,7 @@ from typing import Any, cast
 from absl import logging
 
 from official_bert.config import Config, load_config, save_config
-from official_bert.data.tabular.formats import PACKED
+from official_bert.data.suffixes import PACKED
 from official_bert.files import (
     absolute,
     exists,
@@ -33,6 +33,7 @@ from official_bert.files import (
     path_inside,
     read_json,
     read_log,
+    read_mapping,
     read_text,
     remove,
     written_beside,
@@ -113,9 +114,17 @@ def tuned_for(prefix: str | None) -> dict[str, Any]:
     """
     if not prefix:
         return {}
-    stored = RunFolder(folder_of(prefix) or ".")._read(TUNED_FILE).get("steps", {})
+    stored = _tuned_steps(RunFolder(folder_of(prefix) or "."))
     steps = [step for step in map(int, stored) if step <= step_of(prefix)]
     return stored[str(max(steps))] if steps else {}
+
+
+def _tuned_steps(run: "RunFolder") -> dict[str, dict[str, Any]]:
+    """Reads the tuned options by step. Raises ValueError for anything else."""
+    steps = run._read(TUNED_FILE).get("steps", {})
+    if not isinstance(steps, dict) or not all(key.isdecimal() and isinstance(steps[key], dict) for key in steps):
+        raise ValueError(f"{run.file(TUNED_FILE)}: steps: expected options by step, got {steps!r:.80}")
+    return steps
 
 
 def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
@@ -127,7 +136,7 @@ def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
     if not tuned:
         return
     run, name = RunFolder(folder_of(prefix) or "."), os.path.basename(prefix).rpartition("-")[0]
-    names, stored = set(list_names(run.path)), run._read(TUNED_FILE).get("steps", {})
+    names, stored = set(list_names(run.path)), _tuned_steps(run)
     steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {
         str(step_of(prefix)): dict(tuned)
     }
@@ -177,7 +186,7 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Any]:
         """The values in one of the run's JSON files, {} if it is not there."""
-        return read_json(self.file(name), missing={}) if self.path else {}
+        return read_mapping(self.file(name), missing={}) if self.path else {}
 
     def _write(self, name: str, values: Mapping[str, Any], indent: int | None = None) -> None:
         """Writes one of the run's JSON files."""
@@ -254,15 +263,15 @@ class RunFolder:
         begun = self.config()
         return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
 
-    def write_config(self, config: Config) -> None:
+    def write_config(self, config: Config, options: type | None = None) -> None:
         """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the
-        checkpoints.
+        checkpoints. `options` has the defaults of the task's.
         """
         vocab_file = config.tokenizer.vocab_file
         if vocab_file and absolute(vocab_file) != absolute(own := self.file(loading.stored_name(vocab_file))):
             with written_beside(own) as temporary, open(temporary, "wb") as file:
                 file.write(loading.content_of(vocab_file))
-        save_config(config, self.file(CONFIG_FILE))
+        save_config(config, self.file(CONFIG_FILE), options)
 
     # Its weights.
 
@@ -306,7 +315,11 @@ class RunFolder:
     @property
     def chosen_step(self) -> int | None:
         """The step of the best checkpoint, if that is the one that answers; None: it is the last one."""
-        return self.best_record["step"] if self.answering_folder() == self.best.path else None
+        if self.answering_folder() != self.best.path:
+            return None
+        if type(step := self.best_record.get("step")) is not int:
+            raise ValueError(f"{self.best.file(METRIC_FILE)}: step: expected a number, got {step!r:.80}")
+        return step
 
     def has_weights(self, best: bool = False) -> bool:
         """Whether there is a checkpoint in the folder of the weights that answer."""
@@ -414,7 +427,7 @@ class RunFolder:
     @property
     def origin(self) -> dict[str, Any]:
         """What the run is made of, as `training.origins` has recorded it; {} if nothing is recorded."""
-        recorded = self._read(ORIGIN_FILE)
+        recorded = read_json(self.file(ORIGIN_FILE), missing={}) if self.path else {}
         # beside a checkpoint, somebody else's file may have this name
         return recorded if isinstance(recorded, dict) else {}
 
@@ -446,7 +459,7 @@ class RunFolder:
         """The best run of the search in this folder; None if it holds no search."""
         if (search := self.search) is None:
             return None
-        return RunFolder(path_inside(self.path, search["best"], f"{self.file(SEARCH_FILE)}: best"))
+        return RunFolder(path_inside(self.path, search.get("best"), f"{self.file(SEARCH_FILE)}: best"))
 
     def make(self) -> None:
         """Makes the folder, unless it is there."""

@@ -13,7 +13,6 @@ from typing import Any
 import keras
 from jaxtyping import Float
 
-from official_bert.layers.relatives.convolution import Convolution
 from official_bert.layers.speed.recomputation import recomputed
 from official_bert.layers.token_layout import TokenLayout
 
@@ -67,7 +66,7 @@ class WithConvolution:
     """A step with a convolution over the embeddings after it (DeBERTa v2)."""
 
     step: Step
-    convolution: Convolution
+    convolution: keras.layers.Layer
 
     def __call__(
         self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None

@@ -6,46 +6,17 @@ sentence-transformers.
 B batch, S sequence, D hidden size, W numbers of a vector.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
 
 from official_bert.models.encoder import BertEncoder
+from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of
 
-Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-Poolings = Pooling | tuple[Pooling, ...]
 PROMPT_TOKENS = "prompt_tokens"  # [B,1]: first tokens of each row that are not pooled, [CLS] among them
-LAYER_PREFIX = "vector_"  # of the names of layers and of their weights
 LOWEST = -1e9  # in place of rows that the maximum does not see
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VectorLayer:
-    """A layer behind the pooling. A dense one has `units`, an `activation` and perhaps a bias."""
-
-    kind: Literal["dense", "layer_norm", "normalize"]
-    units: int = 0
-    activation: Literal["linear", "tanh", "relu", "gelu", "sigmoid", "silu"] = "linear"
-    use_bias: bool = True
-
-    def __post_init__(self) -> None:
-        if (self.kind == "dense") != (self.units > 0):
-            raise ValueError(
-                f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}"
-            )
-
-
-def poolings_of(pooling: Poolings) -> tuple[Pooling, ...]:
-    """Returns one or several poolings as a tuple."""
-    return (pooling,) if isinstance(pooling, str) else tuple(pooling)
-
-
-def vector_width(hidden_size: int, pooling: Poolings, layers: Sequence[VectorLayer]) -> int:
-    """Returns how many numbers a vector has."""
-    return next((layer.units for layer in reversed(layers) if layer.units), hidden_size * len(poolings_of(pooling)))
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:

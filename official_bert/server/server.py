@@ -7,7 +7,6 @@ requests.
 
 import asyncio
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from official_bert.dotted_names import by_name
 from official_bert.server.ports import Ports
 from official_bert.server.server_config import ServerOptions
 
@@ -44,7 +44,7 @@ class Server:
             LOG.info(
                 "listening, with %s: %s", ", ".join(model.name for model in self.options.models), self.ports.addresses()
             )
-            module = await asyncio.to_thread(importlib.import_module, "official_bert.server.services")
+            module = await asyncio.to_thread(by_name, "official_bert.server.services")
             gc.freeze()  # a search for garbage, during which no request goes on, leaves out what was imported
             self.services = services = module.Services(self.options, self.ports.connections)
             self.ports.serve(services.rest.answer, services.grpc_services(), services.handler)

@@ -24,7 +24,7 @@ from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
 from official_bert.serving.example_signature import parse_inputs
-from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
+from official_bert.serving.formats.writing import FORMATS, FormatOptions, RefusedError, check_choices, write_format
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
@@ -63,8 +63,9 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     """Writes a model in all formats, or in none; returns a line about each: of SavedModels the ops that are not
     TensorFlow's own.
 
-    Raises ValueError for a version that exists, too few choices, labels that are no lines, and a format that cannot
-    hold the model or does not answer as the SavedModel does; OSError for a folder that cannot be written.
+    Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them when the
+    others have been published. Raises ValueError for a version that exists, too few choices, labels that are no lines,
+    and a format that does not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
     refuse_unused(
@@ -87,26 +88,29 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     forms = [form for name in options.formats for form in (FORMS if name == "saved_model" else (name,))]
     version, targets = new_version(options, forms)
     weights = weights_in(options.precision, served.model, has_constants(served, options))
+    lines, refused = [], []
     with published(options.output, targets) as temporary:
         folder = os.path.join(temporary, "assets")
         assets = write_assets(served, config, pathlib.Path(folder), options.precision)
-        return [
-            f"{targets[form]}: "
-            + (
-                _write(served, form, os.path.join(temporary, form), assets, weights, options)
-                if form in FORMS
-                else write_format(
-                    served,
-                    config,
-                    form,
-                    os.path.join(temporary, form),
-                    folder,
-                    version=version,
-                    options=options.other_formats,
+        for form in forms:
+            place = os.path.join(temporary, form)
+            try:
+                about = (
+                    _write(served, form, place, assets, weights, options)
+                    if form in FORMS
+                    else write_format(
+                        served, config, form, place, folder, version=version, options=options.other_formats
+                    )
                 )
-            )
-            for form in forms
-        ]
+                lines.append(f"{targets[form]}: {about}")
+            except RefusedError as error:
+                refused.append(error)
+                del targets[form]
+        if refused and not targets:
+            raise refused[0]
+    if refused:
+        raise RefusedError(f"{'; '.join(map(str, refused))}; written: {', '.join(targets.values())}")
+    return lines
 
 
 def new_version(options: ExportOptions, forms: Sequence[str]) -> tuple[int, dict[str, str]]:
@@ -174,6 +178,7 @@ def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, prec
     save_config(
         dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
         str(folder / CONFIG_FILE),
+        served.task_options,
     )
     (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
     (folder / ABOUT_FILE).write_text(json.dumps(describe_model(served, config)), encoding="utf-8")

@@ -33,9 +33,8 @@ from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import UNSEEN
 from official_bert.layers.dense import Dense
 from official_bert.layers.embeddings import Embeddings
-from official_bert.layers.speed.long_rows import LONG
 from official_bert.layers.speed.real_tokens import ALL
-from official_bert.layers.token_layout import TokenLayout
+from official_bert.layers.token_layout import LONG, TokenLayout
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
 

@@ -23,7 +23,8 @@ from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
-from official_bert.models.text_vectors import PROMPT_TOKENS, Pooling, Poolings, poolings_of, text_vectors, vector_width
+from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
+from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.text import graph_packing, loading
 from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph
@@ -137,6 +138,7 @@ class ServedModel(tf.Module, abc.ABC):
     labels: Sequence[str] = ()
     tokens_at_once: int = 16384  # in one group of rows, padding included
     options: ServingOptions = ServingOptions()  # that `make` was given
+    task_options: type | None = None  # the class of those of the task
     engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
     group: Callable = staticmethod(in_groups)  # how rows are computed in groups
     # by the name of a signature: in front of the texts of `text`
@@ -165,7 +167,7 @@ class ServedModel(tf.Module, abc.ABC):
         tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
         loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
         served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **values})
-        served.options = options
+        served.options, served.task_options = options, task.Options
         return served
 
     @classmethod
@@ -305,43 +307,6 @@ def lengthened(results: Rows, length: Int[Any, ""]) -> dict[str, Shaped[Any, "B 
         name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1)
         for name, value in results.items()
     }
-
-
-class ServedWindows(ServedModel):
-    """The base of models whose texts may be longer than a row: they see a text in overlapping windows, `doc_stride`
-    tokens apart.
-
-    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in
-    groups of at most so many tokens, padding included (at least one row).
-    """
-
-    reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
-
-    def __init__(
-        self,
-        model: keras.Model,
-        tokenizer: AnyGraphTokenizer,
-        max_seq_length: int,
-        *,
-        doc_stride: int = 128,
-        max_windows: int = 256,
-        tokens_at_once: int = 4096,
-    ):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
-
-    def make_windows(self, name: str, lengths: Int[Any, " B"], room: Int[Any, " B"] | int) -> graph_packing.Windows:
-        """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or
-        [B]).
-
-        Refuses a text that needs more than `max_windows`, by the name of its input.
-        """
-        windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
-        count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))
-        claim = in_range(
-            f"{name}: expected", count, 0, self.max_windows, f"windows of {self.max_seq_length} tokens over a text"
-        )
-        return require([claim], windows)
 
 
 class ServedEmbeddings(ServedModel):

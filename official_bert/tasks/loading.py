@@ -1,7 +1,6 @@
 """Loads tasks by name, and models with their tasks. Each family of tasks is a folder."""
 
 import dataclasses
-import importlib
 import importlib.util
 import os
 import sys
@@ -13,33 +12,33 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, TokenizerConfig
+from official_bert.dotted_names import by_name
 from official_bert.models import checkpoints
+from official_bert.models.encoder import GENERATOR
 from official_bert.models.interchange import casing, formats
-from official_bert.models.interchange.hub import OTHER_READING
-from official_bert.models.interchange.prefixes import local_checkpoint
+from official_bert.models.interchange.prefixes import OTHER_READING, local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import evaluation
-from official_bert.training.distillation.students import as_student
+from official_bert.training import answering
 from official_bert.training.task import TaskBase
+from official_bert.typed_values import without_unknown
 
-# The names that configurations hold, and the modules of their `Task`.
+# The names that configurations hold, and the classes.
 MODULES: Mapping[str, str] = types.MappingProxyType(
     {
-        "pretraining": "official_bert.tasks.pretraining.task",
-        "classification": "official_bert.tasks.texts.classification",
-        "glue": "official_bert.tasks.texts.glue",
-        "swag": "official_bert.tasks.texts.swag",
-        "retrieval": "official_bert.tasks.retrieval.task",
-        "splade": "official_bert.tasks.retrieval.sparse",
-        "reranking": "official_bert.tasks.reranking.task",
-        "squad": "official_bert.tasks.squad.task",
-        "ner": "official_bert.tasks.tagging.task",
+        "pretraining": "official_bert.tasks.pretraining.task:Task",
+        "classification": "official_bert.tasks.texts.classification:Task",
+        "glue": "official_bert.tasks.texts.glue:Task",
+        "swag": "official_bert.tasks.texts.swag:Task",
+        "retrieval": "official_bert.tasks.retrieval.task:Task",
+        "splade": "official_bert.tasks.retrieval.sparse:Task",
+        "reranking": "official_bert.tasks.reranking.task:Task",
+        "squad": "official_bert.tasks.squad.task:Task",
+        "ner": "official_bert.tasks.tagging.task:Task",
     }
 )
 
@@ -60,14 +59,14 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
     names that the caller takes, for the message.
     """
     if name in MODULES:
-        return importlib.import_module(MODULES[name]).Task
+        return by_name(MODULES[name])
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
         raise ValueError(
             f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}"
         )
     try:
-        module = importlib.import_module(name)
+        module = by_name(name)
     except ImportError as error:
         raise ValueError(
             f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?"
@@ -81,10 +80,11 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
+    """Returns the task that `config.task` names.
 
-    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one
-    in the run's own folder: a run is data, and never decides which code runs.
+    Raises ValueError if there is none or it cannot learn from `training.teacher` or, for that of a `run`, if it is a
+    module that the user has not named, or one in the run's own folder: a run is data, and never decides which code
+    runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
@@ -95,8 +95,11 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                 )
     if run:
         check_named(config.task, run)
-    task = task_class(config.task)(config)
-    return as_student(task) if config.training.teacher else task
+    cls = task_class(config.task)
+    task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
+    if config.training.teacher:
+        by_name("official_bert.training.distillation.students:student_of")(task)
+    return task
 
 
 def check_named(task: str, folder: str) -> None:
@@ -193,7 +196,7 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
             return formats.make_model(_answering(formats.read(prefix)))
         model = task.build_model()
         if RunFolder.around(prefix).base:
-            evaluation.take_all(task, model, prefix, lambda _: None)
+            answering.take_all(task, model, prefix, lambda _: None)
             return model
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             unread = () if task.reads_pooler(model) else ("pooler/",)  # which a published tagger lacks

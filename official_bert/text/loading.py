@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.copies import original_paths
+from official_bert.dotted_names import by_name
 from official_bert.files import exists, read_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
@@ -35,12 +36,8 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
 def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
     """Gives the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of others than WordPiece."""
     if tokenizer_files.is_subwords(vocab_file):
-        from official_bert.text.subwords.lines import LineTokenizer
-
-        return LineTokenizer(load(vocab_file))  # type: ignore[arg-type]
-    from official_bert.text.fast_tokenization import FastTokenizer
-
-    return FastTokenizer(vocab_file, do_lower_case)
+        return by_name("official_bert.text.subwords.lines:LineTokenizer")(load(vocab_file))
+    return by_name("official_bert.text.fast_tokenization:FastTokenizer")(vocab_file, do_lower_case)
 
 
 def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
@@ -50,17 +47,8 @@ def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
 
 @functools.lru_cache(2)
 def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
-    from official_bert.text.subwords import host, japanese, word_pieces
-    from official_bert.text.subwords.definition import read_definition
-
-    definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
-    classes: dict[str, type[host.SubwordTokenizer]] = {
-        "wordpiece": word_pieces.WordPieceTokenizer,
-        "japanese": japanese.JapaneseTokenizer,
-        "byte_bpe": host.LibraryTokenizer,
-        "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer,
-    }
-    return classes[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
+    make = by_name("official_bert.text.subwords.making:make_tokenizer")
+    return make(tokenizer_files.unpack(content, vocab_file), vocab_file)
 
 
 def content_of(vocab_file: str) -> bytes:

@@ -1,30 +1,25 @@
-"""Evaluation and prediction without training: of one checkpoint, of a running run, of the rows of a source."""
+"""Evaluation without training: of one checkpoint, of a running run."""
 
 import contextlib
 import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import keras
-import tensorflow as tf
 
 from official_bert.copies import WorkingFolder, local_copy
-from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints, parts
+from official_bert.models.adaptation import adapt_to_base
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
-from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
+from official_bert.training.answering import take_all
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import few_held_out
 from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.beginning import adapt_to_base
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
-from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
-from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
+from official_bert.training.task import DataFiles, Measured, Steps, TaskBase, data_digests, recipe_of
+from official_bert.training.trainer import Trainer
 
 POLL_SECONDS = 2.0
 NO_RUN = RunFolder("")
@@ -49,9 +44,9 @@ def measure(
     classes.
     """
     run = RunFolder(local_copy(output_dir))
-    digests = task.data_digests(files)
+    digests = data_digests(task, files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
-    folds = bool(task.folds)
+    folds = bool(task.option("folds", 0))
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
@@ -108,53 +103,6 @@ def evaluate_continuously(
     return metrics
 
 
-def take_all(
-    task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print
-) -> checkpoints.Initialization:
-    """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
-
-    Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary
-    have no embedding.
-    """
-    if vocab_file := task.config.tokenizer.vocab_file:
-        loading.check_rows(vocab_file, task.config.model.vocab_size)
-    result = checkpoints.initialize_from(model, path, task.classes)
-    unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
-    if [name for name in result.new if not name.startswith(unneeded)]:
-        raise ValueError(
-            f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model"
-        )
-    if result.unused:
-        report(f"{result.origin}: not used: {', '.join(result.unused[:6])}{' ...' if len(result.unused) > 6 else ''}")
-    if result.notes:
-        report(f"{result.origin}: {'; '.join(result.notes)}")
-    return result
-
-
-def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
-    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices
-    share each batch.
-    """
-    return list(outputs_of(task.predictions, model, source))
-
-
-def outputs_of(
-    choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model, source: BatchSource
-) -> Iterator[dict[str, Any]]:
-    """Yields what `choose` takes of the model's outputs, for each real row of a source, in order, as NumPy values."""
-    strategy = distribution.answering_strategy(model)
-
-    def answer(local: Batch) -> dict[str, tf.Tensor]:
-        return choose(model(dict(local), training=False), local) | {"example_weights": local["example_weights"]}
-
-    @tf.function(reduce_retracing=True, autograph=False)
-    def run(batch: Batch) -> dict[str, tf.Tensor]:
-        return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
-
-    for answers in distribution.over_batches(run, source, strategy):
-        yield from real_rows(answers)
-
-
 def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:
     changed = origins.check_same_run(task.config, run, MEANING, task.Options)
     frozen = next((change.before for change in changed if change.key == "training.freeze"), task.config.training.freeze)
@@ -164,11 +112,12 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     with strategy.scope():
         model = task.build_model()
         if task.config.training.adapters and not init_checkpoint:
-            base, _ = adapt_to_base(task, model, run, "")
+            settings = task.config.training.adapters
+            base, _ = adapt_to_base(model, settings, run, "", task.reads_pooler(model))
             checkpoints.initialize_from(model, base["path"], task.classes)
         else:
             parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
-    return Trainer(task, model, strategy, max(total_steps(task.config), 1))
+    return Trainer(recipe_of(task, model), strategy, max(total_steps(task.config), 1))
 
 
 def _measure(

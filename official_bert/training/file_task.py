@@ -12,8 +12,8 @@ import numpy as np
 from absl import logging
 
 from official_bert.data import splits
+from official_bert.data.rows import Source
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Source
 from official_bert.fields import OptionsNeededError
 from official_bert.training.task import DataFiles, HeldOut, Resolved, Steps, TaskBase
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -11,15 +11,17 @@ from absl import logging
 from official_bert.config import Config, TrainingConfig
 from official_bert.models.interchange import casing, formats
 from official_bert.models.run_folder import RunFolder
+from official_bert.objectives.objective import Batch
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
-from official_bert.training.schedules.phases import Phase
 from official_bert.training.step import Step, Tensors, fold_seeds
-from official_bert.training.task import Batch
+
+if TYPE_CHECKING:
+    from official_bert.training.schedules.phases import Phase
 
 
 class DivergedError(ValueError):
-    """A training has ended because its numbers are not finite, its loss jumps, or too many steps were skipped."""
+    """A training has ended because its numbers are not finite, or too many steps were skipped."""
 
 
 def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> None:
@@ -55,9 +57,9 @@ def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) 
     )
 
 
-def check_patience(phases: Sequence[Phase]) -> None:
+def check_patience(phases: "Sequence[Phase]") -> None:
     """Raises ValueError if `training.patience` has no evaluations to count, or more than one phase to end."""
-    training = phases[0].resolved.task.config.training
+    training = phases[0].recipe.training
     if not training.patience:
         return
     if phases[0].resolved.held_out is None:
@@ -126,7 +128,7 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:
         if not is_finite(value):
             return name
-    totals = step.objective.loss_weights(batch)
+    totals = step.objective.weights(batch)
     for place in range(micro_batches):
         rows = next(iter(batch.values())).shape[0] // micro_batches
         part = {key: value[place * rows : (place + 1) * rows] for key, value in batch.items()}
@@ -137,16 +139,15 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
 
 def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number: tf.Tensor, place: int) -> str | None:
     bad: list[str] = []
-    seeds = fold_seeds(step.model.non_trainable_variables, step.config.seed, number, tf.constant(place))
+    seeds = fold_seeds(step.model.non_trainable_variables, step.recipe.seed, number, tf.constant(place))
 
     def note(path: Any, value: tf.Tensor) -> None:
         if not is_finite(value):
             bad.append(f"output of {path}")
 
     with watched(step.model, note):
-        gradients, losses, _ = step.gradients(
-            weights, seeds, step.objective.with_answers(part), totals, tf.constant(1.0)
-        )
+        with_teacher = step.objective.add_teacher_outputs(part)
+        gradients, losses, _ = step.gradients(weights, seeds, with_teacher, totals, tf.constant(1.0))
     if bad:
         return bad[0]
     values = [(f"{name} loss", value) for name, value in losses.items()]

@@ -91,9 +91,9 @@ class Run:
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.clock = timer
         self.publish = publish  # called when there is something new in the run's folder
-        self.settings = phases[0].resolved.task.config.training
+        self.settings = phases[0].recipe.training
         self.evaluations = Evaluations(trainer, folder, watcher, phases, publish)
-        self.recovery = Recovery(trainer, folder, watcher)
+        self.recovery = Recovery(trainer, folder.run)
         self.signals, self.log = Signals(), StepLog(watcher)
 
     def go(self) -> dict[str, float]:
@@ -104,8 +104,8 @@ class Run:
             distribution.reporting_lost_workers(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}"),
         ):
             self.evaluations.make_up()
-            if (self.settings.rewind_on_spike or self.clock.limited) and not self.folder.newest():
-                self.save()  # so that there is always somewhere to go back to, and that it is known how long it takes
+            if self.clock.limited and not self.folder.newest():
+                self.save()  # so that it is known how long it takes
                 self.folder.wait()
             for phase in self.phases:
                 if self.trainer.steps_done < phase.last or phase is self.phases[-1]:
@@ -128,7 +128,7 @@ class Run:
     def enter(self, phase: Phase) -> None:
         """Makes the trainer ready for a phase."""
         if phase.number:
-            self.trainer.enter(phase.resolved.task)
+            self.trainer.enter(phase.recipe)
         if len(self.phases) > 1:
             self.watcher.say(
                 f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
@@ -149,15 +149,10 @@ class Run:
             rows = self.take_steps(phase, batches, step, count)
             self.folder.wait(only_if_done=True)
             seconds_a_step = (time.monotonic() - began) / len(rows)
-            if (bad := self.recovery.first_bad(phase, step, rows)) is not None:
-                step = self.recovery.go_back(phase, step + bad, float(rows[bad, 0]))
-                self.log.begin(step)
-            else:
-                step += len(rows)
-                self.log.rows.append(rows)
-                self.after_step(phase, step)
-            if step in self.recovery.spikes.edges:
-                batches = self._batches(phase, step)
+            self.recovery.check(phase, step, rows)
+            step += len(rows)
+            self.log.rows.append(rows)
+            self.after_step(phase, step)
         if self.clock.limited:
             self._end_of_time(phase, step)
 
@@ -172,19 +167,16 @@ class Run:
     def _batches(self, phase: Phase, step: int) -> Any:
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
             phase.source.round_lengths()
-        first, end = (self.recovery.batch_number(phase, at) for at in (step, phase.last))
+        first, end = (phase.batch_number(at) for at in (step, phase.last))
         return iter(distribution.distribute(phase.source, self.trainer.strategy, first, end))
 
     def steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         """Returns how many steps follow `step` before the host has something to do, or wants to look."""
         events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every]
         steps_left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
-        steps_left += [edge - step for edge in (*self.profile.edges, *self.recovery.spikes.edges) if edge > step]
+        steps_left += [edge - step for edge in self.profile.edges if edge > step]
         steps_left += [self.evaluations.next_due(step) - step]
-        # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one
-        # begins.
-        at_once = self.trainer.several_workers and self.settings.rewind_on_spike
-        bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step and not at_once else 1
+        bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step else 1
         return max(1, min(*steps_left, bound))
 
     def take_steps(self, phase: Phase, batches: Any, step: int, count: int) -> np.ndarray:
@@ -222,7 +214,6 @@ class Run:
     def save(self) -> None:
         """Begins to write a checkpoint, on the chief only; the next steps do not wait for it."""
         self.folder.wait()  # files that change while it copies the folder to a store would confuse it
-        self.recovery.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
             began = clock.now()
             self.folder.save_in_background(
@@ -234,7 +225,7 @@ class Run:
             self.save()
 
     def _write_log(self, phase: Phase, step: int) -> None:
-        self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
+        self.log.write(step, self.trainer.step.names, phase.recipe.training.batch_size)
 
     def _saved(self, name: str, began: float) -> None:
         self.publish()

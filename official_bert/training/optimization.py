@@ -266,7 +266,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
         self.total_steps = total_steps
         self.rule = OptimizerConfig(
-            name=optimizer,
+            name=optimizer,  # type: ignore[arg-type]
             learning_rate=peak_learning_rate,
             schedule=schedule,  # type: ignore[arg-type]
             power=power,

@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
+from official_bert.config import Config, Difference, differences, may_change, merge, plain_defaults, to_dict
 from official_bert.data.provenance import changed_keys
 from official_bert.files import absolute, exists
 from official_bert.models.run_folder import RunFolder
 from official_bert.text import loading
 from official_bert.training.schedules.phases import Phase
-from official_bert.typed_values import defaults_of
+from official_bert.typed_values import without_unknown
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
 START = "start"  # the path of the initial checkpoint
@@ -54,9 +54,9 @@ def check_same_run(
 
 def _completed(config: Config, options: type | None) -> dict[str, Any]:
     """Returns a configuration as plain values, with the default of each option that is left out, in its phases too."""
-    plain = to_dict(config)
-    defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
-    plain["options"] = merge(json.loads(defaults), plain["options"])
+    known = without_unknown(options, config.options) if options else config.options
+    plain = to_dict(dataclasses.replace(config, options=known))
+    plain["options"] = merge(plain_defaults(options), plain["options"])
     plain["phases"] = [
         phase
         | {
@@ -99,8 +99,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["eval_content"] = _all(
             [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out]
         )
-    if (student := phases[0].resolved.task.student) and student.teacher:
-        origin[TEACHER] = student.teacher.digest
+    if (distilled := phases[0].resolved.distilled) and (teacher := distilled.targets.teacher):
+        origin[TEACHER] = teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}

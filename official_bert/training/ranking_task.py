@@ -10,11 +10,11 @@ from absl import logging
 
 from official_bert.data import labelled_texts, tables
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
+from official_bert.data.rows import Source
 from official_bert.data.search import collections, measures
 from official_bert.data.search.collections import Collection, check_options, files_of, is_collection
 from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Source
 from official_bert.reports.sections import Section
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.file_task import FileTask, TaskRows

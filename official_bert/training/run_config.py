@@ -18,8 +18,9 @@ from official_bert.config import (
 )
 from official_bert.fields import refuse_unused
 from official_bert.files import exists
-from official_bert.models.interchange import casing, classes, formats, generators
+from official_bert.models.interchange import casing, classes, formats
 from official_bert.models.interchange.projects import ours
+from official_bert.models.interchange.stored_models import OBJECTIVE_OPTIONS
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 from official_bert.text import loading
 from official_bert.text.loading import VOCAB_FILE
@@ -160,7 +161,7 @@ def _objectives(options: Mapping[str, Any], sentence_task: str) -> dict[str, Any
     of its run.
     """
     others = options.get("objective", "") not in ("", "masked_lm")
-    values = {key: options[key] for key in ("objective", *generators.OPTIONS) if key in options} if others else {}
+    values = {key: options[key] for key in ("objective", *OBJECTIVE_OPTIONS) if key in options} if others else {}
     if sentence_task == "sop":
         values["sentence_task"] = sentence_task
     return {"options": values} if values else {}

@@ -10,7 +10,7 @@ from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
-from official_bert.training import evaluation, loop, run_config
+from official_bert.training import answering, evaluation, loop, run_config
 from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement, is_first_worker
@@ -23,6 +23,7 @@ from official_bert.training.task import (
     Resolved,
     Steps,
     TaskBase,
+    data_digests,
 )
 
 
@@ -85,7 +86,7 @@ class FineTuning:
     @functools.cached_property
     def _digest(self) -> str:
         """The digest of the data to evaluate on, "" if they are a part of the training file."""
-        return self.task.data_digests(self.files, self.steps).get("eval", "")
+        return data_digests(self.task, self.files, self.steps).get("eval", "")
 
     def _evaluation_name(self) -> str:
         """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if
@@ -218,5 +219,5 @@ def predict(
 
     Raises ValueError unless the path has weights for all variables of the model, with its classes.
     """
-    evaluation.take_all(resolved.task, resolved.model, path, report)
-    return evaluation.predict(resolved.task, resolved.model, source)
+    answering.take_all(resolved.task, resolved.model, path, report)
+    return answering.predict(resolved.task, resolved.model, source)

@@ -17,13 +17,16 @@ import keras
 import tensorflow as tf
 from jaxtyping import Float, Int, Shaped
 
-from official_bert.config import Config
 from official_bert.layers.speed.computing import computing
+from official_bert.model_config import ModelConfig
 from official_bert.models import parts
+from official_bert.objectives.losses import Fraction
+from official_bert.objectives.objective import Batch
 from official_bert.training import optimization
 from official_bert.training.optimization import Decision
+from official_bert.training.recipe import Recipe
 from official_bert.training.schedules import learning_rate
-from official_bert.training.task import Batch, Fraction, TaskBase
+from official_bert.training_config import TrainingConfig
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
@@ -93,14 +96,13 @@ def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _
     return tf.ensure_shape(cut, (count, static, *value.shape[1:]))
 
 
-def compiles_every_length(config: Config, total_steps: int) -> bool:
+def compiles_every_length(sizes: ModelConfig, training: TrainingConfig, total_steps: int) -> bool:
     """Whether the pieces between the products are compiled for each length of batches whose length changes.
 
     On a CPU, compiling takes about half a second for each length. Steps are then 1.3 to 1.5 times as fast in bfloat16.
     In float32 they are 1.05 times as fast, which rounding lengths up takes back (docs/results/finetuning.md).
     """
-    model, training = config.model, config.training
-    numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers
+    numbers = total_steps * training.batch_size * SHORT_ROW * sizes.hidden_size * sizes.num_hidden_layers
     return (
         training.precision == "bfloat16"
         and numbers >= MANY_NUMBERS
@@ -110,12 +112,12 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
     )
 
 
-def skips_padding(config: Config) -> bool:
+def skips_padding(training: TrainingConfig) -> bool:
     """Whether layers skip the padding of batches whose length changes: by default on CPUs, where it was measured. XLA
     and TPUs need shapes that are known beforehand; raises ValueError if it is asked for there.
     """
-    choice = config.training.skip_padding
-    fixed = "training.xla" if config.training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
+    choice = training.skip_padding
+    fixed = "training.xla" if training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
     if choice is True and fixed:
         raise ValueError(
             f"config.training.skip_padding: expected auto or false with {fixed}, which need shapes known beforehand, "
@@ -125,44 +127,34 @@ def skips_padding(config: Config) -> bool:
 
 
 class Step:
-    """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their
-    order.
-    """
+    """The step functions of a recipe. `names` are the names of the metrics that `train` returns, in their order."""
 
-    def __init__(
-        self,
-        task: TaskBase,
-        model: keras.Model,
-        config: Config,
-        total_steps: int,
-        num_replicas: int = 1,
-        share: tf.Variable | None = None,
-    ):
-        self.task, self.objective, self.model, self.config = task, task.objective, model, config
+    def __init__(self, recipe: Recipe, total_steps: int, num_replicas: int = 1, share: tf.Variable | None = None):
+        self.recipe, self.objective, self.model = recipe, recipe.objective, recipe.model
         self.share = share  # of the training time that has passed, if training ends by time
         self.total_steps, self.num_replicas = total_steps, num_replicas
-        self.compiles_every_length = compiles_every_length(config, total_steps)
-        self.skips_padding = skips_padding(config)
-        self.scales_loss = config.training.precision == "float16"
+        self.compiles_every_length = compiles_every_length(recipe.sizes, recipe.training, total_steps)
+        self.skips_padding = skips_padding(recipe.training)
+        self.scales_loss = recipe.training.precision == "float16"
         # 2018 did not update weights without a gradient, so they did not decay.
         self.decayed = [
-            optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
-            for variable in model.trainable_variables
+            optimization.is_decayed(variable.path) and (recipe.reads_pooler or "/pooler/" not in variable.path)
+            for variable in self.model.trainable_variables
         ]
-        each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
-        self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
+        each = () if (names := self.objective.names) == ("loss",) else tuple(f"{name}_loss" for name in names)
+        self.names = ("loss", *each, *self.objective.counter_names, *FACTS, *TOTALS)
         keys = [
-            (tuple(variable.shape), decayed, task.update)
-            for variable, decayed in zip(model.trainable_variables, self.decayed)
+            (tuple(variable.shape), decayed, recipe.update)
+            for variable, decayed in zip(self.model.trainable_variables, self.decayed)
         ]
         # for each weight
-        self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)
-        self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
-        self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
+        self.rate_factors = parts.rate_factors(self.model, recipe.optimizer.layer_decay, recipe.optimizer.head_rate)
+        self.pure_updates = [optimization.pure_update(recipe.optimizer, *key) for key in keys]
+        self.updates_in_place = [optimization.update_in_place(recipe.optimizer, *key) for key in keys]
         self.compiled_add = _compiled_add(tuple(shape for shape, *_ in keys), self.names)
         # Functions of tensors alone, whose graphs have no variables: TensorFlow keeps each graph with a
         # `tf.custom_gradient` for good.
-        self.graph_of_gradients = tf.function(self.gradients, jit_compile=config.training.xla or None, autograph=False)
+        self.graph_of_gradients = tf.function(self.gradients, jit_compile=recipe.training.xla or None, autograph=False)
         self.graph_of_evaluation = tf.function(self._evaluate, reduce_retracing=True, autograph=False)
 
     def train(
@@ -197,7 +189,7 @@ class Step:
         self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce
     ) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the (scaled) gradients of the global batch's loss, the loss, and losses and counters by name."""
-        weights_of = self.objective.loss_weights(batch)
+        weights_of = self.objective.weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
@@ -227,11 +219,13 @@ class Step:
 
     def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor) -> SumsOfBatch:
         """Sums gradients, losses and counters over a replica's micro-batches, one after the other."""
-        count = self.config.training.accumulation_steps
+        count = self.recipe.training.accumulation_steps
 
         def measure(index: tf.Tensor | int, part: Batch) -> SumsOfBatch:
-            seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
-            return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
+            seeds = fold_seeds(self.model.non_trainable_variables, self.recipe.seed, step, replica * count + index)
+            return self.graph_of_gradients(
+                state.weights, seeds, self.objective.add_teacher_outputs(part), totals, state.scale
+            )
 
         if count == 1:
             return measure(0, batch)
@@ -239,7 +233,7 @@ class Step:
         zeros = (
             [tf.zeros_like(weight) for weight in state.weights],
             {name: tf.constant(0.0) for name in totals},
-            {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)},
+            {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.objective.counter_names, *TOTALS)},
         )
 
         def add(index: tf.Tensor, sums: tuple) -> tuple[tf.Tensor, tuple]:
@@ -252,8 +246,13 @@ class Step:
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor) -> SumsOfBatch:
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
 
-        The batch has its teacher's answers, if there is a teacher.
+        The batch has its teacher's outputs. Raises ValueError for a training with a teacher that would run without it.
         """
+        if self.recipe.training.teacher and self.objective.eval_objective is self.objective:
+            raise ValueError(
+                f"config.training.teacher: {self.recipe.training.teacher}: expected an objective with this teacher "
+                "(training.preparation.prepare loads it), got the task's own"
+            )
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
@@ -262,8 +261,8 @@ class Step:
                 loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
                 scaled = loss * scale if self.scales_loss else loss
             scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)), "flops": self.task.flops(batch)}
-        counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
+        work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)), "flops": self.recipe.flops(batch)}
+        counters = self.objective.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
         return (
             [tf.convert_to_tensor(gradient) for gradient in scaled_gradients],
             {name: part for name, (part, _) in losses.items()},
@@ -276,7 +275,7 @@ class Step:
         """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts
         for the log.
         """
-        rule, training = self.config.optimizer, self.config.training
+        rule, training = self.recipe.optimizer, self.recipe.training
         gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)
         norm = tf.linalg.global_norm(gradients) * gradient_scale
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
@@ -303,5 +302,6 @@ class Step:
 
     def _evaluate(self, weights: Tensors, others: Tensors, batch: Batch) -> Evaluated:
         outputs, _ = self.model.stateless_call(weights, others, dict(batch), training=False)
-        predictions = self.task.predictions(outputs, batch)
-        return self.task.losses(outputs, batch), self.task.counters(outputs, batch), predictions
+        objective = self.objective.eval_objective
+        predictions = objective.predictions(outputs, batch)
+        return objective.losses(outputs, batch), objective.counters(outputs, batch), predictions

@@ -1,4 +1,4 @@
-"""The interface of a task: its data, its model, its losses and its use of the model's outputs.
+"""The interface of a task: its data, its model, its objective and its use of the model's outputs.
 
 A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loading.py` imports it by name.
 """
@@ -7,26 +7,26 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import keras
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
+from official_bert.data.rows import Rows, Source, digest
 from official_bert.data.sources import BatchSource, ExampleSource
-from official_bert.data.tables import Rows, Source, digest
 from official_bert.fields import OptionsNeededError
 from official_bert.files import exists, is_file
 from official_bert.models import parts
+from official_bert.models.adaptation import check_targets
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
-from official_bert.objectives.losses import Fraction as Fraction
+from official_bert.objectives.objective import Batch, Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.text import loading
@@ -35,15 +35,26 @@ from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
 from official_bert.training.optimization import Update, update
+from official_bert.training.recipe import Recipe
 from official_bert.training.reporting.flops import training_flops
 
-Batch = Mapping[str, Shaped[Any, "B ..."]]
-Outputs = Mapping[str, tf.Tensor]
+if TYPE_CHECKING:
+    from official_bert.objectives.distilled import Distilled
+
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
-RowValues = dict[str, Shaped[Any, "B ..."]]  # a value for each row of a batch
 # of `Head`
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
+# What tasks had before they had an `objective`: an override that nothing calls would be wrong in silence.
+OF_OBJECTIVES: Mapping[str, str] = {
+    "losses": "losses",
+    "loss_names": "names",
+    "loss_weights": "weights",
+    "counters": "counters",
+    "counter_names": "counter_names",
+    "predictions": "predictions",
+    "predicted": "predicted",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +123,12 @@ class Resolved:
     tests: ToAnswer | None = None
     training_rows: str = ""  # a line about the rows to train on: their number, and that of the rows of each label
     notes: tuple[str, ...] = ()  # lines for the user about the data: how rows are divided and weighted
+    distilled: "Distilled | None" = None  # the objective of a training with a teacher
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """All that a training step knows."""
+        return recipe_of(self.task, self.model, self.distilled)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,14 +168,20 @@ class TaskBase(abc.ABC):
     """
 
     config: Config
-    # of a teacher (`training/distillation`): a training step minimises its losses in place of the task's own
-    student: Any = None
     Options: ClassVar[type]
     # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     measures_with_tuned: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     update: ClassVar[Update] = staticmethod(update)  # of a weight: the optimizer
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
+
+    def __init_subclass__(cls) -> None:
+        for name in OF_OBJECTIVES.keys() & cls.__dict__.keys():
+            raise ValueError(
+                f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: give a class "
+                f"like those in official_bert/objectives its own {OF_OBJECTIVES[name]}, and return it from "
+                "`objective`, with others in a Sum (docs/make_it_your_own.md)"
+            )
 
     def __post_init__(self) -> None:
         for length in self.buckets:  # refuses wrong options at once
@@ -191,11 +214,6 @@ class TaskBase(abc.ABC):
         return self.option("labels", ())
 
     @property
-    def folds(self) -> int:
-        """Into how many parts the training data are divided, one of which is held out; 0 if they are not."""
-        return self.option("folds", 0)
-
-    @property
     @abc.abstractmethod
     def head(self) -> Head:
         """The kind of model."""
@@ -206,33 +224,19 @@ class TaskBase(abc.ABC):
         return Classes(self.labels if isinstance(self.labels, tuple) else (), KINDS.get(self.head, ""))
 
     @property
-    def loss_names(self) -> Sequence[str]:
-        """The names of the `losses`, in their order."""
-        return ("loss",)
-
-    @property
-    def objective(self) -> Any:
-        """What a training step minimises: the task, or its student."""
-        return self.student.of(self) if self.student else self
-
-    @property
-    def counter_names(self) -> Sequence[str]:
-        """The names of the `counters`, in their order."""
-        return ()
+    @abc.abstractmethod
+    def objective(self) -> Objective:
+        """What is learned and measured, without a teacher."""
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of `config.tokenizer`."""
         return loading.load(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
-    def with_config(self, config: Config) -> Self:
-        """Returns the task with another configuration."""
-        return dataclasses.replace(self, config=config)
-
     def with_options(self, **values: Any) -> Self:
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))
-        return self.with_config(dataclasses.replace(self.config, options=options))
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, options=options))
 
     @property
     def frozen(self) -> str | Sequence[str]:
@@ -276,7 +280,7 @@ class TaskBase(abc.ABC):
                     "before training"
                 )
             if settings.adapters:
-                targets(self.config.model, settings.adapters.target_modules)
+                check_targets(self.config.model, settings.adapters.target_modules)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
@@ -289,12 +293,10 @@ class TaskBase(abc.ABC):
         self.check(steps)
         try:
             resolved = self.read(files, steps, model)
-            if self.student and steps.train:
-                resolved = resolved.task.objective.distilled(resolved, files, steps)
         except OptionsNeededError:
             raise
         except ValueError as error:
-            if pointer := self._pointer(str(error), files):
+            if pointer := _pointer(self, str(error), files):
                 raise ValueError(f"{error}{pointer}") from None
             raise
         if _has_pairs(resolved):
@@ -304,14 +306,6 @@ class TaskBase(abc.ABC):
         if steps.predict and resolved.tests is None:
             raise ValueError(f"task {self.config.task}: no data to predict given")
         return resolved
-
-    def _pointer(self, message: str, files: DataFiles) -> str:
-        """Points to the tool that shows what is read of a file that an error names; "" for other errors."""
-        known = (source for sources in (*self.data(files).values(), [files.predict_file]) for source in sources)
-        path = next((path for path in known if isinstance(path, str) and path and message.startswith(path)), "")
-        if not (path and self.inspector and is_file(path)) or self.inspector in message:
-            return ""
-        return f"; python {self.inspector} {path} --task={self.option('dataset', self.config.task)} shows what is read"
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files that `train` and `eval` read: a run is another one on other data. By default those given one by
@@ -325,16 +319,6 @@ class TaskBase(abc.ABC):
         """
         return {}
 
-    def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
-        """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
-        done = {"train": steps.train, "eval": steps.evaluate}
-        digests = {
-            use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
-            for use, sources in self.data(files).items()
-            if done[use]
-        }
-        return {use: text_digest(parts) for use, parts in digests.items() if parts}
-
     @abc.abstractmethod
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
         """Does the work of `resolve`; leaves None for a step without data, except training."""
@@ -346,18 +330,6 @@ class TaskBase(abc.ABC):
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
         """Builds the model with all its weights: from the dict of a batch to a named dict of outputs."""
-
-    @abc.abstractmethod
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """(sum, weight) by name, pure and in float32; the training loss is the sum over names of sum / weight."""
-
-    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
-        """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
-        return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
-
-    def with_answers(self, batch: Batch) -> Batch:
-        """The micro-batch of a training step; a student adds its teacher's answers."""
-        return batch
 
     def flops(self, batch: Batch) -> Float[Any, ""]:
         """The operations of a training step on a batch, as `training_flops` counts them."""
@@ -382,23 +354,9 @@ class TaskBase(abc.ABC):
             **more,
         )
 
-    def _row_spec(self, batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape`: what lies between."""
-        return {name: tf.TensorSpec((batch_size, *shape, self.options.max_seq_length), tf.int32) for name in INPUTS} | {
-            "example_weights": tf.TensorSpec((batch_size,), tf.float32)
-        }
-
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Names, static shapes and types of a batch at its full length, as a TPU gets it."""
         raise ValueError(f"task {self.config.task} has batches of no fixed shape")
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
-        return {}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The outputs, row by row, that `evaluate` and `write` need; none by default."""
-        return {}
 
     def best_metric(self) -> str:
         """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
@@ -417,6 +375,48 @@ class TaskBase(abc.ABC):
     def served(self, model: keras.Model, options: Any) -> Any:
         """Makes the `ServedModel`, one of `served_classes`, of the trained model; `options` are `ServingOptions`."""
         raise ValueError(f"task {self.config.task} is not served")
+
+
+def recipe_of(task: TaskBase, model: keras.Model, objective: Objective | None = None) -> Recipe:
+    """Returns all that a training step of a task knows; by default its own objective."""
+    return Recipe(
+        objective=objective or task.objective,
+        model=model,
+        sizes=task.config.model,
+        training=task.config.training,
+        optimizer=task.config.optimizer,
+        seed=task.config.seed,
+        update=task.update,
+        flops=task.flops,
+        reads_pooler=task.reads_pooler(model),
+    )
+
+
+def data_digests(task: TaskBase, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
+    """The SHA-256 of the data that a task reads to `train` and `eval`, if these steps are done and the files exist."""
+    done = {"train": steps.train, "eval": steps.evaluate}
+    digests = {
+        use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
+        for use, sources in task.data(files).items()
+        if done[use]
+    }
+    return {use: text_digest(parts) for use, parts in digests.items() if parts}
+
+
+def row_spec(batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
+    """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` is all but B."""
+    return {name: tf.TensorSpec((batch_size, *shape), tf.int32) for name in INPUTS} | {
+        "example_weights": tf.TensorSpec((batch_size,), tf.float32)
+    }
+
+
+def _pointer(task: TaskBase, message: str, files: DataFiles) -> str:
+    """Points to the tool that shows what is read of a file that an error names; "" for other errors."""
+    known = (source for sources in (*task.data(files).values(), [files.predict_file]) for source in sources)
+    path = next((path for path in known if isinstance(path, str) and path and message.startswith(path)), "")
+    if not (path and task.inspector and is_file(path)) or task.inspector in message:
+        return ""
+    return f"; python {task.inspector} {path} --task={task.option('dataset', task.config.task)} shows what is read"
 
 
 def _has_pairs(resolved: Resolved) -> bool:

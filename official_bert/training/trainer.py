@@ -4,29 +4,29 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
+from official_bert.objectives.objective import Batch
 from official_bert.training import distribution
 from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.recipe import Recipe
 from official_bert.training.step import FIRST_SCALE, State, Step
-from official_bert.training.task import Batch, TaskBase
 
 # A TPU then compiles for the exact shapes of a batch and does not pad it to bounds of its own.
 EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
 
 
 class Trainer:
-    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy,
-    `model` too.
+    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy, the
+    recipe's model too.
     """
 
-    def __init__(self, task: TaskBase, model: keras.Model, strategy: tf.distribute.Strategy, total_steps: int):
-        self.model, self.strategy, self.total_steps = model, strategy, total_steps
+    def __init__(self, recipe: Recipe, strategy: tf.distribute.Strategy, total_steps: int):
+        self.model, self.strategy, self.total_steps = (model := recipe.model), strategy, total_steps
         self.several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         with strategy.scope():
             trainable = [variable.value for variable in model.trainable_variables]
@@ -45,7 +45,7 @@ class Trainer:
             )
         self.weights = trainable
         saved_weights = checkpoints.named_weights(model)
-        if task.config.training.adapters:  # the base has the others
+        if recipe.training.adapters:  # the base has the others
             named = weights_by_name(model).items()
             saved_weights = {name: saved_weights[name] for name, weight in named if weight.trainable}
         self.saved = {
@@ -56,22 +56,16 @@ class Trainer:
             "finite_steps": self.finite_steps,
             "step": self.done,
         }
-        self.saved |= {"seconds": self.seconds} if task.config.training.hours else {}
+        self.saved |= {"seconds": self.seconds} if recipe.training.hours else {}
         self.checkpoint = tf.train.Checkpoint(**self.saved)
         # Workers stop at the same step: the request of one reaches the others with the step's own sums.
         self.stop_wanted, self.stop_agreed = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
-        self.enter(task)
+        self.enter(recipe)
 
-    def enter(self, task: TaskBase) -> None:
-        """Makes the step functions for a task's batches, at the start and for every further phase."""
-        self.step = Step(
-            task,
-            self.model,
-            task.config,
-            self.total_steps,
-            self.strategy.num_replicas_in_sync,
-            self.share if task.config.training.hours else None,
-        )
+    def enter(self, recipe: Recipe) -> None:
+        """Makes the step functions for the batches of a recipe, at the start and for every further phase."""
+        share = self.share if recipe.training.hours else None
+        self.step = Step(recipe, self.total_steps, self.strategy.num_replicas_in_sync, share)
         self.run_steps = tf.function(self._run_steps)
         # Batches bucketed by length have a few shapes: one graph for all.
         self.run_evaluation = tf.function(self._run_evaluation, reduce_retracing=True, autograph=False)

@@ -3,14 +3,14 @@
 import gzip
 import hashlib
 
-from official_bert.data import tables
+from official_bert.data import rows
 from official_bert.data.tabular.companions import files_read
 
 
 def changed_by(folder, source, name, content):
-    before = tables.digest(str(folder / source))
+    before = rows.digest(str(folder / source))
     (folder / name).write_bytes(content)
-    return tables.digest(str(folder / source)) != before
+    return rows.digest(str(folder / source)) != before
 
 
 def test_the_digest_of_data_covers_all_files_that_are_read(tmp_path):
@@ -27,6 +27,6 @@ def test_the_digest_of_data_covers_all_files_that_are_read(tmp_path):
     (tmp_path / "train-labels.lst").write_text("0\n")
     assert changed_by(tmp_path, "train.jsonl", "train-labels.lst", b"1\n")
     assert files_read(str(tmp_path / "c.txt")) == [str(tmp_path / "c.txt")]
-    assert tables.digest(str(tmp_path / "c.txt")) == hashlib.sha256(b"c.txt").hexdigest()
+    assert rows.digest(str(tmp_path / "c.txt")) == hashlib.sha256(b"c.txt").hexdigest()
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\na,1\n", mtime=0))
     assert changed_by(tmp_path, "a.csv.gz", "a.csv.gz", gzip.compress(b"text,label\na,0\n", mtime=0))

@@ -5,7 +5,7 @@ import re
 import pytest
 from commands import InThisProcess
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.tabular.likely_columns import likely_columns, names_columns
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import DataFiles

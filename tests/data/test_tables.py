@@ -6,8 +6,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from official_bert.data import tables
-from official_bert.data.tables import Rows, TableOptions, rows_of
+from official_bert.data import rows as numbered_rows
+from official_bert.data.rows import Rows
+from official_bert.data.tables import TableOptions, rows_of
+from official_bert.data.tabular import json_rows
 
 
 def column_names(path, **options):
@@ -96,7 +98,7 @@ def test_json_is_lines_or_a_list_by_its_content(tmp_path, text, place):
     assert table.place(1) == f"{tmp_path}/{place}" and str(table.path) == path
     assert column_names(path, file_format="jsonl") == ["text", "label"]
     rows = rows_of(path)
-    assert list(rows.values) == [ONE, OTHER] and tables.place(rows, 1) == f"{tmp_path}/{place}"
+    assert list(rows.values) == [ONE, OTHER] and numbered_rows.place(rows, 1) == f"{tmp_path}/{place}"
 
 
 def test_a_spread_object_is_a_row(tmp_path):
@@ -112,7 +114,7 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
             read.append(line)
             yield line
 
-    monkeypatch.setattr(tables, "text_lines", lines)
+    monkeypatch.setattr(json_rows, "text_lines", lines)
     path = written(tmp_path, "a.json", "")
     assert column_names(path, file_format="jsonl") == ["text", "label"] and len(read) == 2
 

@@ -209,15 +209,15 @@ def test_losses_are_those_that_hugging_face_recorded():
         "masked_lm_ids": tf.constant(np.where(predicted, of_words["label.labels"], 0), tf.int32),
         "masked_lm_weights": tf.constant(predicted, tf.float32),
     }
-    found = {name: float(loss / weight) for name, (loss, weight) in task.losses(outputs, batch).items()}
+    found = {name: float(loss / weight) for name, (loss, weight) in task.objective.losses(outputs, batch).items()}
     assert found == pytest.approx({"mlm": float(of_words["loss"]), "replaced": 50 * float(wanted["loss"])}, rel=1e-5)
-    assert {name: float(value) for name, value in task.loss_weights(batch).items()} == {
+    assert {name: float(value) for name, value in task.objective.weights(batch).items()} == {
         "mlm": predicted.sum(),
         "replaced": told["in.attention_mask"].sum(),
     }
     called, real = told["out.logits"] > 0, told["in.attention_mask"] == 1
     replaced = wanted["label.labels"] == 1
-    counted = {name: float(part / weight) for name, (part, weight) in task.counters(outputs, batch).items()}
+    counted = {name: float(part / weight) for name, (part, weight) in task.objective.counters(outputs, batch).items()}
     assert counted["replaced_accuracy"] == pytest.approx((called == replaced)[real].mean())
     assert counted["replaced_precision"] == pytest.approx((called & replaced & real).sum() / (called & real).sum())
     assert counted["replaced_recall"] == pytest.approx((called & replaced & real).sum() / (replaced & real).sum())

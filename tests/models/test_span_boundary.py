@@ -1,7 +1,10 @@
 """SpanBERT's boundary objective: spans worked out by hand, logits and losses against NumPy, what it goes with."""
 
 import dataclasses
+import json
+import zipfile
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +15,7 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.span_boundary import SpanPretrainer
 from official_bert.tasks.loading import load_task
 
 
@@ -38,7 +41,7 @@ def gelu(x):
 @pytest.mark.parametrize("embedding_size", [12, pytest.param(0, marks=pytest.mark.slow)])
 def test_words_are_predicted_from_the_rows_beside_their_span(small_config, embedding_size):
     config = dataclasses.replace(small_config, vocab_size=50, embedding_size=embedding_size, hidden_dropout_prob=0.0)
-    model = Pretrainer.make(config, {"next_sentence": False, "boundary": True})
+    model = SpanPretrainer.make(config, {"next_sentence": False})
     named = weights_by_name(model)
     for number, (name, weight) in enumerate(named.items()):
         if name.startswith("boundary/"):
@@ -78,10 +81,10 @@ def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
     run = resolve(
         make_config(options={"boundary_weight": 2.0, "sentence_task": "sop"}), write_records(tmp_path / "train", 32)
     )
-    assert tuple(run.task.loss_names) == ("mlm", "boundary", "sop")
+    assert tuple(run.task.objective.names) == ("mlm", "boundary", "sop")
     batch = next(iter(run.train.dataset()))
     outputs = run.model(batch)
-    found, weights = run.task.losses(outputs, batch), run.task.loss_weights(batch)
+    found, weights = run.task.objective.losses(outputs, batch), run.task.objective.weights(batch)
     logits, used = outputs["boundary_logits"].numpy(), batch["masked_lm_weights"].numpy() > 0
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     each = -np.take_along_axis(logs, batch["masked_lm_ids"].numpy()[..., None], -1)[..., 0]
@@ -89,8 +92,10 @@ def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
     assert {name: float(weight) for name, (_, weight) in found.items()} == {
         name: float(value) for name, value in weights.items()
     }
-    assert float(weights["boundary"]) == used.sum() and "boundary_accuracy" in run.task.counters(outputs, batch)
-    assert tuple(run.task.predictions(outputs, batch)["sums"].shape) == (32, 3, 3)
+    assert float(weights["boundary"]) == used.sum() and "boundary_accuracy" in run.task.objective.counters(
+        outputs, batch
+    )
+    assert tuple(run.task.objective.predictions(outputs, batch)["sums"].shape) == (32, 3, 3)
     long = {
         "masked_lm_positions": tf.range(1, 31)[None],
         "masked_lm_weights": tf.ones((1, 30)),
@@ -98,7 +103,10 @@ def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
         "next_sentence_labels": tf.zeros((1, 1), tf.int32),
     }
     assert (
-        float(run.task.loss_weights(long)["boundary"]) == LONGEST_SPAN < float(run.task.loss_weights(long)["mlm"]) == 30
+        float(run.task.objective.weights(long)["boundary"])
+        == LONGEST_SPAN
+        < float(run.task.objective.weights(long)["mlm"])
+        == 30
     )
 
 
@@ -119,9 +127,28 @@ def test_what_it_does_not_go_with_is_refused(options, told):
 
 
 def test_its_head_stays_in_ours_and_is_left_out_elsewhere(small_config, tmp_path):
-    model = Pretrainer.make(small_config, {"next_sentence": False, "boundary": True})
+    model = SpanPretrainer.make(small_config, {"next_sentence": False})
     weights = {name: weight.numpy() for name, weight in weights_by_name(model).items()}
     stored = StoredModel(origin="here", weights=weights, table=NameTable([]), config=small_config, head="pretraining")
     left_out = formats.write(stored, "hugging_face", str(tmp_path / "there"))
     assert {name.partition("/")[0] for name in left_out} == {"pooler", "boundary"}
     assert set(weights_by_name(formats.make_model(stored))) == set(weights)
+
+
+def test_a_keras_file_of_before_spanbert_had_a_class_is_read(small_config, tmp_path):
+    model = SpanPretrainer.make(small_config)
+    model.save(tmp_path / "now.keras")
+    with zipfile.ZipFile(tmp_path / "now.keras") as now, zipfile.ZipFile(tmp_path / "before.keras", "w") as before:
+        for name in now.namelist():
+            content = now.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                config |= {"module": "official_bert.models.pretrainer", "class_name": "Pretrainer"}
+                config["registered_name"] = "official_bert>Pretrainer"
+                config["config"]["boundary"] = True
+                content = json.dumps(config).encode()
+            before.writestr(name, content)
+    loaded = keras.models.load_model(tmp_path / "before.keras")
+    assert type(loaded) is SpanPretrainer
+    for own, theirs in zip(loaded.weights, model.weights):
+        np.testing.assert_array_equal(own, theirs)

@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("diverged")
     path = write_records(folder / "a.tfrecord", 40)
     resolved = resolve(make_config(), path)
-    trainer = Trainer(resolved.task, resolved.model, tf.distribute.get_strategy(), 20)
+    trainer = Trainer(resolved.recipe, tf.distribute.get_strategy(), 20)
     weights = checkpoints.named_weights(resolved.model)
     for name, value in ((BAD, np.nan), ("pooler/bias", np.inf)):
         weights[name].assign(np.full(weights[name].shape, value, np.float32))

@@ -16,6 +16,6 @@ def answers_of(task, model, rows):
             for key, value in feature.items()
             if key in ("input_ids", "input_mask", "segment_ids", "first_pieces")
         }
-        found = task.predictions(model(inputs, training=False), inputs | {"example_weights": tf.ones([1])})
+        found = task.objective.predictions(model(inputs, training=False), inputs | {"example_weights": tf.ones([1])})
         predictions.append({key: value.numpy()[0] for key, value in found.items()})
     return oracle.decode(task, rows, features, predictions)

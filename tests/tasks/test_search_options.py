@@ -62,7 +62,7 @@ def loss_of(task, batch):
         "weights": tf.nn.relu(tf.cast(vectors, tf.float32)),
         "logits": tf.constant(rng.normal(size=(rows, texts)), tf.float32),
     }
-    return sum(float(total) / float(weight) for total, weight in task.losses(outputs, batch).values())
+    return sum(float(total) / float(weight) for total, weight in task.objective.losses(outputs, batch).values())
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from oracles.answers import answers_of
 from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.interface.predictor import Predictor, plain
 from official_bert.models.encoder import make_encoder
+from official_bert.objectives.tag_chains import CHAIN
 from official_bert.serving import bounds, export
 from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of
@@ -22,7 +23,6 @@ from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger
-from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.task import DataFiles, Steps
 

@@ -20,6 +20,7 @@ from official_bert.config import load_config
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
 from official_bert.training.step import State
+from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 from tools import tpu_compiler
 
@@ -331,7 +332,7 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
 
     tf.keras.utils.set_random_seed(1)
     task = load_task(load_config(path, overrides=overrides))
-    trainer = Trainer(task, task.build_model(), tf.distribute.get_strategy(), STEPS)
+    trainer = Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), STEPS)
     rng = np.random.default_rng(0)
     batches = [made_batch(task.batch_spec(8), rng, 3000) for _ in range(STEPS)]
     state = [*trainer.weights, *trainer.first, *trainer.second, trainer.scale, trainer.finite_steps]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from commands import run_here
 
-from official_bert.data.search.mining import MiningRules
 from official_bert.data.search.rows import SearchColumns
-from official_bert.interface import negatives
+from official_bert.tools.mining import negatives
+from official_bert.tools.mining.rules import MiningRules
 
 COLUMNS = SearchColumns(text="text", text_pair="text_pair")
 PAIRS = [

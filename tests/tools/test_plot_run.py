@@ -9,7 +9,7 @@ def test_losses_of_a_log_are_drawn(root, tmp_path):
     (tmp_path / "log.jsonl").write_text(
         '{"step": 10, "train/loss": 3.0}\n{"step": 20, "train/loss": 2.0}\n{"step": 20, "eval/loss": 2.5}\n'
     )
-    done = plot(root, str(tmp_path), f"--output_file={tmp_path}/loss.svg", "--baseline=2.75", "--baseline_label=words")
+    done = plot(root, str(tmp_path), f"--output_file={tmp_path}/loss.svg", "--baseline=2.75")
     assert done.returncode == 0 and "loss over 20 steps" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
     assert all(
@@ -17,7 +17,7 @@ def test_losses_of_a_log_are_drawn(root, tmp_path):
         for label in (
             "training",
             "held out: 2.5 at step 20",
-            "words",
+            "unigram distribution, held out",
             "training step",
             "loss",
             f"loss: {tmp_path.name}",
@@ -32,7 +32,7 @@ def test_several_runs_share_a_picture_and_losses_have_words_and_a_unit(root, tmp
             f'{{"step": 10, "train/mlm_loss": {value}}}\n{{"step": 10, "eval/mlm_loss": {value + 1}}}\n'
         )
     runs = [f"{tmp_path}/a/small", f"{tmp_path}/b/small/", f"{tmp_path}/base"]
-    done = plot(root, *runs, f"--output_file={tmp_path}/loss.svg", "--name=mlm_loss", "--title=Two $ and one_")
+    done = plot(root, *runs, f"--output_file={tmp_path}/loss.svg", "--name=mlm_loss", "--title=")
     assert done.returncode == 0 and "mlm_loss over 10 steps of 3 runs" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
     base = f"{tmp_path.name}/base"
@@ -44,7 +44,6 @@ def test_several_runs_share_a_picture_and_losses_have_words_and_a_unit(root, tmp
             "b/small, held out: 5 at step 10",
             f"{base}, training",
             "masked-LM loss, nats",
-            "Two $ and one_",
         )
     )
     done = plot(root, f"{tmp_path}/base", f"--run={tmp_path}/base/", f"--output_file={tmp_path}/twice.svg")
@@ -94,3 +93,16 @@ def test_a_run_without_a_log_is_told(root, tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 10, "train/loss": 3.0}\n')
     done = plot(root, str(tmp_path), f"--output_file={tmp_path}/loss.svg", "--name=mlm_loss")
     assert done.returncode == 1 and "holds no 'mlm_loss'" in done.stderr and not (tmp_path / "loss.svg").exists()
+
+
+def test_a_removed_flag_is_read_if_it_is_off_and_otherwise_says_what_is_left(root, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 10, "train/loss": 3.0}\n')
+    path = f"--output_file={tmp_path}/loss.svg"
+    assert (
+        plot(root, str(tmp_path), path, "--title=", "--baseline_label=unigram distribution, held out").returncode == 0
+    )
+    for given in (["--title=Mine"], ["--title", "Mine"], ["--title=", "--baseline_label=words"]):
+        done = plot(root, str(tmp_path), path, *given)
+        name = given[-1].partition("=")[0] if "=" in given[-1] else given[0]
+        assert done.returncode == 1 and done.stderr.startswith(f"error: {name}: this flag was removed; ")
+        assert done.stderr.count("\n") == 1

@@ -11,10 +11,11 @@ import pytest
 from commands import run_here
 
 import official_bert
-from official_bert.models.interchange import formats, resizing
+from official_bert.models.interchange import formats
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
-from official_bert.text.subwords import resizing as tokenizers
+from official_bert.tools.resizing import tokenizers
+from official_bert.tools.resizing import weights as resizing
 
 TEXTS = made_tokenizers.TEXT[:4]
 

@@ -15,6 +15,7 @@ from official_bert.config import to_dict
 from official_bert.interface.predictor import Predictor
 from official_bert.model_config import ModelConfig
 from official_bert.models import adapters, checkpoints
+from official_bert.models.adaptation import ADAPTER
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import make_encoder, weights_by_name
 from official_bert.models.first_weights import draw_first_weights
@@ -222,7 +223,7 @@ def test_biases_learn_as_asked(settings, learned):
     found = {
         name
         for name, weight in weights_by_name(model).items()
-        if weight.trainable and adapted.ADAPTER not in name and not name.startswith("classifier/")
+        if weight.trainable and ADAPTER not in name and not name.startswith("classifier/")
     }
     assert learned <= found and (settings.get("bias") == "all" or learned == found)
 

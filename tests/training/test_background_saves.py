@@ -45,7 +45,7 @@ def assert_same(one, other):
 
 def test_steps_after_a_snapshot_do_not_change_it(records, tmp_path):
     resolved = resolve(CONFIG, records)
-    trainer = Trainer(resolved.task, resolved.model, tf.distribute.get_strategy(), 6)
+    trainer = Trainer(resolved.recipe, tf.distribute.get_strategy(), 6)
     batches = iter(resolved.train.dataset())
     trainer.run_steps(batches, tf.constant(2))
     trainer.checkpoint.write(str(tmp_path / "at_once"))

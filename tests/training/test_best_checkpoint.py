@@ -17,7 +17,7 @@ from made_finetuning import make_config
 
 from official_bert.config import AS_IN_2018, build, merge, to_dict
 from official_bert.config import Config as RunConfig
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines

@@ -21,8 +21,9 @@ from tensorflow.python.eager import context
 
 from official_bert.config import to_dict
 from official_bert.data import indexed_records
-from official_bert.training.running import cluster
-from official_bert.training.running.cluster import Meeting, Placement
+from official_bert.training.running import cluster, meeting
+from official_bert.training.running.cluster import Placement
+from official_bert.training.running.meeting import Meeting
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -117,7 +118,7 @@ def test_the_others_learn_during_the_training_why_a_worker_has_left_or_that_it_i
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing, monkeypatch, caplog):
-    monkeypatch.setattr(cluster, "WARNS_AFTER", 0.1)
+    monkeypatch.setattr(meeting, "WARNS_AFTER", 0.1)
     errors, began = [], time.monotonic()
 
     def work(index):

@@ -9,9 +9,10 @@ from made_finetuning import make_config
 from made_teachers import write_teacher
 
 from official_bert.config import build, merge, to_dict
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.models.encoder import weights_by_name
 from official_bert.tasks.loading import load_task
+from official_bert.training.preparation import prepare
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
 
@@ -142,7 +143,7 @@ def configured(task, options, model=None, **training):
 
 
 def read(config, train_file):
-    return load_task(config).resolve(DataFiles(train_file=train_file), Steps(evaluate=False))
+    return prepare(load_task(config), DataFiles(train_file=train_file), Steps(evaluate=False))
 
 
 def made(kind, tmp_path):
@@ -161,17 +162,17 @@ def test_a_student_equal_to_its_teacher_has_no_loss_and_answers_may_be_kept_or_c
         for number, weight in enumerate(weights_by_name(run.model).values()):
             weight.assign(np.random.default_rng(number).normal(0.0, 0.3, weight.shape))
         kept = run.train.batch(1)
-        student = run.task.objective
-        batch = student.with_answers(kept)
+        student = run.distilled
+        batch = student.add_teacher_outputs(kept)
         assert (set(batch) == set(kept)) == (keep == "kept") and ("computed once" in run.notes[-1]) == (keep == "kept")
-        losses, weights = student.losses(run.model(batch), batch), student.loss_weights(batch)
-        assert list(losses) == list(student.loss_names) == list(weights)
+        losses, weights = student.losses(run.model(batch), batch), student.weights(batch)
+        assert list(losses) == list(student.names) == list(weights)
         for name in losses:
             assert float(losses[name][1]) == float(weights[name]) > 0
         found.append(float(losses["answers"][0]))
         equal = student.losses(teacher(batch), batch)
         assert abs(float(equal["answers"][0])) < 1e-5 < found[-1]
-        assert "answers" not in load_task(run.task.config).losses(
+        assert "answers" not in run.task.objective.losses(
             run.model(batch), {name: value for name, value in batch.items() if not name.startswith("teacher_")}
         )
     assert found[0] == pytest.approx(found[1], rel=1e-4)
@@ -181,7 +182,7 @@ def trained(config, train_file):
     """Returns the weights after three steps from weights of one seed."""
     tf.keras.utils.set_random_seed(1)
     run = read(config, train_file)
-    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 10)
+    trainer = Trainer(run.recipe, tf.distribute.get_strategy(), 10)
     rows = trainer.run_steps(iter(run.train.dataset()), tf.constant(3)).numpy()
     return {name: weight.numpy() for name, weight in weights_by_name(run.model).items()}, dict(
         zip(trainer.step.names, rows.T)
@@ -341,4 +342,4 @@ def test_a_run_with_a_teacher_evaluates_and_answers_without_it(teacher_of_classe
     run = load_task(configured(task, options, teacher="gone"))
     data = run.resolve(DataFiles(eval_file=rows_of(text=text, label=lambda *_: "good")), Steps(train=False))
     batch = data.held_out.source.batch(0)
-    assert list(run.losses(data.model(batch), batch)) == ["loss"] and run.student.teacher is None
+    assert list(run.objective.losses(data.model(batch), batch)) == ["loss"] and data.distilled is None

@@ -20,6 +20,7 @@ from official_bert.config import to_dict
 from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import distribution, evaluation, origins
+from official_bert.training.running import many_machines
 from official_bert.training.running.cluster import Placement, is_first_worker
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
@@ -247,7 +248,7 @@ def test_a_place_that_is_not_there_is_told(placement, told):
 
 
 def test_a_cloud_that_does_not_answer_is_told_in_time(monkeypatch):
-    monkeypatch.setattr(distribution, "LOOKUP_SECONDS", 0.2)
+    monkeypatch.setattr(many_machines, "LOOKUP_SECONDS", 0.2)
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda **_: time.sleep(30))
     began = time.monotonic()
     with pytest.raises(
@@ -279,12 +280,12 @@ def test_hosts_of_a_slice_are_told_from_this_machine():
 
 def test_other_machines_read_records_alone_and_where_they_lie(tmp_path):
     with pytest.raises(ValueError, match="the TPUs of other machines train on records of pre-training alone"):
-        distribution.on_hosts(
+        many_machines.on_hosts(
             ExampleSource([{"input_ids": np.arange(3)}], 1), ["/job:worker/task:1/device:CPU:0"], 0, 1
         )
     write_records(tmp_path / "records", 8)
     with pytest.raises(ValueError, match="--cache_dir: expected a folder that all hosts of the TPU read, .* got none"):
-        distribution.on_hosts(
+        many_machines.on_hosts(
             RecordSource([str(tmp_path / "records")], 2, lambda *_: {}), ["/job:worker/task:1/device:CPU:0"], 0, 1
         )
 

@@ -170,7 +170,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, t
     source = resolve(config, records, held_out).held_out.source
     sums = {"mlm": [0, 0], "nsp": [0, 0]}
     for batch in source.dataset().take(source.batches_per_epoch):
-        for name, (total, weight) in task.losses(model(dict(batch), training=False), batch).items():
+        for name, (total, weight) in task.objective.losses(model(dict(batch), training=False), batch).items():
             sums[name][0] += float(total)
             sums[name][1] += float(weight)
     assert sum(total / weight for total, weight in sums.values()) == pytest.approx(losses[best], abs=1e-4)
@@ -215,7 +215,7 @@ def test_the_best_of_a_run_in_phases_is_the_best_of_the_last_length(records, hel
 def test_a_wrong_record_to_evaluate_on_is_named(tmp_path):
     wrong = write_records(tmp_path / "wrong.tfrecord", 7, next_sentence_labels=[7])
     run = resolve(make_config(training={"eval_batch_size": 8}), wrong, wrong)
-    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 1)
+    trainer = Trainer(run.recipe, tf.distribute.get_strategy(), 1)
     with pytest.raises(ValueError, match=r"^/.*/wrong\.tfrecord: record 6: next-sentence label neither 0 nor 1$"):
         trainer.evaluate(run.held_out.source)
 
@@ -275,7 +275,7 @@ def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tm
 
 def test_the_first_bad_tensor_is_named(records):
     strategy, resolved = distribution.make_strategy(Placement()), resolve(make_config(), records)
-    trainer = Trainer(resolved.task, resolved.model, strategy, 20)
+    trainer = Trainer(resolved.recipe, strategy, 20)
     batch = next(iter(resolved.train.dataset()))
 
     sizes, gradients = [], trainer.step.gradients

@@ -21,7 +21,7 @@ from official_bert.tasks.pretraining.task import Options
 from official_bert.training import evaluation, loop, origins, run_config
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import Phase
-from official_bert.training.task import DataFiles, Resolved
+from official_bert.training.task import DataFiles, Resolved, data_digests
 
 
 def origin_of(config, *paths):
@@ -224,7 +224,7 @@ def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_develo
                 for end in ("", "/best/", "/ckpt-3", "/best/ckpt-3")
             ),
         ):
-            origins.write(before | first.data_digests(files), RunFolder(str(tmp_path / name)))
+            origins.write(before | data_digests(first, files), RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
                 evaluation.measure(second, files, *folders)
             origins.write({**before, "train": "another"}, RunFolder(str(tmp_path / name)))

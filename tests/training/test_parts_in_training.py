@@ -55,7 +55,7 @@ def one_step(train_file, optimizer=None, freeze=""):
     data = resolve(config, train_file=train_file)
     draw_first_weights(data.model, 1)
     parts.freeze(data.model, freeze)
-    trainer = Trainer(data.task, data.model, tf.distribute.get_strategy(), 10)
+    trainer = Trainer(data.recipe, tf.distribute.get_strategy(), 10)
     before = {name: weight.numpy() for name, weight in weights_by_name(data.model).items()}
     (row,) = trainer.run_steps(iter(distribution.distribute(data.train, trainer.strategy)), tf.constant(1)).numpy()
     after = {name: weight.numpy() for name, weight in weights_by_name(data.model).items()}
@@ -88,7 +88,7 @@ def test_frozen_weights_stay_bit_for_bit_and_have_neither_moments_nor_gradients(
 def test_the_backward_pass_ends_above_the_frozen_layers(train_file, plain):
     data = resolve(config_of(freeze=FREEZE), train_file=train_file)
     parts.freeze(data.model, FREEZE)
-    frozen = Trainer(data.task, data.model, tf.distribute.get_strategy(), 10)
+    frozen = Trainer(data.recipe, tf.distribute.get_strategy(), 10)
 
     def products(trainer):
         weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]

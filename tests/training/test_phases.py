@@ -7,7 +7,7 @@ from made_finetuning import make_config as make_finetuning
 from made_pretraining import make_config
 
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, TrainingConfig, build, merge
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.serving import served_model
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task

@@ -170,10 +170,12 @@ def check_names_and_weights(data):
     """
     task, batch = data.task, next(iter(data.train.dataset()))
     outputs = data.model(dict(batch), training=False)
-    wanted = {name: float(weight) for name, (_, weight) in task.losses(outputs, batch).items()}
-    found = {name: float(weight) for name, weight in task.loss_weights(batch).items()}
+    wanted = {name: float(weight) for name, (_, weight) in task.objective.losses(outputs, batch).items()}
+    found = {name: float(weight) for name, weight in task.objective.weights(batch).items()}
     assert found == wanted and all(weight > 0 for weight in found.values())
-    assert list(found) == list(task.loss_names) and list(task.counters(outputs, batch)) == list(task.counter_names)
+    assert list(found) == list(task.objective.names) and list(task.objective.counters(outputs, batch)) == list(
+        task.objective.counter_names
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -104,13 +104,13 @@ def test_texts_without_any_token_are_computed_as_a_whole():
 
 
 def test_padding_stays_where_shapes_must_be_known_beforehand():
-    assert skips_padding(make_config("classification"))
-    assert not skips_padding(make_config("classification", training={"xla": True}))
-    assert not skips_padding(make_config("classification", training={"skip_padding": False}))
+    assert skips_padding(make_config("classification").training)
+    assert not skips_padding(make_config("classification", training={"xla": True}).training)
+    assert not skips_padding(make_config("classification", training={"skip_padding": False}).training)
     with pytest.raises(
         ValueError, match="config.training.skip_padding: expected auto or false with training.xla, .* got true"
     ):
-        skips_padding(make_config("classification", training={"xla": True, "skip_padding": True}))
+        skips_padding(make_config("classification", training={"xla": True, "skip_padding": True}).training)
     with computing(removes_padding=True):
         # rows of pre-training are all of one length
         assert real_tokens.tokens_of(tf.ones((2, 5)), True) is real_tokens.ALL

@@ -16,13 +16,14 @@ from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, guards, optimization
 from official_bert.training.optimization import Decision
 from official_bert.training.step import State, fold_seeds
+from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.optimized_graphs
 
 
 def trainer_of(task, model, total=20):
-    return Trainer(task, model, tf.distribute.get_strategy(), total)
+    return Trainer(recipe_of(task, model), tf.distribute.get_strategy(), total)
 
 
 def trained_on(config, path):
@@ -67,7 +68,7 @@ def test_what_tensorflow_keeps_of_a_step_holds_no_variables(tmp_path):
     others = fold_seeds(trainer.model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
     graphs = [
         step.graph_of_gradients.get_concrete_function(
-            weights, others, batch, step.objective.loss_weights(batch), tf.constant(1.0)
+            weights, others, batch, step.objective.weights(batch), tf.constant(1.0)
         ),
         step.graph_of_evaluation.get_concrete_function(weights, others, batch),
     ]

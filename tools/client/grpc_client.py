@@ -18,6 +18,8 @@ class GrpcClient(ModelClient):
     is encrypted.
     """
 
+    known_signatures: Signatures | None
+
     def __init__(self, target: str, model: str, *, credentials: Any = None, **options: Any):
         super().__init__(model, **options)
         import grpc

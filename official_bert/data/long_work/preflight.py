@@ -16,7 +16,7 @@ from itertools import filterfalse
 from rich import filesize
 
 from official_bert import files
-from official_bert.data.tabular.formats import is_packed
+from official_bert.data.suffixes import is_packed
 
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
 SMALL_SHARE = 0.01  # of the free disk space: smaller needs are not printed

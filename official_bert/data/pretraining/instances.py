@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numba import njit
 
-from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining import kernels, random_draws
 from official_bert.data.pretraining.kernels import Corpus as Corpus
 from official_bert.data.pretraining.kernels import Plan, Tables
 from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
@@ -102,7 +102,7 @@ class RandomStream:
     def shuffle(self, items: np.ndarray) -> None:
         """`random.shuffle`, in place."""
         left = len(items)
-        while (left := kernels.shuffle(self.words, items, left)) > 1:
+        while (left := random_draws.shuffle(self.words, items, left)) > 1:
             self.refill()
 
     def refill(self) -> None:

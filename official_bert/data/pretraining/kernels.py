@@ -10,7 +10,8 @@ They draw from `words` (`instances.RandomStream`). If the numbers run out, the u
 
 For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined
 and take arrays one by one (otherwise Numba would count references to them at each number drawn). All kernels are in one
-file, because Numba's cache notices changes only in a function's own file.
+file, because Numba's cache notices changes only in a function's own file; but for the draws, which CPython fixes once
+and for all (`random_draws`).
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from official_bert.data.pretraining.random_draws import below, next_word, random, shuffle
 from official_bert.text.compiling import compiled
 
 HEADER = 4  # columns of a row before its ids
@@ -65,76 +67,6 @@ class Tables(NamedTuple):
     continues_word: np.ndarray  # [V or 2V] bool: pieces that begin with ##, and tokens that continue a unit of the text
     replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
     span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
-
-
-@njit(forceinline=True)
-def next_word(words: np.ndarray) -> np.int64:
-    """Returns the next 32 bits; 0 if they run out, which ends any loop over draws."""
-    words[0] += np.uint32(1)
-    return np.int64(words[min(np.int64(words[0]), len(words) - 1)])  # type: ignore[call-overload]
-
-
-@njit(forceinline=True)
-def random(words: np.ndarray) -> float:
-    """CPython's `random()`: 27 bits and 26 bits make a number in [0, 1)."""
-    bits = 0
-    for unused in range(5, 7):
-        bits = (bits << (32 - unused)) + (next_word(words) >> unused)
-    return bits * (1.0 / 9007199254740992.0)
-
-
-@njit(forceinline=True)
-def bit_length(number: int) -> int:
-    """Bits of a positive number."""
-    bits = 0
-    while number >> bits:
-        bits += 1
-    return bits
-
-
-@njit(forceinline=True)
-def draw_bits(words: np.ndarray, bits: int) -> int:
-    """CPython's `getrandbits` for 1 to 63 bits: more than 32 bits take two numbers, the lower 32 bits first."""
-    low = next_word(words)
-    if bits <= 32:
-        return low >> (32 - bits)
-    return low + (next_word(words) >> (64 - bits) << 32)
-
-
-@njit(forceinline=True)
-def below(words: np.ndarray, limit: int) -> int:
-    """CPython's `_randbelow`: draws as many bits as `limit` has, again until the number is below `limit`."""
-    bits, value = bit_length(limit), limit
-    while value >= limit:
-        value = draw_bits(words, bits)
-    return value
-
-
-@compiled(nogil=True)
-def shuffle(words: np.ndarray, items: np.ndarray, count: int) -> int:
-    """CPython's `shuffle` of `items[:count]`; returns how many are still to be shuffled when numbers run out."""
-    last = count - 1
-    while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
-        before, partner = words[0], below(words, last + 1)
-        if words[0] > len(words) - 2:
-            words[0] = before
-            return last + 1
-        items[last], items[partner] = items[partner], items[last]
-        last -= 1
-    used, available = np.int64(words[0]) + 1, len(words) - 1
-    while last > 0 and used < available:
-        bits = bit_length(last + 1)
-        shift, lowest = np.uint32(32 - bits), max((1 << (bits - 1)) - 1, 1)
-        while last >= lowest and used < available:  # numbers of as many bits
-            drawn = np.int64(words[used] >> shift)
-            used += 1
-            # Branchless, because one branch in four would be mispredicted: a number that is too high swaps nothing.
-            fits = drawn <= last
-            partner = drawn if fits else last
-            items[last], items[partner] = items[partner], items[last]
-            last -= fits  # type: ignore[assignment]
-    words[0] = used - 1
-    return last + 1
 
 
 @njit(forceinline=True)

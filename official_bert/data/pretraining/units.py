@@ -7,12 +7,13 @@ continue the unit; records hold the plain ids. Separators and marks are no text:
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 
 from official_bert.fields import Constraint, check_fields
+from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer, split_lines
 
@@ -151,3 +152,21 @@ class UnitTokenizer:
         return EncodedLines(
             (ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank
         )
+
+
+def units_for(
+    vocab_file: str, word_separator: str, phrase_marks: Sequence[str], segmenter: Literal["", "jieba"]
+) -> TextUnits:
+    """Returns the units that a text gives.
+
+    Raises ValueError if the tokenizer has no words of its own, ModuleNotFoundError if the segmenter is not there.
+    """
+    units = TextUnits(word_separator=word_separator, phrase_marks=tuple(phrase_marks), segmenter=segmenter)
+    if units and loading.lower_cases(vocab_file) is not None:
+        raise ValueError(
+            "--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got "
+            f"{vocab_file}: other tokenizers read the space before a word too"
+        )
+    if units.segmenter:
+        import jieba  # noqa: F401 (now, not when the text is read)
+    return units

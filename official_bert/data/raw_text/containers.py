@@ -206,9 +206,9 @@ class _Transcoded:
 
     def __init__(self, file: BinaryIO, encoding: str, policy: OnBadText):
         self._lines = io.TextIOWrapper(
-            io.BufferedReader(file),
+            io.BufferedReader(file),  # type: ignore[type-var]
             encoding,
-            newline="\n",  # type: ignore[type-var]
+            newline="\n",
             errors="strict" if policy == "error" else "replace",
         )
 

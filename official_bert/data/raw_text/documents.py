@@ -196,7 +196,8 @@ def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText
         if line is None:
             return
         if line.startswith("<doc "):
-            named = re.search(r'title="(.*?)"(?:\s|>|$)', line)
+            # not one expression for both: it would read a line of many titles again for each
+            named = re.match(r'(.*?)"(?:\s|>|$)', line.partition('title="')[2])
             article, title, begin = [], html.unescape(named[1]) if named else "", number
         elif line.startswith("</doc>") and article is not None:
             yield _make_article(article, title)
@@ -335,7 +336,7 @@ class Cleaner:
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
         self._repair = repair
-        self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
+        self._filters = {headings: running_text.ParagraphFilter(headings) for headings in (False, True)}
         self._count_words = WordCounter()
 
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, TableOptions
+from official_bert.data.rows import Source
+from official_bert.data.tables import TableOptions
 from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file, list_names
 from official_bert.typed_values import and_others

@@ -10,7 +10,8 @@ import numpy as np
 from official_bert import json_values
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
-from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions, first_object, has_key
 from official_bert.typed_values import and_others
 
 Warn = Callable[[str], None]

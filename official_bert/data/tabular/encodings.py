@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from official_bert.fields import OptionsNeededError
 from official_bert.files import is_file, modified, open_bytes, read_lines, size_of
+from official_bert.limits import MOST_SAMPLE
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -120,18 +121,28 @@ def _encoding_of(path: str, size: int, stamp: int) -> str:
             return name
     if name := _without_mark(start):
         return name
-    other_lines, in_utf8 = [], 0
+    other_lines, in_utf8, size = [], 0, 0
     for line in text_lines(path, "latin-1"):  # each byte as a character
         if not line.isascii():
             try:
                 in_utf8 += bool(line.encode("latin-1").decode("utf-8"))
             except UnicodeDecodeError:
-                other_lines.append(line)
+                other_lines.append(line[: MOST_SAMPLE - size])
+                size += len(other_lines[-1])
                 if len(other_lines) > in_utf8 + MOST_LINES:
                     break
     if len(other_lines) <= in_utf8:
         return ""
-    return _likely_encoding(path, "".join(other_lines[:MOST_LINES]).encode("latin-1"))
+    return _likely_encoding(path, _without_cut("".join(other_lines[:MOST_LINES]).encode("latin-1")))
+
+
+def _without_cut(sample: bytes) -> bytes:
+    """Returns a sample that may end within a character of several bytes without its end: such characters have none of
+    these bytes.
+    """
+    if len(sample) < MOST_SAMPLE:
+        return sample
+    return sample[: max(map(sample.rfind, (b"\n", b" ", b","))) + 1] or sample
 
 
 def _likely_encoding(path: str, sample: bytes) -> str:

@@ -7,7 +7,6 @@ import codecs
 import csv
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,25 +16,21 @@ from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import START, head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
-from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MOST_SHEET_ROWS
+from official_bert.limits import (
+    MOST_COLUMNS,
+    MOST_PACKED,
+    MOST_SHEET_CELLS,
+    MOST_SHEET_ROWS,
+    MOST_TAGS,
+    MOST_TAGS_PACKED,
+    MOST_UNPACKED,
+)
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
 FOR_EXCEL = re.compile('"?sep=."?')
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
-
-
-def suffix_of(path: str) -> str:
-    """The ending of a file's name in lower case, without that of its packing: `.csv` of `A.csv.gz`."""
-    name = path.lower()
-    return os.path.splitext(next((name.removesuffix(end) for end in PACKED if name.endswith(end)), name))[1]
-
-
-def is_packed(path: str) -> bool:
-    """Whether a file's name ends as that of a packed one."""
-    return path.lower().endswith(PACKED)
 
 
 def kind_by_content(path: str, encoding: str = "") -> str:
@@ -124,11 +119,19 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     with open_bytes(path) as file:
         content = io.BytesIO(file.read())
     try:
-        with opened_zip(content, path):
+        with opened_zip(content, path) as archive:
+            size = len(content.getbuffer())
+            tags = sum(archive.read(entry).count(b"<") for entry in archive.infolist())
+            if tags > max(MOST_TAGS, MOST_TAGS_PACKED * size):
+                raise ValueError(
+                    f"expected at most {MOST_TAGS:,} tags, or {MOST_TAGS_PACKED} for each of its {size:,} bytes, "
+                    f"got {tags:,}: are rows or cells empty?"
+                )
             sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
             sheet.reset_dimensions()  # what the file claims: rows would be filled up to it
-            most_cells = max(MOST_SHEET_CELLS, MOST_PACKED * len(content.getbuffer()))
-            rows = dict(_filled_rows(sheet.iter_rows(values_only=True), most_cells))
+            # else each row would be filled up to its last cell, which may be empty
+            sheet._get_row = lambda row, *_: {cell["column"]: cell["value"] for cell in row}
+            rows = dict(_filled_rows(sheet.iter_rows(values_only=True), size))
     except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
         raise ValueError(
             f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}"
@@ -137,21 +140,24 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
 
 
-def _filled_rows(rows: Iterable[Sequence[Any]], most_cells: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number, cells up to the last filled one) of the rows of a sheet that are not empty.
+def _filled_rows(rows: Iterable[Any], size: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, cells up to the last filled one) of the rows of a sheet that are not empty, from their values by
+    column.
 
-    Raises ValueError beyond the bounds of `limits`. `most_cells` is that of the rows, all being as wide as the widest.
+    Raises ValueError beyond the bounds of `limits`, for a file of `size` bytes. All rows are as wide as the widest.
     """
-    count = width = 0
+    most_cells, most_text = (max(most, MOST_PACKED * size) for most in (MOST_SHEET_CELLS, MOST_UNPACKED))
+    count = width = text = 0
     for number, row in enumerate(rows, 1):
         if number > MOST_SHEET_ROWS:
             raise ValueError(f"expected at most {MOST_SHEET_ROWS:,} rows, got a cell beyond them")
-        cells = [_cell_text(cell) for cell in row]
-        while cells and not cells[-1]:
-            cells.pop()
-        if cells:
-            check_width(len(cells), f"row {number}")
-            count, width = count + 1, max(width, len(cells))
+        filled = {column: cell for column, value in dict(row).items() if (cell := _cell_text(value))}
+        if filled:
+            check_width(max(filled), f"row {number}")
+            cells = [filled.get(column, "") for column in range(1, max(filled) + 1)]
+            count, width, text = count + 1, max(width, len(cells)), text + sum(map(len, cells))
+            if text > most_text:  # many cells may share one
+                raise ValueError(f"row {number}: expected cells of at most {most_text:,} characters in all, got more")
             if count * width > most_cells:
                 raise ValueError(
                     f"row {number}: expected at most {most_cells:,} cells, got {count:,} rows of {width:,} columns"

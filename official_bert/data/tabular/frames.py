@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.tables import Rows, Source
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.formats import check_names_once
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.tabular.companions import ANNOTATIONS, TEXT, text_of
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tagged.spans import Span

@@ -16,14 +16,12 @@ from typing import Literal
 import numpy as np
 
 from official_bert.data.labelled_texts import check_forms
+from official_bert.data.tagged.tag_letters import OUTSIDE, PREFIXES, has_prefix
 
 # plain: each word's tag stands for itself
 Scheme = Literal["iob1", "iob2", "iobes", "bilou", "bmes", "bmewo", "io", "plain"]
-OUTSIDE = "O"
 NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
-# B begins a chunk, I continues it, E ends it, S is a chunk of one word; other schemes have other names for I, E and S.
-PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 # Of a chunk's first, inner and last word, and of a chunk of one word.
 LETTERS: Mapping[str, str] = {
     "iob1": "BIIB",
@@ -56,11 +54,6 @@ def split_tag(tag: str) -> tuple[str, str]:
     return (PREFIXES[letter], kind) if letter in PREFIXES and bool(dash) == bool(kind) else ("I", tag)
 
 
-def has_prefix(tag: str) -> bool:
-    """Whether a tag is a letter and a type."""
-    return tag[1:2] == "-" and len(tag) > 2 and tag[0] in PREFIXES
-
-
 def has_suffix(tag: str) -> bool:
     """Whether a tag is a type and a letter, such as `PER-B`."""
     kind, dash, letter = tag.rpartition("-")
@@ -76,12 +69,6 @@ def with_prefixes(tags: Iterable[str]) -> dict[str, str]:
     if not all(map(has_suffix, typed)) or all(map(has_prefix, typed)):
         return {}
     return {tag: f"{tag[-1]}-{tag[:-2]}" if tag in typed else tag for tag in names}
-
-
-def are_of_chunks(labels: Iterable[str]) -> bool:
-    """Whether the labels of a model mark chunks; parts of speech, for one, stand for themselves."""
-    names = {*labels}
-    return OUTSIDE in names or any(map(has_prefix, names)) or (bool(names) and names <= {*PREFIXES})
 
 
 def meaningless(labels: Sequence[str]) -> list[str]:

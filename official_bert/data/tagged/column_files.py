@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from official_bert.data.labelled_texts import EmptyText
+from official_bert.data.suffixes import suffix_of
 from official_bert.data.tables import spelled
 from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tabular.formats import suffix_of
 from official_bert.data.tagged.chunk_tags import of_scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit

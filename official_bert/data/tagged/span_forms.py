@@ -10,17 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from official_bert.data.labelled_texts import UNACCEPTED
-from official_bert.data.tables import (
-    ANSWER,
-    ANSWERS,
-    Rows,
-    Source,
-    collected,
-    format_of_objects,
-    json_values,
-    place,
-    unconfirmed,
-)
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.tables import ANSWER, ANSWERS, collected, format_of_objects, json_values, unconfirmed
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat, label_studio
 from official_bert.data.tagged.chunk_tags import Chunk, write_tags

@@ -17,7 +17,6 @@ from official_bert.layers.token_layout import TokenLayout
 
 if USED:
     import tensorflow as tf
-LONG = 1024  # rows of more tokens are computed by blocks of queries
 BLOCK = 2**25  # scores of attention that are there at a time: 128 MB
 
 

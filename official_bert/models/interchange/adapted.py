@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from official_bert.model_config import ModelConfig
+from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import ENCODER_PREFIXES
 from official_bert.models.interchange.members.family import member_for
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.stored_models import Adapters, LowRank, StoredModel
 
-ADAPTER = "/adapter/lora_"  # in the names of an adapter's two weights, before A and B
 WHERE = "config.training.adapters.target_modules"
 
 

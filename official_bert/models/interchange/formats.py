@@ -2,7 +2,6 @@
 
 import atexit
 import dataclasses
-import importlib
 import os
 import re
 import shutil
@@ -16,30 +15,42 @@ import tensorflow as tf
 
 from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
-from official_bert.files import absolute, read_mapping, written_folder
-from official_bert.models.bi_encoder import BiEncoder
+from official_bert.dotted_names import by_name
+from official_bert.files import read_mapping, require_regular_files, written_folder
+from official_bert.models import adaptation
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import (
     ENCODER_PREFIXES,
+    GENERATOR,
     BertEncoder,
     encoder_settings,
     encoder_within,
     weights_by_name,
 )
-from official_bert.models.interchange import adapted, hub, prefixes, stored_models
+from official_bert.models.interchange import prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
-from official_bert.models.interchange.projects import ours, tf_models
+from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
-from official_bert.models.run_folder import BASE_FILE, RunFolder
-from official_bert.models.text_vectors import LAYER_PREFIX
+from official_bert.models.run_folder import RunFolder
+from official_bert.models.span_boundary import SpanPretrainer
+from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "tf_model.h5")  # beginnings of names in a Hugging Face folder
 ADAPTER_FILE = "adapter_config.json"  # of PEFT
+# The formats that `find_format` names.
+MODULES: Mapping[str, str] = {
+    "ours": "official_bert.models.interchange.projects.ours",
+    "keras": "official_bert.models.interchange.projects.keras_files",
+    "tf1": "official_bert.models.interchange.projects.tf1",
+    "tf_models": "official_bert.models.interchange.projects.tf_models",
+    "hugging_face": "official_bert.models.interchange.projects.hugging_face",
+    "peft": "official_bert.models.interchange.projects.peft",
+    "keras_hub": "official_bert.models.interchange.projects.keras_hub",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +68,12 @@ class Misfit:
 
 
 def module_of(name: str) -> Any:
-    """The module of a format, imported when it is needed: that of keras_hub takes seconds.
+    """The module of a format of `MODULES`.
 
     Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and
     gives the names of the weights that have no place there.
     """
-    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")
+    return by_name(MODULES[name])
 
 
 def find_prefix(path: str) -> str | None:
@@ -93,6 +104,8 @@ def find_format(path: str) -> tuple[str, str]:
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json", "adapter_"))
+    if means_folder:
+        require_regular_files(folder)
     if means_folder and (name := _folder_format(folder)):
         return name, folder
     if prefix := _prefix_here(RunFolder(path).answering_folder()):
@@ -101,7 +114,7 @@ def find_format(path: str) -> tuple[str, str]:
         # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
         return "hugging_face", folder
     if not os.path.exists(path):
-        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {hub.OTHER_READING}")
+        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {prefixes.OTHER_READING}")
     contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
     raise ValueError(
         f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
@@ -139,11 +152,11 @@ def _format_of_checkpoint(prefix: str) -> str:
         names = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(f"{prefix}: damaged checkpoint: {str(error).splitlines()[0]}") from None
-    if tf_models.is_checkpoint_of(names):
-        return "tf_models"
     if ours.is_checkpoint_of(names):
         return "ours"
     if any("/.ATTRIBUTES/" in name for name in names):
+        if module_of("tf_models").is_checkpoint_of(names):
+            return "tf_models"
         raise ValueError(
             f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}"
         )
@@ -158,15 +171,11 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     """
     name, where = find_format(path)
     if name == "peft":
-        return _read_peft(path, where, base)
+        return adaptation.read_peft(path, where, base)
     if base:
         raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
     try:
-        model = (
-            ours.read_keras(where)
-            if name == "keras"
-            else module_of(name).read(where, *((head,) if name == "tf1" else ()))
-        )
+        model = module_of(name).read(where, *((head,) if name == "tf1" else ()))
     except (tf.errors.OpError, IndexError) as error:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
@@ -175,52 +184,12 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
         )
     require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     if name == "ours" and (run := RunFolder.around(where)).base:
-        model = _over_base(model, run)
+        model = adaptation.over_base(model, run)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
     generator = os.path.join(folder, GENERATOR)
     if model.head == "replaced" and model.generator is None and os.path.isdir(generator):
         model = dataclasses.replace(model, generator=read(generator))
     return dataclasses.replace(model, folder=folder)
-
-
-def _read_peft(path: str, folder: str, base: str) -> StoredModel:
-    """Returns the model that a PEFT folder makes of its base.
-
-    A folder only names its base. If that is the path of a model here, the given one must have the same weights.
-    """
-    named: Any = read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
-    if not base:
-        raise ValueError(
-            f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-            f"its adapter_config.json names {named!r:.80}"
-        )
-    stored = read(base)
-    is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
-    if is_elsewhere and adapted.digest(read(named)) != adapted.digest(stored):
-        raise ValueError(f"{path}: expected its base, {named}, got {base}, which has other weights")
-    model = module_of("peft").read(folder, stored)
-    require_finite(model.weights, model.origin)
-    return model
-
-
-def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
-    """Returns the model of a run whose checkpoints hold adapters and head.
-
-    Raises ValueError if its base is gone, or another one.
-    """
-    record, settings = run.base, run.recorded_config().training.adapters
-    if settings is None:
-        raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
-    try:
-        base = read(record["path"])
-    except ValueError as error:
-        raise ValueError(f"{model.origin}: its base, which {run.file(BASE_FILE)} names: {error}") from None
-    if adapted.digest(base) != record["digest"]:
-        raise ValueError(
-            f"{model.origin}: expected the base with which its adapters were trained, but "
-            f"{record['path']} has other weights now"
-        )
-    return adapted.over_base(model, base, record["path"], settings.scale if settings.rank else 1.0)
 
 
 def vocab_file_of(model: StoredModel) -> str:
@@ -298,18 +267,22 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
     makers = {
         "": lambda: (
-            BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
+            by_name("official_bert.models.bi_encoder:BiEncoder")(
+                encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions
+            )
             if model.vector_layers
             else encoder
         ),
-        "pretraining": lambda: Pretrainer(
-            encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes
+        "pretraining": lambda: (SpanPretrainer if "boundary/output_bias" in classes else Pretrainer)(
+            encoder, "next_sentence/output_bias" in classes
         ),
         "choice": lambda: ChoiceClassifier(encoder),
         "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
         "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
         "span": lambda: SpanPredictor(encoder),
-        "replaced": lambda: ReplacedTokenDetector(encoder, "replaced_LayerNorm/gamma" in classes),
+        "replaced": lambda: by_name("official_bert.models.replaced_tokens:ReplacedTokenDetector")(
+            encoder, "replaced_LayerNorm/gamma" in classes
+        ),
     }[model.head]()
     makers.build()
     variables = weights_by_name(makers)

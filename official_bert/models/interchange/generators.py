@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from official_bert.config import Config
-from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.replaced_tokens import GENERATOR, generator_config
+from official_bert.models.encoder import GENERATOR
+from official_bert.models.interchange.stored_models import OBJECTIVE_OPTIONS, StoredModel
+from official_bert.models.replaced_tokens import generator_config
 
 OF_ITS_ENCODER = f"{GENERATOR}/encoder/"
 DIFFERENCE = "_difference"  # at the end of the name of a table that is added to the generator's
 TABLES, NORM = "_embeddings", "embeddings/LayerNorm/"  # what a generator may share
-# of a run, that say what the model is
-OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")
 
 
 def _own_name(name: str) -> str:
@@ -52,7 +51,7 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
         objective="masked_lm",
         sentence_task="",
     )
-    own = {key: config.options[key] for key in OPTIONS if key in config.options}
+    own = {key: config.options[key] for key in OBJECTIVE_OPTIONS if key in config.options}
     return dataclasses.replace(
         stored,
         weights=weights,

@@ -5,18 +5,17 @@ alone reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends
 file is ever fetched.
 """
 
-import atexit
 import functools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import logging
 
 from official_bert.archives import opened_zip
+from official_bert.copies import own_folder
 from official_bert.limits import LARGEST_DOWNLOAD
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
@@ -38,7 +37,6 @@ WEIGHTS = (
 )
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
-OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
 
 
 def is_name(path: str) -> bool:
@@ -161,12 +159,3 @@ def _saved_preset(name: str) -> str:
 def _loaders(keras_hub: Any) -> tuple[Callable, ...]:
     """Returns keras-hub's own functions for the two parts of a preset."""
     return keras_hub.models.BertBackbone.from_preset, keras_hub.tokenizers.BertTokenizer.from_preset
-
-
-def own_folder(name: str) -> str:
-    """Makes a folder for the files of a name, which goes with this process."""
-    above = tempfile.mkdtemp(prefix="official_bert_")
-    atexit.register(shutil.rmtree, above, ignore_errors=True)
-    folder = os.path.join(above, name)
-    os.mkdir(folder)
-    return folder

@@ -7,11 +7,12 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.copies import local_copy
+from official_bert.dotted_names import by_name
 from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
-from official_bert.models.interchange import hub
 from official_bert.models.run_folder import RunFolder, prefixes_in
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
+OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
 UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 
 
@@ -22,7 +23,8 @@ def local_checkpoint(path: str) -> str:
     name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
-        return hub.local_folder(path)
+        is_here = os.path.exists(path) and not path.endswith(".zip")
+        return path if is_here else by_name("official_bert.models.interchange.hub:local_folder")(path)
     folder = normal(path if is_folder(path) else folder_of(path))
     for place in {folder, RunFolder.around(path).path}:
         for name in list_names(place):

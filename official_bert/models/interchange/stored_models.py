@@ -13,7 +13,7 @@ import safetensors
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
-from official_bert.models.text_vectors import Poolings, VectorLayer
+from official_bert.models.vector_layers import Poolings, VectorLayer
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
@@ -22,6 +22,8 @@ Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "rep
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
 BERT_CONFIG_FILE = "bert_config.json"
+# options of a run of replaced tokens that say what the model is
+OBJECTIVE_OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")
 # Weights that tell the sizes.
 SIZED = (
     "embeddings/word_embeddings",
@@ -78,6 +80,7 @@ class StoredModel:
     config: ModelConfig | None = None
     model_type: str = ""  # Hugging Face's name of the member of the family; "" if the files do not say
     head: Head = ""
+    any_linear_head: bool = False  # a classifier's head may be one for tags: the files do not say which
     vocab: Sequence[str] | None = None  # WordPieces
     tokenizer: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # files of another tokenizer, by name
     do_lower_case: bool | None = None

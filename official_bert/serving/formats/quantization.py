@@ -36,11 +36,16 @@ def recorded_rows(
     return recorder.rows
 
 
-def quantize(form: str, path: str, rows: Sequence[Arrays], where: str) -> None:
-    """Makes a float32 file one of integers. Raises ValueError, naming `where`, if nncf is not installed."""
+def quantize(form: str, path: str, rows: Sequence[Arrays], where: str, has_distances: bool) -> None:
+    """Makes a float32 file one of integers. Raises ValueError, naming `where`, if nncf is not installed.
+
+    ONNX Runtime has no product of integers with tables of distances (DeBERTa): products of tokens stay float32 then.
+    """
     with installed(where, "int8"), hidden_output():
         import nncf
     options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows)}
+    if has_distances and form == "onnx_int8":
+        options["ignored_scope"] = nncf.IgnoredScope(patterns=[r".*/attention(_\d+)?/MatMul(_\d+)?"])
     with hidden_output():
         if form == "onnx_int8":
             import onnx

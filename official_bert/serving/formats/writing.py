@@ -12,8 +12,15 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.files import disk_full_reason
 from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
-from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers, largest_difference
+from official_bert.serving.formats.checking import (
+    CheckTexts,
+    check_answers,
+    check_numbers,
+    largest_difference,
+    random_rows,
+)
 from official_bert.serving.formats.converters import to_litert, to_onnx, to_openvino
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
@@ -53,6 +60,10 @@ class FormatOptions:
     opset: int = DEFAULT_OPSET  # of ONNX
     texts: CheckTexts | None = None  # to judge formats of less precision
     calibration: Sequence[Mapping[str, Any]] = ()  # rows of texts for `CALIBRATED` formats
+
+
+class RefusedError(ValueError):
+    """A format that cannot hold a model, or whose runtime does not run it."""
 
 
 def check_formats(names: Sequence[str]) -> None:
@@ -100,18 +111,27 @@ def write_format(
 ) -> str:
     """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
 
-    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot
-    be written.
+    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does,
+    `RefusedError` if it cannot be written or run.
     """
     where = f"--format={form}"
     dense = dense_pass(served, where)
     description = describe(served, config, dense, form=form, version=version)
     os.makedirs(folder)
     path = os.path.join(folder, engine_of(form).file)
-    FORMATS[form](path, dense, where, description, served.tokenizer.vocab_file, options.opset)
-    if form in CALIBRATED:
-        quantize(form, path, recorded_rows(served, start(form, path), description, options.calibration), where)
-    engine = start(form, path)
+    try:
+        FORMATS[form](path, dense, where, description, served.tokenizer.vocab_file, options.opset)
+        if form in CALIBRATED:
+            rows = recorded_rows(served, start(form, path), description, options.calibration)
+            quantize(form, path, rows, where, bool(served.encoder.config.position_buckets))
+        engine = start(form, path)
+        for length in (1, min(8, served.max_seq_length)):
+            engine(random_rows(served, 2, length))
+    except Exception as error:  # converters and runtimes have exceptions of their own
+        if isinstance(error, (OSError, MemoryError)) or disk_full_reason(error):
+            raise
+        reason = " ".join(str(error).split())[:300].removeprefix(f"{where}: ")
+        raise RefusedError(f"{where}: {reason or type(error).__name__}") from error
     if options.texts and form in JUDGED_BY_ANSWERS:
         finding = check_answers(served, engine, description, options.texts, where)
         description["bound"] = BOUND_FACTOR * largest_difference(served, engine)[0]

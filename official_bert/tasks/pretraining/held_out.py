@@ -16,7 +16,7 @@ COMPARED = 1 << 16  # first bytes of two files of the same size that tell whethe
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutRecords:
-    """Records to evaluate on, by losses and accuracies alone; `loss_names` are those of the task."""
+    """Records to evaluate on, by losses and accuracies alone; `loss_names` are those with `sums`."""
 
     source: RecordSource
     loss_names: tuple[str, ...]
@@ -26,7 +26,7 @@ class HeldOutRecords:
         return {}
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the records by number, measured by what `Task.predictions` gives of each."""
+        """Returns the records by number, measured by what `CrossEntropy.predictions` gives of each."""
         sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
         numbers = [str(number) for number in range(len(sums))]
 

@@ -3,12 +3,50 @@
 It is masked LM with other predictions: at each place but the last, the token that follows. B rows, S tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from official_bert.data import records
+from official_bert.data.pretraining.dynamic_masking import of_this_schema
+from official_bert.objectives.masked_lm import NextToken
+from official_bert.objectives.objective import Objective
+from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.text.tokenizer import Tokenizer
+
 Batch = Mapping[str, tf.Tensor]
 KEPT = ("input_mask", "segment_ids", "next_sentence_labels")
+
+
+class NextTokens(MaskedWords):
+    """Every token from those before it, of records with or without masks."""
+
+    masks = False
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return (NextToken(),)
+
+    def check(self) -> None:
+        model = self.config.model
+        if model.attention != "left_to_right" or model.bilstm_layers:
+            raise ValueError(
+                "config.options.objective: next_token: expected model.attention left_to_right and model.bilstm_layers "
+                "0 (otherwise each token sees the one that it must predict), "
+                f"got {model.attention} and {model.bilstm_layers}"
+            )
+        super().check()
+
+    def features(self) -> tuple[records.Feature, ...]:
+        """With a prediction for each place but the last."""
+        length = self.options.max_seq_length
+        return records.pretraining_features(length, length - 1)
+
+    def make_masking(self, tokenizer: Callable[[], Tokenizer]) -> Masking:
+        return lambda batch, _: next_token_batch(of_this_schema(batch))
+
+    def of_masked(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return next_token_batch(batch)
 
 
 def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:

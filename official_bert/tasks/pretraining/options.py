@@ -76,6 +76,11 @@ class Options:
     first_weights: Literal["random", "neighbours"] = "random"
     """neighbours: heads of the first layer start by attending to neighbouring tokens; random: all are random."""
 
+    @property
+    def learns_sentences(self) -> bool:
+        """Whether there is a loss of sentences."""
+        return self.sentence_loss and self.sentence_task != "none"
+
     def __post_init__(self) -> None:
         check_fields(self)
         if self.max_predictions_per_seq < 1 and self.objective != "next_token":

@@ -15,29 +15,26 @@ from absl import logging
 
 from official_bert.data import labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.rows import Source
 from official_bert.data.search.bm25 import nearest_by_words
 from official_bert.data.search.collections import Collection, UnknownIds, is_collection
 from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Source, TableOptions
+from official_bert.data.tables import TableOptions
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.objectives import ranking_losses
+from official_bert.objectives.objective import Objective
+from official_bert.objectives.relevance import Relevance
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.reranking.served import ServedReranker
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
+from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
-LOSSES = {
-    "pointwise": ranking_losses.pointwise,
-    "pairwise": ranking_losses.pairwise,
-    "listwise": ranking_losses.listwise,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,33 +106,16 @@ class Task(RankingTask):
             self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
         )
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The loss of `options` over the passages of each query; none for passages that are only ranked."""
-        if "labels" not in batch:
-            return {}
-        present = tf.reduce_max(batch["input_mask"], axis=-1) > 0
-        return {
-            "loss": LOSSES[self.options.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])
-        }
-
     @property
-    def counter_names(self) -> Sequence[str]:
-        return ("accuracy",)
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The share of queries whose positive has the highest score."""
-        if "labels" not in batch:
-            return {}
-        best = tf.gather(batch["labels"], tf.argmax(outputs["logits"], axis=-1), batch_dims=1)
-        return {"accuracy": (tf.reduce_sum(best * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        return {"score": outputs["logits"][:, 0]}
+    def objective(self) -> Objective:
+        return Relevance(self.options.loss)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
         passages = 1 + (self.options.most_negatives or max(len(self.options.negative_columns), 1))
-        return self._row_spec(batch_size, passages) | {"labels": tf.TensorSpec((batch_size, passages), tf.float32)}
+        return row_spec(batch_size, passages, self.options.max_seq_length) | {
+            "labels": tf.TensorSpec((batch_size, passages), tf.float32)
+        }
 
     def best_metric(self) -> str:
         """nDCG@10."""

@@ -9,7 +9,7 @@ from official_bert.data.search.rows import SearchColumns
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import TableOptions
 from official_bert.fields import Constraint, Natural, Positive, ScoreRange, check_used, only_with
-from official_bert.models.text_vectors import Poolings, VectorLayer
+from official_bert.models.vector_layers import Poolings, VectorLayer
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]

@@ -7,28 +7,26 @@ Paria et al. 2020).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
-from jaxtyping import Float, Shaped
 
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
+from official_bert.objectives.sparse_vectors import SparseVectors
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
 from official_bert.tasks.retrieval.served import ServedSparse
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
+from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
 
 QUERIES_AT_ONCE = 256
-MOST_WORDS = 256  # of a vector that is evaluated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,20 +76,6 @@ class Options(retrieval_options.Options):
         return True
 
 
-def flops_penalty(weights: Float[Any, "B V"], present: Shaped[Any, " B"], group_size: int) -> Float[Any, ""]:
-    """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present
-    [B] -> [].
-
-    The mean is that of a group, which is the same in a global batch and in its parts.
-    """
-    real = tf.reshape(tf.cast(present, tf.float32), (-1, group_size, 1))
-    count = tf.reduce_sum(real, axis=1)  # [B/G,1]
-    means = tf.math.divide_no_nan(
-        tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count
-    )
-    return tf.reduce_sum(tf.reduce_sum(tf.square(means), axis=-1) * count[:, 0])
-
-
 class RisingPenalty(ExampleSource):
     """Batches with the share of the penalty at their number, `penalty_share` [B]: from 0 to 1 as the square of the
     step.
@@ -109,7 +93,6 @@ class Task(retrieval.Task):
 
     Options = Options
     served_classes = (ServedSparse,)
-    loss_names = ("ranking", "flops")
 
     def build_model(self) -> keras.Model:
         """Builds an encoder with the head for words, whose weights are those of masked LM."""
@@ -117,32 +100,17 @@ class Task(retrieval.Task):
             self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute
         )
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The loss of retrieval on products, and the penalty; none for texts that are only searched."""
-        if "penalty_share" not in batch:
-            return {}
-        options, weights, real = self.options, outputs["weights"], batch["example_weights"]
-        total, count = self._loss(weights, batch)
-        present = tf.cast(tf.reduce_max(batch["input_mask"], axis=-1) > 0, tf.float32) * real[:, None]  # [B,T]
-        sides = [
-            flops_penalty(weights[:, place], present[:, place], options.group_size) for place in range(weights.shape[1])
-        ]
-        penalty = options.query_penalty * sides[0] + options.passage_penalty * tf.add_n(sides[1:]) / (len(sides) - 1)
-        return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
-
     @property
-    def counter_names(self) -> Sequence[str]:
-        return ("words",)
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The mean number of words of second texts; of texts that are searched by themselves, of these."""
-        weights = outputs["weights"]
-        words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)
-        return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        weights, ids = tf.math.top_k(outputs["weights"], min(MOST_WORDS, outputs["weights"].shape[-1]))
-        return {"ids": ids, "weights": weights}
+    def objective(self) -> SparseVectors:
+        options = self.options
+        return SparseVectors(
+            options.loss_name,
+            options.group_size,
+            options.temperature,
+            options.margin,
+            query_penalty=options.query_penalty,
+            passage_penalty=options.passage_penalty,
+        )
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, and the share of the penalty."""

@@ -7,33 +7,34 @@ scores, both texts are compared as in STS.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from jaxtyping import Float
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from official_bert.data import labelled_texts, splits
 from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.rows import Source
 from official_bert.data.search.collections import Collection, is_collection
 from official_bert.data.sources import ExampleSource
-from official_bert.data.tables import Source
 from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
-from official_bert.objectives import losses, ranking_losses
+from official_bert.models.text_vectors import PROMPT_TOKENS
+from official_bert.models.vector_layers import vector_width
+from official_bert.objectives.ranking_losses import MISSING
+from official_bert.objectives.vectors import IN_GROUPS, NearVectors
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
 from official_bert.training.distribution import check_batch
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import RankingTask, require_negatives
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, RowValues, Steps
+from official_bert.training.task import DataFiles, HeldOut, Steps, row_spec
 
 TEXTS = 2  # of a row without negatives
 
@@ -57,64 +58,12 @@ class Task(RankingTask):
         }
         return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The loss of `options`, summed over the sizes of Matryoshka vectors; none for texts that are only searched."""
-        if not {"scores", "teacher", "text_numbers"} & set(batch):
-            return {}
-        fractions = [
-            self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)
-        ]
-        return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
-
-    def _loss(self, vectors: Float[Any, "B T D"], batch: Batch) -> Fraction:
-        """The loss of vectors [B,T,D] of length 1."""
-        options, weights = self.options, batch["example_weights"]
-        cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])  # [B,T-1]
-        if "scores" in batch:
-            if options.loss_name == "cosent":
-                return ranking_losses.cosent(
-                    cosines[:, 0], batch["scores"], weights, options.group_size, options.temperature
-                )
-            return losses.squared_error(cosines[:, 0], batch["scores"], weights)
-        present = tf.reduce_max(batch["input_mask"][:, 1:], axis=-1) > 0
-        if "teacher" in batch:
-            function = ranking_losses.margin_mse if options.loss_name == "margin_mse" else ranking_losses.kl_divergence
-            return function(cosines / options.temperature, batch["teacher"], present, weights)
-        if options.loss_name == "triplet":
-            return ranking_losses.triplet(cosines, present, weights, options.margin)
-        return ranking_losses.contrastive(
-            vectors,
-            batch["text_numbers"],
-            weights,
-            options.group_size,
-            options.temperature,
-            both_directions=options.loss_name == "contrastive_both",
-        )
-
     @property
-    def counter_names(self) -> Sequence[str]:
-        return ("accuracy",) if self._has_groups else ()
-
-    @property
-    def _has_groups(self) -> bool:
-        """Whether a row is compared with the others of its group."""
-        return self.options.loss_name in ("contrastive", "contrastive_both")
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The share of rows whose own second text is the nearest of the group."""
-        if not self._has_groups or "text_numbers" not in batch:
-            return {}
-        logits_and_labels = ranking_losses.group_logits(
-            outputs["embedding"],
-            batch["text_numbers"],
-            batch["example_weights"],
-            self.options.group_size,
-            self.options.temperature,
+    def objective(self) -> NearVectors:
+        options = self.options
+        return NearVectors(
+            options.loss_name, options.group_size, options.temperature, options.margin, options.matryoshka
         )
-        return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        return {"embedding": outputs["embedding"]}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
@@ -128,7 +77,7 @@ class Task(RankingTask):
         prompts = (
             {} if self.options.include_prompt else {PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)}
         )
-        return self._row_spec(batch_size, texts) | target | prompts
+        return row_spec(batch_size, texts, options.max_seq_length) | target | prompts
 
     def best_metric(self) -> str:
         """The correlation with the scores, or the mean reciprocal rank."""
@@ -282,7 +231,7 @@ class Task(RankingTask):
                 else {"teacher": train.targets}
             )
         else:
-            extra = {"text_numbers": number_texts(rows, ranking_losses.MISSING)}
+            extra = {"text_numbers": number_texts(rows, MISSING)}
         return self._make_source(rows, extra, files, training=True), ()
 
     def make_held_out(self, held_out: LabelledTexts | Collection, files: DataFiles, model: keras.Model) -> HeldOut:
@@ -291,7 +240,7 @@ class Task(RankingTask):
             return self._collection(held_out, files)
         if held_out.targets is not None:
             extra = {"scores": self._cosines(held_out.targets)} if self.options.loss_name != "cosent" else {}
-        elif self._has_groups:
+        elif self.options.loss_name in IN_GROUPS:
             extra = {"text_numbers": number_texts(_rows(held_out))}
             self._check_groups("eval_batch_size", 1)
         else:
@@ -362,11 +311,6 @@ class Task(RankingTask):
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedEmbeddings.make(self, model, options, **vector_settings(self))
-
-
-def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:
-    """The first `size` numbers of vectors [...,D], scaled to length 1 again; None leaves them as they are."""
-    return vectors if size is None else tf.math.l2_normalize(vectors[..., :size], axis=-1)
 
 
 def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:

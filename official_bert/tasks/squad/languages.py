@@ -17,7 +17,7 @@ from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.squad.task import Questions, Task
-from official_bert.training import evaluation
+from official_bert.training import answering
 from official_bert.training.task import DataFiles, Steps
 
 KNOWN = {*ARTICLES, "el", "ro", "ru", "th", "tr"}  # languages of MLQA and XQuAD
@@ -95,7 +95,7 @@ def evaluate(
         assert isinstance(questions, Questions)
         for line in losses(questions):
             warn(f"{path}: {line}")
-        rows = evaluation.predict(task, model, questions.source)
+        rows = answering.predict(task, model, questions.source)
         answers = {key: value.prediction for key, value in questions.decode(rows).items()}
         with written_whole(os.path.join(output_dir, predictions_file(path))) as file:
             json.dump(answers, file, indent=4, ensure_ascii=False)

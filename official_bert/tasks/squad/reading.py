@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert.data.tables import Rows, Source, place, rows_of
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.tables import rows_of
 
 SeveralAnswers = Literal["refuse", "first", "all"]
 # of answers and pieces: exact, or that of 2018, which sees words between spaces

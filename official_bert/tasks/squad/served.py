@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import ServedWindows, Tensors, lengthened, text_specs
+from official_bert.serving.served_model import Tensors, lengthened, text_specs
+from official_bert.serving.served_windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 

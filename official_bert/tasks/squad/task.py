@@ -17,13 +17,13 @@ from official_bert.data import splits
 from official_bert.data.cache import cached, text_digest
 from official_bert.data.feature_rows import TextFeatures
 from official_bert.data.labelled_texts import SAME_SHARE
+from official_bert.data.rows import Source, digest
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Source, digest
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
-from official_bert.objectives import losses
+from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
@@ -36,17 +36,7 @@ from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFi
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import (
-    Batch,
-    DataFiles,
-    Fraction,
-    HeldOut,
-    Outputs,
-    Predictions,
-    RowValues,
-    Steps,
-    TaskBase,
-)
+from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, TaskBase, row_spec
 
 LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -79,29 +69,16 @@ class Task(FileTask):
     Options = Options
     head = "span"
     served_classes = (ServedSpans,)
-    loss_names = ("start", "end")
+    objective = AnswerSpan()
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
     def build_model(self) -> keras.Model:
         """Builds the encoder with a start and an end vector."""
         return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The mean of the losses of start and end, over the real tokens of a row; {} for windows to predict."""
-        if "start_positions" not in batch:
-            return {}
-        fractions = {}
-        for name in ("start", "end"):
-            # Padding is never an answer, whatever its logits, so that the loss does not depend on the batch's other
-            # rows.
-            logits = tf.where(tf.cast(batch["input_mask"], tf.bool), outputs[f"{name}_logits"], tf.float32.min)
-            total, weight = losses.cross_entropy(logits, batch[f"{name}_positions"], batch["example_weights"])
-            fractions[name] = (0.5 * total, weight)
-        return fractions
-
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows of full length with their answers."""
-        return self._row_spec(batch_size) | {
+        return row_spec(batch_size, self.options.max_seq_length) | {
             name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")
         }
 
@@ -224,10 +201,6 @@ class Task(FileTask):
         features = maker.make(held_out.examples)
         self._warn_of_cut(held_out, maker.cut_questions)
         return Questions(self, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The logits; `evaluate` drops those of padding."""
-        return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
     def best_metric(self) -> str:
         return "f1"

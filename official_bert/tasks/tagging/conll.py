@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
-from official_bert.data.tables import ANSWER, Rows, Source, place, spelled, unconfirmed
+from official_bert.data.rows import Rows, Source, place
+from official_bert.data.tables import ANSWER, spelled, unconfirmed
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,

@@ -13,7 +13,8 @@ import tensorflow as tf
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, ServedWindows, Tensors, lengthened
+from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
+from official_bert.serving.served_windows import ServedWindows
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.text import graph_packing

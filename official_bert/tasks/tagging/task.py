@@ -12,19 +12,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from jaxtyping import Float
 
 from official_bert.data import splits
 from official_bert.data.label_weights import class_weights, describe
 from official_bert.data.labelled_texts import described_counts
+from official_bert.data.rows import Source
 from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.tables import Source, rows_of
+from official_bert.data.tables import rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
-from official_bert.objectives import losses
+from official_bert.objectives.objective import Objective
+from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
+from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.tagging import conll
@@ -34,9 +36,9 @@ from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureM
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
-from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
+from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
+from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
 
 # Of a --data_dir.
 FILES = {
@@ -57,7 +59,6 @@ class Task(FileTask):
     refused = {
         "header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"
     }
-    counter_names = ("tag_accuracy",)
 
     @property
     def scheme(self) -> Scheme:
@@ -94,32 +95,9 @@ class Task(FileTask):
         """With features also the whole encoder."""
         return "encoder" if self.options.features else self.config.training.freeze
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Negative log-likelihood by word: of single tags, or the CRF's chains over the words of a row's sentences."""
-        if not self.options.crf:
-            return {
-                "loss": losses.cross_entropy(
-                    outputs["logits"], batch["tags"], _weights(batch), self.options.label_smoothing
-                )
-            }
-        likelihood = crf.log_likelihood(
-            outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs), batch.get("sentence_starts")
-        )
-        return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
-
-    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
-        """The number of words, or the sum of their weights."""
-        return {"loss": tf.reduce_sum(_weights(batch))}
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Accuracy of each word's likeliest tag."""
-        return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], _words(batch))}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The logits, and the CRF's scores (equal for all rows)."""
-        rows = tf.shape(outputs["logits"])[0]
-        chain = {name: tf.repeat(outputs[name][None], rows, axis=0) for name in CHAIN if name in outputs}
-        return {"logits": tf.cast(outputs["logits"], tf.float32)} | chain
+    @property
+    def objective(self) -> Objective:
+        return ChainOfTags() if self.options.crf else Tags(self.options.label_smoothing)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length; frozen features have no fixed shape."""
@@ -420,13 +398,3 @@ class TaggedFile:
         if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
             tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
-
-
-def _words(batch: Batch) -> Float[Any, "B S"]:
-    """1 at the first piece of each word of a real row, else 0: [B,S]."""
-    return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
-
-
-def _weights(batch: Batch) -> Float[Any, "B S"]:
-    """The weight of each word in the loss: [B,S]."""
-    return _words(batch) * batch["loss_weights"] if "loss_weights" in batch else _words(batch)

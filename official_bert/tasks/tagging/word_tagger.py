@@ -13,11 +13,10 @@ from keras import ops
 from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_mixing import Features, LayerMixing, chosen_layers
 from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
-from official_bert.layers.relatives.crf import CRF, Scores, chain_first, no_scores
+from official_bert.layers.relatives.crf import CRF, chain_first
 from official_bert.models.classifier import Tagger
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
-
-CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with a CRF: [T,T], [T], [T]
+from official_bert.objectives.tag_chains import CHAIN
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -139,10 +138,3 @@ class FeatureTagger(EncoderWithHeads):
         logits = self.tag(x, ops.take_along_axis(words, order, axis=1), training)
         back = ops.cast(ops.argsort(order, axis=1), "int32")
         return ops.take_along_axis(logits, back[:, :, None], axis=1)
-
-
-def chain_scores(outputs: Mapping[str, Any]) -> Scores:
-    """The CRF's scores in a model's outputs; zeros without a CRF."""
-    if CHAIN[0] in outputs:
-        return Scores(*(outputs[name] for name in CHAIN))
-    return no_scores(outputs["logits"].shape[-1])

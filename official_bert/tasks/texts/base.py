@@ -1,4 +1,4 @@
-"""The base of tasks that label or score whole texts: features, batches, losses, metrics, answers.
+"""The base of tasks that label or score whole texts: features, batches, objective, metrics, answers.
 
 A task reads the rows (`read_file`) and writes the answers (`write_set`).
 """
@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
-from jaxtyping import Float
 
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
@@ -24,7 +23,8 @@ from official_bert.data.text_features import Truncate, make_features
 from official_bert.fields import Count, Rate, ShareBelow1, only_with
 from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
-from official_bert.objectives import losses
+from official_bert.objectives.labels import OneLabel, Score, SeveralLabels
+from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.serving.served_model import ServedModel, ServingOptions
@@ -32,7 +32,7 @@ from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.file_task import FileTask, TaskRows
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
+from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,32 +104,12 @@ class TextClassification(FileTask):
             recompute=self.config.training.recompute,
         )
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Cross-entropy (binary for several labels), or squared error; training batches may have `loss_weights`."""
-        logits, weights, smoothing = outputs["logits"], batch["example_weights"], self.options.label_smoothing
-        if self.head == "regression":
-            return {"loss": losses.squared_error(logits[:, 0], batch["scores"], weights)}
-        if self.head == "multi_label":
-            each = batch.get("loss_weights", 1.0)
-            return {"loss": losses.binary_cross_entropy(logits, batch["label_ids"], weights, each, smoothing)}
-        return {"loss": losses.cross_entropy(logits, batch["label_ids"], _row_weights(batch), smoothing)}
-
-    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
-        """The number of real rows, or the sum of their weights; the weights of several labels do not count."""
-        return {"loss": tf.reduce_sum(batch["example_weights"] if self.head == "multi_label" else _row_weights(batch))}
-
     @property
-    def counter_names(self) -> Sequence[str]:
-        return ("accuracy",) if self.head in ("classifier", "choice") else ()
-
-    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """Accuracy, if there is one label."""
-        if not self.counter_names:
-            return {}
-        return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
-
-    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        return {"logits": tf.cast(outputs["logits"], tf.float32)}
+    def objective(self) -> Objective:
+        """Cross-entropy (binary for several labels), or squared error."""
+        if self.head == "regression":
+            return Score()
+        return (SeveralLabels if self.head == "multi_label" else OneLabel)(self.options.label_smoothing)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
@@ -138,7 +118,7 @@ class TextClassification(FileTask):
             "regression": tf.TensorSpec((batch_size,), tf.float32),
             "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32),
         }[self.head]
-        rows = self._row_spec(batch_size)
+        rows = row_spec(batch_size, self.options.max_seq_length)
         weighted = (
             {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]}
             if self._weights_given
@@ -283,11 +263,6 @@ class TextClassification(FileTask):
             chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if holds[number]]
             return {"labels": chosen, "probabilities": probabilities.tolist()}
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
-
-
-def _row_weights(batch: Batch) -> tf.Tensor:
-    """The weight of each row in the loss of one label, [B]: 0 for filler rows."""
-    return batch["example_weights"] * batch["loss_weights"] if "loss_weights" in batch else batch["example_weights"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.likely_tables import likely_options
-from official_bert.data.tables import Source, Table, TableOptions, spelled
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions, spelled
 from official_bert.fields import Constraint, ScoreRange, as_flags, changed_fields, check_used, only_with
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics

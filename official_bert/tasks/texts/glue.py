@@ -3,14 +3,14 @@
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from absl import logging
 
 from official_bert.config import Config, to_dict
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source
+from official_bert.data.rows import Source
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.data_files import write_answers
@@ -63,12 +63,10 @@ class Task(TextClassification):
         "it reads the published files, TSV in UTF-8; --task=classification reads others",
     )
 
-    def __init__(self, config: Config, student: Any = None) -> None:
+    def __init__(self, config: Config) -> None:
         options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
-        super().__init__(
-            dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))), student
-        )
+        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))))
 
     @property
     def dataset(self) -> glue_files.Dataset:

@@ -14,7 +14,8 @@ import numpy as np
 
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions
 from official_bert.files import folder_of, is_file, normal
 from official_bert.typed_values import and_others
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from official_bert.data.text_features import Truncate
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServedWindows, Tensors, text_specs
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
+from official_bert.serving.served_windows import ServedWindows
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.packing import check_segments

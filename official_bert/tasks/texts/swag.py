@@ -19,7 +19,8 @@ from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
+from official_bert.data.rows import Source
+from official_bert.data.tables import Table, TableOptions, first_object, has_key
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
@@ -28,7 +29,7 @@ from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
-from official_bert.training.task import DataFiles
+from official_bert.training.task import DataFiles, row_spec
 
 # Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
 FORMS: Sequence[Mapping[str, Any]] = (
@@ -190,7 +191,9 @@ class Task(TextClassification):
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
-        return self._row_spec(batch_size, self.num_outputs) | {"label_ids": tf.TensorSpec((batch_size,), tf.int32)}
+        return row_spec(batch_size, self.num_outputs, self.options.max_seq_length) | {
+            "label_ids": tf.TensorSpec((batch_size,), tf.int32)
+        }
 
     def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedChoice.make(self, model, options)

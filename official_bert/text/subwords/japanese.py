@@ -1,11 +1,11 @@
 """Hugging Face's BertJapaneseTokenizer: words by MeCab and its dictionary, then WordPieces or characters."""
 
 import functools
-import importlib
 import os
 import unicodedata
 from typing import Any
 
+from official_bert.dotted_names import by_name
 from official_bert.text.subwords.definition import Definition, check_values
 from official_bert.text.subwords.word_pieces import WordPieceTokenizer
 from official_bert.text.tokenization import UNKNOWN
@@ -107,10 +107,10 @@ def _normalised(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 def _tagger(options: dict[str, Any], where: str) -> Any:
     """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another one."""
-    fugashi, name = importlib.import_module("fugashi"), options.get("mecab_dic", "unidic_lite")
+    fugashi, name = by_name("fugashi"), options.get("mecab_dic", "unidic_lite")
     if name not in DICTIONARIES:
         raise ValueError(
             f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r:.80}"
         )
-    folder = importlib.import_module(name).DICDIR
+    folder = by_name(name).DICDIR
     return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')

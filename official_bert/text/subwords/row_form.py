@@ -43,7 +43,7 @@ def _form(step: Mapping[str, Any], special: Mapping[str, str], where: str) -> tu
         if (tokens := (step["cls"][0], step["sep"][0])) != (first, last):
             raise ValueError(f"{where}: expected rows with {first} and {last}, got {' and '.join(tokens)}")
         return FORMS[step["type"]]
-    single, pair = _template(step, "single"), _template(step, "pair")
+    single, pair = (_template(step, name, where) for name in ("single", "pair"))
     forms = {
         (count, segment): [(first, 0), ("A", 0), *[(last, 0)] * count, ("B", segment), (last, segment)]
         for count in (1, 2)
@@ -58,17 +58,20 @@ def _form(step: Mapping[str, Any], special: Mapping[str, str], where: str) -> tu
     return next(form for form, row in forms.items() if row == pair)
 
 
-def _template(step: Mapping[str, Any], name: str) -> list[tuple[str, int]]:
-    """Returns the parts of a template's row, each with its segment."""
+def _template(step: Mapping[str, Any], name: str, where: str) -> list[tuple[str, int]]:
+    """Returns the parts of a template's row, each with its segment. Raises ValueError for something else."""
     row = []
     for part in step.get(name) or ():
-        kind, content = next(iter(part.items()))
-        tokens = [content["id"]]
-        if kind == "SpecialToken":  # has a name, under which its tokens are listed
-            tokens = step.get("special_tokens", {}).get(content["id"], {}).get("tokens", tokens)
-        row += [(str(token), int(content.get("type_id", 0))) for token in tokens]
+        try:
+            ((kind, content),) = part.items()
+            tokens = [content["id"]]
+            if kind == "SpecialToken":  # has a name, under which its tokens are listed
+                tokens = step.get("special_tokens", {}).get(content["id"], {}).get("tokens", tokens)
+            row += [(str(token), int(content.get("type_id", 0))) for token in tokens]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ValueError(f"{where}.{name}: expected tokens and texts, got {part!r:.80}") from None
     return row
 
 
 def _shown(row: list[tuple[str, int]]) -> str:
-    return " ".join(f"{name}:{segment}" if segment else name for name, segment in row) or "none"
+    return " ".join(f"{name:.40}:{segment}" if segment else f"{name:.40}" for name, segment in row[:8]) or "none"

@@ -9,9 +9,9 @@ import tensorflow as tf
 from official_bert.data.cache import cached
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.sources import ExampleSource
-from official_bert.training import evaluation
-from official_bert.training.distillation.soft_answers import SoftAnswers
-from official_bert.training.distillation.teachers import Teacher
+from official_bert.objectives.teacher_targets import SoftAnswers
+from official_bert.training import answering
+from official_bert.training.distillation.teachers import TaskTeacher
 
 LAYOUT = 1  # of the cached arrays
 STAGE = "answers of the teacher"
@@ -41,7 +41,7 @@ class KeptAnswers(Sequence):
         return {name: values[place] for name, values in self._columns.items()}
 
 
-def keep_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource, cache_dir: str) -> KeptAnswers:
+def keep_answers(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource, cache_dir: str) -> KeptAnswers:
     """Returns the teacher's answers to the rows of a source; `cache_dir` keeps them between runs."""
 
     def compute() -> Mapping[str, np.ndarray]:
@@ -49,27 +49,27 @@ def keep_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource, cac
             "layout": LAYOUT,
             "teacher": teacher.digest,
             "rows": source.content,
-            "outputs": list(soft.outputs),
-            "head": soft.task.head,
+            "outputs": list(targets.outputs),
+            "head": teacher.task.head,
             "policy": teacher.model.dtype_policy.name,
         }
-        return cached(cache_dir, depends_on if cache_dir else {}, lambda: answer_all(teacher, soft, source))
+        return cached(cache_dir, depends_on if cache_dir else {}, lambda: answer_all(teacher, targets, source))
 
-    return KeptAnswers(compute, len(source.examples), source.lengths if soft.by_token else None)
+    return KeptAnswers(compute, len(source.examples), source.lengths if targets.by_token else None)
 
 
-def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> dict[str, np.ndarray]:
+def answer_all(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource) -> dict[str, np.ndarray]:
     """Returns the columns of all rows, in their order: [N,...], or [...,tokens of all rows] of columns with a value for
     each token.
     """
-    once = source.in_turn(soft.task.config.training.eval_batch_size)
+    once = source.in_turn(teacher.task.config.training.eval_batch_size)
     answers: list[Mapping[str, Any]] = []
     with Reporter() as reporter:
-        for row in evaluation.outputs_of(lambda outputs, _: soft.columns(outputs), teacher.model, once):
+        for row in answering.outputs_of(lambda outputs, _: targets.columns(outputs), teacher.model, once):
             answers.append(row)
             reporter.show(STAGE, len(answers) / len(source.examples))
     rows = once.in_order(answers)
-    if not soft.by_token:
+    if not targets.by_token:
         return {name: np.stack([row[name] for row in rows]) for name in answers[0]}  # type: ignore[index]
     return {
         name: np.concatenate(
@@ -83,15 +83,15 @@ def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> di
     }
 
 
-def size_of_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> int:
+def size_of_answers(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource) -> int:
     """Returns the bytes that the answers to all rows take, from the shapes of those to the first."""
     first = source.examples[0]
     outputs = teacher.model(
         {name: tf.constant(np.asarray(value)[None]) for name, value in first.items()}, training=False
     )
-    numbers = sum(int(tf.size(value)) for value in soft.columns(outputs).values())
+    numbers = sum(int(tf.size(value)) for value in targets.columns(outputs).values())
     per_token = numbers / source.lengths[0]
-    return 4 * int(per_token * source.lengths.sum() if soft.by_token else numbers * len(source.examples))
+    return 4 * int(per_token * source.lengths.sum() if targets.by_token else numbers * len(source.examples))
 
 
 class AtWords(Sequence):

@@ -1,50 +1,57 @@
-"""Distillation: students, whose models learn from a teacher beside their labels. Each task has one kind of student.
+"""Distillation: which objective (`objectives/distilled.py`) a task has with a teacher, and where its answers come from.
 
-The teacher's answers stand in a batch beside the labels, and have a loss of their own. They are columns of the rows in
-memory, computed once, or are added to a batch within the step: the loss is the same for both.
+They are columns of the rows in memory, computed once, or are added to a batch within the step: the loss is the same for
+both.
 """
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Self
-
-import tensorflow as tf
 
 from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
-from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.model_config import ModelConfig
-from official_bert.models.pretrainer import OF_RELATIONS, ObservedPretrainer
-from official_bert.objectives.distillation_losses import cosine_distance, divergence, relation_divergence
-from official_bert.objectives.losses import prediction_weights, token_weights
+from official_bert.models.pretrainer import ObservedPretrainer
+from official_bert.objectives.distilled import COLUMN, Distilled, Teacher, TeacherTargets
+from official_bert.objectives.teacher_targets import KINDS, SoftAnswers
+from official_bert.objectives.teacher_words import WordTargets
+from official_bert.objectives.vectors import NearVectors
 from official_bert.training.distillation import kept_answers
-from official_bert.training.distillation.soft_answers import COLUMN, SoftAnswers, soft_answers
-from official_bert.training.distillation.teachers import Teacher, config_of_teacher, load_observed, load_teacher
+from official_bert.training.distillation.teachers import (
+    CRF,
+    TaskTeacher,
+    config_of_teacher,
+    load_observed,
+    load_teacher,
+)
 from official_bert.training.run_config import TEACHER
-from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
+from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 from official_bert.training_config import DistillationConfig
 
-LABELS = "labels"  # the name of a task's own loss, if that has none but `loss`
 SETTINGS = "config.training.distillation"
 OF_SENTENCES = ("nsp", "sop")  # losses of one head
 GIGABYTE = 2**30
+# Options of tasks whose models give no answers to learn, or have a teacher already, and why.
+REFUSED = {
+    "crf": CRF,
+    "features": "frozen features have no teacher's words",
+    "teacher_columns": "the file has a teacher's scores already",
+    "matryoshka": "a teacher's vectors are compared as a whole",
+}
 
 
-def as_student(task: TaskBase) -> TaskBase:
-    """Returns a task that learns from `training.teacher`. Raises ValueError if it cannot."""
+def student_of(task: TaskBase) -> "Student":
+    """Returns how a task learns from `training.teacher`. Raises ValueError if it cannot."""
     student = (StudentOfWords if task.head == "fill_mask" else StudentOfAnswers)(task)
     student.check()
-    return student.task_of()
+    return student
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Student(abc.ABC):
-    """A task as a training step sees it that learns from a teacher, too. `teacher` is None where nothing is trained."""
+    """How a task gets the objective of a student."""
 
     task: TaskBase
-    teacher: Teacher | None = None
 
     @property
     def settings(self) -> DistillationConfig:
@@ -56,41 +63,6 @@ class Student(abc.ABC):
         """The teacher, for messages."""
         return f"{TEACHER}: {self.task.config.training.teacher}"
 
-    @property
-    def loss_names(self) -> Sequence[str]:
-        """Those of the task, and one for each part that the teacher has."""
-        return (*map(_name_beside_teacher, self.task.loss_names), *self.settings.of_teacher)
-
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The losses of the task and those on the teacher's answers in the batch, each times its factor."""
-        task_losses = {
-            _name_beside_teacher(name): _times(self.settings.labels, loss)
-            for name, loss in self.task.losses(outputs, batch).items()
-        }
-        return task_losses | {
-            name: _times(getattr(self.settings, name), loss)
-            for name, loss in self.teacher_losses(outputs, batch).items()
-        }
-
-    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Also the weights of the losses on the teacher's answers."""
-        task_weights = {_name_beside_teacher(name): weight for name, weight in self.task.loss_weights(batch).items()}
-        return task_weights | self.teacher_weights(batch)
-
-    def of(self, task: TaskBase) -> Self:
-        """The same student of another configuration."""
-        return dataclasses.replace(self, task=task)
-
-    def task_of(self) -> TaskBase:
-        """Returns the task with this student."""
-        return dataclasses.replace(self.task, student=self)
-
-    def with_teacher(self) -> Self:
-        """Returns the student with its teacher, loaded unless it has it. Raises ValueError for one from which it cannot
-        learn.
-        """
-        return self if self.teacher else dataclasses.replace(self, teacher=self.load())
-
     def reader(self) -> TaskBase:
         """Returns the task as the teacher would read for it: with its model, vocabulary and casing. Raises ValueError
         if it cannot.
@@ -99,40 +71,34 @@ class Student(abc.ABC):
         check_length(self.task.options.max_seq_length, config.model, f"{self.where}: max_seq_length")
         if (attention := config.model.attention) != own:
             raise ValueError(f"{self.where}: expected model.attention {own}, as the student's, got {attention}")
-        return dataclasses.replace(self.task, config=config, student=None)
+        return dataclasses.replace(self.task, config=config)
 
     @abc.abstractmethod
     def check(self) -> None:
         """Raises ValueError if the task cannot learn from a teacher as it is asked to."""
 
     @abc.abstractmethod
-    def load(self) -> Teacher:
-        """Loads the teacher."""
+    def load(self) -> TaskTeacher:
+        """Loads the teacher. Raises ValueError for one from which the task cannot learn."""
 
     @abc.abstractmethod
-    def with_answers(self, batch: Batch) -> Batch:
-        """The batch with the teacher's answers, unless it has them."""
+    def targets(self, teacher: Teacher | None) -> TeacherTargets:
+        """What is learned of the teacher's outputs."""
+
+    def objective(self, before: Distilled | None = None) -> Distilled:
+        """Returns the objective of a student; its teacher is that of `before`, if given, or is loaded."""
+        teacher = before.targets.teacher if before else self.load()
+        return Distilled(own=self.task.objective, targets=self.targets(teacher), labels=self.settings.labels)
 
     @abc.abstractmethod
-    def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The losses on the teacher's answers."""
-
-    @abc.abstractmethod
-    def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Their weights, from the batch alone."""
-
-    @abc.abstractmethod
-    def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
-        """Returns the data to train on with the teacher, and with its answers if they are kept."""
+    def add_answers(self, resolved: Resolved, distilled: Distilled, files: DataFiles, steps: Steps) -> Resolved:
+        """Returns the data of a training with the objective of a student, with the teacher's answers if they are kept,
+        and a line about that.
+        """
 
 
 class StudentOfAnswers(Student):
     """A student of soft answers: labels, tags, spans, scores, nearness."""
-
-    @functools.cached_property
-    def soft(self) -> SoftAnswers:
-        """What is learned of the teacher's answers."""
-        return soft_answers(self.task)
 
     def check(self) -> None:
         """Refuses what pre-training alone compares, and tasks without soft answers."""
@@ -142,45 +108,41 @@ class StudentOfAnswers(Student):
                     f"{SETTINGS}.{part}: expected 0 for task {self.task.config.task}: pre-training alone compares "
                     f"layers, got {getattr(self.settings, part)}"
                 )
-        soft_answers(self.task)
+        for name, reason in REFUSED.items():
+            if value := self.task.option(name, None):
+                raise ValueError(f"config.options.{name}: expected none beside training.teacher: {reason}, got {value}")
+        if self.task.head not in KINDS or self.task.config.task == "splade":
+            raise ValueError(f"{TEACHER}: task {self.task.config.task} has no answers that a student could learn")
 
-    def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        return {"answers": self.soft.loss(outputs, batch)}
+    def targets(self, teacher: Teacher | None) -> SoftAnswers:
+        own = (part for part in self.task.objective.parts if isinstance(part, NearVectors))
+        more = {"own": next(own)} if self.task.head == "embeddings" else {}
+        settings = self.settings
+        return KINDS[self.task.head](
+            teacher=teacher, answers=settings.answers, temperature=settings.temperature, **more
+        )
 
-    def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        return {"answers": self.soft.weight(batch)}
-
-    def with_answers(self, batch: Batch) -> Batch:
-        if self.teacher is None or any(name.startswith(COLUMN) for name in batch):
-            return batch
-        return dict(batch) | self.soft.columns(self.teacher.model(dict(batch), training=False))
-
-    def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
-        """Also puts the teacher's answers beside the rows to train on, if they are kept.
-
-        Raises ValueError for a teacher of other labels, and for one that reads other rows of which no answer can be
-        taken over.
-        """
-        student, source = self.with_teacher(), resolved.train
-        teacher = student.teacher
-        assert teacher is not None and isinstance(source, ExampleSource)
-        rows = source if teacher.reads_rows else student._rows_of_teacher(teacher, source, files, steps)
-        size = kept_answers.size_of_answers(teacher, student.soft, rows)
-        keeps, note = student._keeps(teacher, size, len(source.examples))
+    def add_answers(self, resolved: Resolved, distilled: Distilled, files: DataFiles, steps: Steps) -> Resolved:
+        """Raises ValueError for a teacher that reads other rows of which no answer can be taken over."""
+        source, targets, teacher = resolved.train, distilled.targets, distilled.targets.teacher
+        assert isinstance(source, ExampleSource) and isinstance(targets, SoftAnswers)
+        assert isinstance(teacher, TaskTeacher)
+        rows = source if teacher.reads_rows else self._rows_of_teacher(teacher, source, files, steps)
+        size = kept_answers.size_of_answers(teacher, targets, rows)
+        keeps, note = self._keeps(teacher, size, len(source.examples))
         if keeps:
-            answers: Sequence = kept_answers.keep_answers(teacher, student.soft, rows, files.cache_dir)
-            if rows is not source and student.soft.by_token:
+            answers: Sequence = kept_answers.keep_answers(teacher, targets, rows, files.cache_dir)
+            if rows is not source and targets.by_token:
                 answers = kept_answers.at_words(answers, rows, source)
-            source = source.with_columns(
-                answers, [COLUMN + name for name in student.soft.outputs] if student.soft.by_token else ()
-            )
-        return dataclasses.replace(resolved, task=student.task_of(), train=source, notes=(*resolved.notes, note))
+            columns = [COLUMN + name for name in targets.outputs] if targets.by_token else ()
+            source = source.with_columns(answers, columns)
+        return dataclasses.replace(resolved, train=source, distilled=distilled, notes=(*resolved.notes, note))
 
-    def load(self) -> Teacher:
+    def load(self) -> TaskTeacher:
         return load_teacher(self.reader(), self.task)
 
     def _rows_of_teacher(
-        self, teacher: Teacher, source: ExampleSource, files: DataFiles, steps: Steps
+        self, teacher: TaskTeacher, source: ExampleSource, files: DataFiles, steps: Steps
     ) -> ExampleSource:
         """Reads the training rows with the teacher's vocabulary. Raises ValueError if its answers do not belong to the
         student's rows.
@@ -200,7 +162,7 @@ class StudentOfAnswers(Student):
             )
         return rows
 
-    def _keeps(self, teacher: Teacher, size: int, rows: int) -> tuple[bool, str]:
+    def _keeps(self, teacher: TaskTeacher, size: int, rows: int) -> tuple[bool, str]:
         """Whether answers of `size` bytes are kept, and a line about it. Raises ValueError if that cannot be as it is
         asked for.
         """
@@ -250,7 +212,7 @@ class StudentOfWords(Student):
                 f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the "
                 f"weights, got {task.options.first_weights}"
             )
-        if settings.observes and (others := set(task.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
+        if settings.observes and (others := set(task.objective.names) - {"mlm", "next_token", *OF_SENTENCES}):
             raise ValueError(
                 f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the "
                 f"last layer"
@@ -268,14 +230,18 @@ class StudentOfWords(Student):
                 f"{self._relation_heads}"
             )
 
-    def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
+    def targets(self, teacher: Teacher | None) -> WordTargets:
+        values = {name: getattr(self.settings, name) for name in ("answers", "states", "relations", "temperature")}
+        return WordTargets(teacher=teacher, relation_heads=self._relation_heads, **values)
+
+    def add_answers(self, resolved: Resolved, distilled: Distilled, files: DataFiles, steps: Steps) -> Resolved:
         note = (
             f"teacher {self.task.config.training.teacher}: its outputs are computed at each step "
-            f"({', '.join(self.settings.of_teacher)})"
+            f"({', '.join(distilled.targets.names)})"
         )
-        return dataclasses.replace(resolved, task=self.with_teacher().task_of(), notes=(*resolved.notes, note))
+        return dataclasses.replace(resolved, distilled=distilled, notes=(*resolved.notes, note))
 
-    def load(self) -> Teacher:
+    def load(self) -> TaskTeacher:
         """Raises ValueError for a teacher of another vocabulary, width (of states) or direction."""
         reader, own = self.reader(), self.task.config.model
         theirs = reader.config.model
@@ -298,56 +264,6 @@ class StudentOfWords(Student):
                 f"got others: {reader.config.tokenizer.vocab_file}"
             )
         return teacher
-
-    def with_answers(self, batch: Batch) -> Batch:
-        if self.teacher is None:
-            return batch
-        model = self.teacher.model
-        outputs = (
-            model.observe(dict(batch), training=False) if self.settings.observes else model(dict(batch), training=False)
-        )
-        outputs_of = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RELATIONS}
-        names = [name for part in self.settings.of_teacher for name in outputs_of[part]]
-        return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in names}
-
-    def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Answers count by predictions, states and relations by tokens."""
-        return {
-            name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
-            for name in self.settings.of_teacher
-        }
-
-    def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        losses = {}
-        if self.settings.answers:
-            losses["answers"] = divergence(
-                outputs["mlm_logits"], batch["teacher_mlm_logits"], prediction_weights(batch), self.settings.temperature
-            )
-        if self.settings.states:
-            losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], token_weights(batch))
-        if self.settings.relations:
-            each = [
-                relation_divergence(
-                    outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch), self._relation_heads
-                )
-                for name in OF_RELATIONS
-            ]
-            losses["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
-        return losses
-
-
-def _name_beside_teacher(name: str) -> str:
-    """The name of a task's loss among those of a student."""
-    return LABELS if name == "loss" else name
-
-
-def _times(factor: float, loss: Fraction) -> Fraction:
-    return factor * loss[0], loss[1]
-
-
-def _visible(batch: Batch) -> tf.Tensor:
-    """The tokens that each is related to: those of its row or, if packed, of its instance; bool [B,1,1 or S,S]."""
-    return make_attention_mask(batch["input_mask"], batch.get("instance_ids"))
 
 
 def _shown(size: int) -> str:

@@ -1,41 +1,29 @@
 """The teacher of a distillation: a trained model of any format, loaded with the task of its student."""
 
 import dataclasses
-import functools
-import hashlib
 
 import keras
-import numpy as np
 
 from official_bert.config import Config, build, merge
 from official_bert.model_config import ModelConfig
 from official_bert.models.checkpoints import initialize_from
-from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
-from official_bert.training import evaluation
-from official_bert.training.distillation.soft_answers import REFUSED
+from official_bert.objectives.distilled import Teacher
+from official_bert.training import answering
 from official_bert.training.run_config import TEACHER, checkpoint_values, named_as_teacher
 from official_bert.training.task import TaskBase
 
+CRF = "a CRF answers with whole chains of tags, and its teacher's single tags say little about them"
 OWN_OPTIONS = ("pooling",)  # of a task, which a teacher has as it was trained
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Teacher:
-    """A teacher that does not learn, and the task of the student as it would read for the teacher."""
+class TaskTeacher(Teacher):
+    """A teacher, and the task of the student as it would read for it."""
 
     task: TaskBase
-    model: keras.Model
     reads_rows: bool  # whether the rows of the student are the teacher's too: both have one vocabulary
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the weights, which do not change."""
-        digest = hashlib.sha256()
-        for name, variable in sorted(weights_by_name(self.model).items()):
-            digest.update(name.encode() + np.asarray(variable.value).tobytes())
-        return digest.hexdigest()
 
 
 def config_of_teacher(task: TaskBase) -> Config:
@@ -63,21 +51,21 @@ def config_of_teacher(task: TaskBase) -> Config:
     )
 
 
-def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
+def load_teacher(reader: TaskBase, student: TaskBase) -> TaskTeacher:
     """Loads the teacher that answers as `reader`, the student's task with the teacher's configuration, does.
 
     Raises ValueError if it lacks weights, such as those of a head of this kind and these labels, and if it has a CRF.
     """
     model = reader.build_model()
     with named_as_teacher():
-        result = evaluation.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
+        result = answering.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
     if any(name.startswith("crf/") for name in result.unused):
-        raise ValueError(f"{TEACHER}: {result.origin}: expected a teacher without a CRF: {REFUSED['crf']}")
+        raise ValueError(f"{TEACHER}: {result.origin}: expected a teacher without a CRF: {CRF}")
     model.trainable = False
-    return Teacher(reader, model, reads_alike(reader, student))
+    return TaskTeacher(model, reader, reads_alike(reader, student))
 
 
-def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> Teacher:
+def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> TaskTeacher:
     """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises
     ValueError.
     """
@@ -89,7 +77,7 @@ def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs
             "training.distillation.answers 0 learns from states or relations alone"
         )
     model.trainable = False
-    return Teacher(reader, model, reads_alike(reader, student))
+    return TaskTeacher(model, reader, reads_alike(reader, student))
 
 
 def reads_alike(first_task: TaskBase, second_task: TaskBase) -> bool:

@@ -119,14 +119,6 @@ class Watcher:
         if self.enabled:
             self._write_row(step, {"share": share})
 
-    def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:
-        """Logs that the run has gone back to the checkpoint of `step`, and why."""
-        self.say(
-            f"step {facts['from_step']}: the loss is {facts['loss']:.4g}: back to {os.path.basename(prefix)}; "
-            f"{facts['skipped_batches']} batches of the data are skipped"
-        )
-        self._write("rewind", step, facts)
-
     def note(self, step: int, name: str, text: str) -> None:
         """Logs a text, if there is one, under a name, and prints it."""
         if text and self.enabled:

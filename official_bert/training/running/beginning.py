@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.data.long_work import preflight
 from official_bert.files import absolute
-from official_bert.models import adapters, checkpoints, parts
+from official_bert.models import adaptation, checkpoints, parts
 from official_bert.models.run_folder import RunFolder
 from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -28,7 +28,7 @@ from official_bert.training.reporting.announcement import (
 from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths, check_shares
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
-from official_bert.training.task import DataFiles, Steps, TaskBase
+from official_bert.training.task import DataFiles, Steps, TaskBase, data_digests
 from official_bert.training.trainer import Trainer
 
 
@@ -60,7 +60,7 @@ def open_data(
     folder do not fit.
     """
     distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
-    digests = task.data_digests(files, steps)
+    digests = data_digests(task, files, steps)
     if not files.allow_changed_data:
         origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), run)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
@@ -73,7 +73,8 @@ def open_data(
         else:
             check_lengths(task.config.optimizer, phases[-1].last)
         model = phases[0].resolved.model
-        base, frozen = adapt_to_base(task, model, run, init_checkpoint)
+        adapters = task.config.training.adapters
+        base, frozen = adaptation.adapt_to_base(model, adapters, run, init_checkpoint, task.reads_pooler(model))
         task.draw_first_weights(model)
         frozen = frozen or parts.freeze(model, task.config.training.freeze)
     config = resolved_config(task, phases)
@@ -82,20 +83,6 @@ def open_data(
     if not files.allow_changed_data:
         origins.check_unchanged(origin, run)
     return Plan(phases=phases, config=config, origin=origin, frozen=frozen, base=base)
-
-
-def adapt_to_base(
-    task: TaskBase, model: keras.Model, run: RunFolder, init_checkpoint: str
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Attaches adapters to the model of a task that has them; returns what the run records of the base, and lines.
-
-    Raises ValueError without that base.
-    """
-    if (settings := task.config.training.adapters) is None:
-        return {}, ()
-    base, has_pooler = adapters.find_base(run, init_checkpoint)
-    reads_pooler = task.reads_pooler(model)
-    return base, (adapters.adapt(model, settings, reads_pooler and not has_pooler, reads_pooler),)
 
 
 def begin(
@@ -114,7 +101,7 @@ def begin(
     config, first, origin = training.config, training.phases[0].resolved, training.origin
     changed_data = origins.changes(origin, run)
     changed = origins.check_same_run(config, run, options=first.task.Options)
-    trainer = Trainer(first.task, first.model, strategy, training.last)
+    trainer = Trainer(training.phases[0].recipe, strategy, training.last)
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     if training.base and run.checkpoints():  # which hold nothing of the base
         checkpoints.initialize_from(first.model, training.base["path"], first.task.classes)
@@ -159,7 +146,7 @@ def begin(
             preflight.check_disk({run.path: trainer.bytes_saved}, "a checkpoint")
         if not restored or origins.evaluates_otherwise(origin, run):
             BestCheckpoint(run, first.task.best_metric()).forget()
-        run.write_config(config)
+        run.write_config(config, first.task.Options)
         if training.base:
             run.write_base(training.base)
         origins.write(origin, run, bool(restored))

@@ -27,7 +27,7 @@ class Evaluations:
         publish: Callable[[], None],
     ):
         self.trainer, self.folder, self.watcher, self.phases, self.publish = trainer, folder, watcher, phases, publish
-        self.settings = phases[0].resolved.task.config.training
+        self.settings = phases[0].recipe.training
         self.best = self._read_best()
         due = [evaluation_steps(phase) for phase in phases]
         self.due = due[0] if len(due) == 1 else [step for steps in due for step in steps]
@@ -60,7 +60,7 @@ class Evaluations:
                 and self.is_due(step)
                 and self.trainer.any_worker(step not in self.done)
             ):
-                self.trainer.enter(phase.resolved.task)
+                self.trainer.enter(phase.recipe)
                 self.evaluate(phase, step)
 
     def evaluate(self, phase: Phase, step: int) -> dict[str, float]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_dict
 from official_bert.data.sources import BatchSource
+from official_bert.training.preparation import prepare
+from official_bert.training.recipe import Recipe
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 MOST_STEPS = 2**31 - 1  # the last one of a training whose end is a time
@@ -30,6 +32,11 @@ class Phase:
         """The training batches."""
         assert self.resolved.train is not None
         return self.resolved.train
+
+    @property
+    def recipe(self) -> Recipe:
+        """All that the steps know."""
+        return self.resolved.recipe
 
     def batch_number(self, step: int) -> int:
         """Returns the number of the batch for the step that follows `step` steps."""
@@ -56,7 +63,7 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
             f"steps"
         )
     if not config.phases:
-        whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
+        whole = Phase(0, 0, config.training.steps, prepare(task, files, steps))
         total = (
             MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
         )
@@ -74,9 +81,8 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
     for number, phase in enumerate(config.phases):
         if phase.steps < 1:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
-        first, model = (phases[-1].last, phases[0].resolved.model) if phases else (0, None)
-        before = phases[0].resolved.task if phases else task  # a teacher that it has loaded is that of all phases
-        resolved = before.with_config(phase_config(config, phase)).resolve(files, steps, model)
+        first = phases[-1].last if phases else 0
+        resolved = prepare(task_in(task, phase), files, steps, phases[0].resolved if phases else None)
         assert resolved.train is not None
         follows = (earlier.follows_in(resolved.train) for earlier in reversed(phases))
         start = next((batch for batch in follows if batch is not None), 0)
@@ -91,7 +97,7 @@ def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
     first = phases[0].resolved.task
     if not task.config.phases:
         return first.config
-    before = to_dict(task.with_config(phase_config(task.config, task.config.phases[0])).options)
+    before = to_dict(task_in(task, task.config.phases[0]).options)
     options_of_data = {key: value for key, value in to_dict(first.options).items() if value != before[key]}
     return dataclasses.replace(task.config, options=merge(task.config.options, options_of_data))
 
@@ -148,8 +154,13 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
     for phase in task.config.phases:
         last += phase.steps
         if step <= last or phase is task.config.phases[-1]:
-            return task.with_config(phase_config(task.config, phase))
+            return task_in(task, phase)
     return task
+
+
+def task_in(task: TaskBase, phase: PhaseConfig) -> TaskBase:
+    """Returns the task of a phase."""
+    return dataclasses.replace(task, config=phase_config(task.config, phase))
 
 
 def total_steps(config: Config) -> int:

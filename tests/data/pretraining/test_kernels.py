@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import instances, kernels
+from official_bert.data.pretraining import instances, kernels, random_draws
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, RandomStream
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
@@ -16,15 +16,15 @@ SEEDS = [0, 1, 12345, 2**40 + 3, -7]
 def test_random_draws_cpython_s_numbers(seed):
     stream, wanted = RandomStream(seed), random.Random(seed)
     for _ in range(1500):
-        assert kernels.random(stream.words) == wanted.random()
+        assert random_draws.random(stream.words) == wanted.random()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_below_draws_cpython_s_numbers_and_as_many(seed):
     stream, wanted = RandomStream(seed), random.Random(seed)
     for limit in [1, 2, 3, 4, 5, 127, 128, 129, 30522, 2**31 - 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**40] * 60:
-        assert kernels.below(stream.words, limit) == wanted.randint(0, limit - 1)
-    assert kernels.random(stream.words) == wanted.random()
+        assert random_draws.below(stream.words, limit) == wanted.randint(0, limit - 1)
+    assert random_draws.random(stream.words) == wanted.random()
 
 
 def all_rows(config, block_rows=50):

@@ -152,15 +152,15 @@ def test_losses_and_gradients_are_those_of_single_rows(path):
         sums, grads = collections.defaultdict(float), None
         for batch in run.held_out.source.dataset():
             with tf.GradientTape() as tape:
-                losses = run.task.losses(run.model(batch, training=True), batch)
+                losses = run.task.objective.losses(run.model(batch, training=True), batch)
                 total = tf.add_n([loss for loss, _ in losses.values()])
             parts = [tf.convert_to_tensor(part).numpy() for part in tape.gradient(total, run.model.trainable_variables)]
             grads = parts if grads is None else [one + other for one, other in zip(grads, parts)]
             for name, (loss, weight) in losses.items():
                 sums[name] += float(loss)
                 sums[f"{name} weight"] += float(weight)
-                assert float(weight) == float(run.task.loss_weights(batch)[name])
-            for name, (right, _) in run.task.counters(run.model(batch), batch).items():
+                assert float(weight) == float(run.task.objective.weights(batch)[name])
+            for name, (right, _) in run.task.objective.counters(run.model(batch), batch).items():
                 sums[name] += float(right)
         found[packed] = sums, grads
     assert found[True][0] == pytest.approx(found[False][0], rel=1e-6) and found[True][0]["nsp weight"] == 150

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import instances, kernels
+from official_bert.data.pretraining import instances, random_draws
 from official_bert.data.pretraining.instances import RandomStream
 
 HUGE = 2**32 + 5
@@ -19,7 +19,7 @@ def test_words_are_cpython_s_across_refills(monkeypatch):
         for _ in range(use):
             if stream.words[0] == len(stream.words) - 2:
                 stream.refill()
-            assert kernels.next_word(stream.words) == wanted.getrandbits(32)
+            assert random_draws.next_word(stream.words) == wanted.getrandbits(32)
         stream.refill()
     assert stream.words[-1] == 0
 
@@ -44,7 +44,7 @@ def test_shuffle_is_cpython_s(monkeypatch, seed, count):
         wanted.shuffle(list_of_items)
         assert items.tolist() == list_of_items
     stream.refill()
-    assert kernels.random(stream.words) == wanted.random()
+    assert random_draws.random(stream.words) == wanted.random()
 
 
 class Identity(dict):
@@ -59,15 +59,15 @@ def test_more_items_than_32_bits_count_are_shuffled_as_cpython_does(monkeypatch,
     """The compiled function's own source over a made-up array, until the numbers run out, three times."""
     monkeypatch.setattr(instances, "FIRST_WORDS", instances.STATE)
     stream, wanted, items, swapped = RandomStream(9), random.Random(9), Identity(), Identity()
-    left = kernels.shuffle.py_func(stream.words, items, count)
+    left = random_draws.shuffle.py_func(stream.words, items, count)
     for _ in range(2):
         assert left < count
         stream.refill()
-        left = kernels.shuffle.py_func(stream.words, items, left)
+        left = random_draws.shuffle.py_func(stream.words, items, left)
     for last in range(count - 1, left - 1, -1):  # `random.shuffle`, which would want the whole list
         other = wanted.randrange(last + 1)
         swapped[last], swapped[other] = swapped[other], swapped[last]
     assert items == swapped and len(items) > 500
     # What is drawn next is CPython's next number too, so nothing was lost on the way.
     stream.refill()
-    assert kernels.random(stream.words) == wanted.random()
+    assert random_draws.random(stream.words) == wanted.random()

@@ -9,7 +9,7 @@ from needed_tools import need
 
 from official_bert.data.search import measures, neighbours
 from official_bert.data.search.bm25 import nearest_by_words
-from official_bert.data.search.mining import MiningRules, choose, in_window
+from official_bert.tools.mining.rules import MiningRules, choose, in_window
 
 
 @pytest.mark.parametrize("values", ["random", "ties"])

@@ -7,9 +7,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from official_bert.data.rows import Rows
 from official_bert.data.search.collections import files_of, is_collection, judgements_of, read_collection
 from official_bert.data.search.rows import SearchColumns, read_candidates, read_rows
-from official_bert.data.tables import Rows, TableOptions
+from official_bert.data.tables import TableOptions
 
 COLUMNS = {"text": "query", "text_pair": "passage"}
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.tagged import span_forms
 from official_bert.data.tagged.spans import Span
 from official_bert.tasks.tagging import conll

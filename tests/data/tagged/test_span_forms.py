@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.chunk_tags import Chunk
 from official_bert.data.tagged.span_forms import Reading

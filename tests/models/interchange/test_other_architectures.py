@@ -103,7 +103,7 @@ def test_evaluation_has_the_objective_of_the_checkpoint(tmp_path):
     config = run_config.with_objective_of(config, str(tmp_path / "next"), lines.append)
     assert config.options == {"objective": "next_token", "sentence_task": "none"}
     assert "its objective, next_token, is evaluated" in lines[0] and "only words are evaluated" in lines[1]
-    assert load_task(config).loss_names == ("next_token",)
+    assert load_task(config).objective.names == ("next_token",)
     assert run_config.with_objective_of(config, str(tmp_path / "next"), lines.append) == config and len(lines) == 2
     assert (
         run_config.with_objective_of(config, str(tmp_path / "masked"), lines.append).options["objective"] == "masked_lm"

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -43,6 +44,12 @@ def write_adapter(folder, base, modules, whole=(), **config):
             config.get("lora_alpha", 8),
         )
         scale = alpha / (rank**0.5 if config.get("use_rslora") else rank)
+        if config.get("init_lora_weights") == "pissa":  # Meng et al. 2024, eq. 4: the base keeps the residual
+            left, values, right = np.linalg.svd(weights[own])
+            weights[own] = weights[own] - left[:, :rank] @ np.diag(values[:rank]) @ right[:rank]
+        if config.get("init_lora_weights") == "olora":
+            orthogonal, triangular = np.linalg.qr(weights[own])
+            weights[own] = weights[own] - scale * orthogonal[:, :rank] @ triangular[:rank]
         weights[own] = weights[own] + scale * up @ down
         if config.get("use_dora"):
             magnitude = written[f"{prefix}{module}.lora_magnitude_vector"] = np.abs(numbers(units))
@@ -120,6 +127,31 @@ CASES = {
         {**DENSE, **head_of(WIDTH, "classifier.out_proj.")},
         {"task_type": "SEQ_CLS", "bias": "lora_only"},
     ),
+    "head and bias": (
+        BERT,
+        "BertForSequenceClassification",
+        {LAYER.format(0) + "query": 4},
+        {
+            **head_of(WIDTH),
+            "bert.encoder.layer.0.attention.output.dense.bias": (WIDTH,),
+            "bert.pooler.dense.bias": (WIDTH,),
+        },
+        {"task_type": "SEQ_CLS", "bias": "all", "modules_to_save": ["classifier"]},
+    ),
+    "pissa": (
+        BERT,
+        "BertForSequenceClassification",
+        {LAYER.format(0) + "query": 4, "bert.encoder.layer.1.output.dense": 3},
+        head_of(WIDTH),
+        {"task_type": "SEQ_CLS", "init_lora_weights": "pissa"},
+    ),
+    "olora": (
+        MODERN,
+        "ModernBertForSequenceClassification",
+        {"model.layers.0.attn.Wqkv": 4, "model.layers.1.mlp.Wi": 2},
+        head_of(MODERN_WIDTH),
+        {"task_type": "SEQ_CLS", "init_lora_weights": "olora", "use_rslora": True},
+    ),
     "fused": (
         MODERN,
         "ModernBertForSequenceClassification",
@@ -175,6 +207,25 @@ def change_config(folder, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def change_tensors(folder, change):
+    path = folder / "adapter_model.safetensors"
+    save_file(change(load_file(path)), path)
+
+
+def add(folder, name, shape):
+    change_tensors(folder, lambda tensors: tensors | {f"base_model.model.{name}": numbers(*shape)})
+
+
+def cut_ranks(folder):
+    change_tensors(
+        folder,
+        lambda tensors: {
+            name: tensor[:0] if "lora_A" in name else tensor[:, :0] if "lora_B" in name else tensor
+            for name, tensor in tensors.items()
+        },
+    )
+
+
 def rename(folder, old, new):
     path = folder / "adapter_model.safetensors"
     save_file({name.replace(old, new): tensor for name, tensor in load_file(path).items()}, path)
@@ -187,7 +238,7 @@ def rename(folder, old, new):
         (lambda folder: change_config(folder, layer_replication=[[0, 1]]), "layer_replication: .* expected none"),
         (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not computed here"),
         (lambda folder: change_config(folder, fan_in_fan_out=True), "fan_in_fan_out: True"),
-        (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number, got '8'"),
+        (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number below 2\\^31, got '8'"),
         (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not computed here"),
         (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not computed here"),
         (
@@ -195,6 +246,41 @@ def rename(folder, old, new):
             "layer.7.attention.self.query.lora_A: the base has no such",
         ),
         (lambda folder: rename(folder, "classifier", "score"), "score.bias: no weight of"),
+        (lambda folder: change_config(folder, init_lora_weights="pissa_niter_4"), "init_lora_weights: 'pissa_niter_4'"),
+        (
+            lambda folder: change_config(folder, init_lora_weights="corda"),
+            "init_lora_weights: 'corda' changes the base",
+        ),
+        (lambda folder: change_config(folder, r=0), "r: expected a rank from 1 to 1,048,576, got 0"),
+        (lambda folder: change_config(folder, r=True), "r: expected a rank from 1 to 1,048,576, got True"),
+        (lambda folder: change_config(folder, rank_pattern={"a": 1e9}), "a: expected a rank from 1"),
+        (
+            lambda folder: change_config(folder, lora_alpha=10**400),
+            "lora_alpha: expected a number below 2\\^31, got 1000",
+        ),
+        (lambda folder: change_config(folder, lora_alpha=float("nan")), "lora_alpha: expected a number below 2"),
+        (
+            lambda folder: change_config(folder, alpha_pattern={"(": 4}),
+            "alpha_pattern: expected a pattern of RE2, got '\\('",
+        ),
+        (lambda folder: change_config(folder, alpha_pattern={"(a)\\1": 4}), "expected a pattern of RE2"),
+        (
+            lambda folder: change_config(folder, alpha_pattern={f"m{index}": 4 for index in range(1001)}),
+            "alpha_pattern: expected at most 1,000 patterns, got 1,001",
+        ),
+        (
+            lambda folder: add(folder, LAYER.format(0) + "query.lora_magnitude_vector", (WIDTH, 1)),
+            r"query: expected lora_magnitude_vector \[\d+\] for this base, got \[\d+, 1\]",
+        ),
+        (
+            lambda folder: add(folder, LAYER.format(0) + "query.lora_B.bias", (1,)),
+            r"query: expected lora_B.bias \[\d+\] for this base, got \[1\]",
+        ),
+        (
+            lambda folder: add(folder, LAYER.format(0) + "query.base_layer.bias", (1,)),
+            r"query.bias: expected the shape of the base's weight, \[\d+\], got \[1\]",
+        ),
+        (lambda folder: cut_ranks(folder), r"query: expected lora_A.weight \[r, .*\] .* got \[0, "),
         (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),
         (
             lambda folder: os.remove(folder / "adapter_model.safetensors"),
@@ -209,6 +295,49 @@ def test_what_is_not_computed_is_refused_by_name(change, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         formats.read(str(tmp_path / "adapter"), base=str(base))
     assert "\n" not in str(error.value)
+
+
+def test_a_slow_pattern_is_matched_in_linear_time(tmp_path):
+    base, _, modules, whole, config = CASES["lora"]
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config, alpha_pattern={"(([a-z.0-9_]+)+)+!": 4})
+    began = time.monotonic()
+    stored = formats.read(str(tmp_path / "adapter"), base=str(base))
+    assert time.monotonic() - began < 5 and {product.scale for product in stored.adapters.products.values()} == {2.0}
+
+
+def test_what_an_adapter_names_as_its_base_is_not_opened(tmp_path):
+    base, _, modules, whole, config = CASES["lora"]
+    (tmp_path / "named").mkdir()
+    os.mkfifo(tmp_path / "named/config.json")  # a reader would wait for ever
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config, base_model_name_or_path=str(tmp_path / "named"))
+    assert formats.read(str(tmp_path / "adapter"), base=str(base)).head == "classifier"
+    with pytest.raises(ValueError, match=r"named/config.json: expected a file, .*, got a pipe"):
+        formats.read(str(tmp_path / "named"))
+
+
+def test_products_of_a_head_are_merged(tmp_path):
+    weights, modules = (
+        load_file(BERT / "model.safetensors"),
+        ["cls.predictions.transform.dense", LAYER.format(0) + "key"],
+    )
+    merged = write_adapter(tmp_path / "adapter", BERT, dict.fromkeys(modules, 2))
+    stored = formats.read(str(tmp_path / "adapter"), base=str(BERT))
+    np.testing.assert_allclose(
+        stored.weights["masked_lm/transform/kernel"], merged[f"{modules[0]}.weight"].T, rtol=1e-5, atol=1e-6
+    )
+    assert np.abs(weights[f"{modules[0]}.weight"] - merged[f"{modules[0]}.weight"]).max() > 0.1
+    assert [*stored.adapters.products] == ["layer_0/attention/key"]
+    # the last product of a head
+    change_config(tmp_path / "adapter", task_type="TOKEN_CLS")
+    change_tensors(tmp_path / "adapter", lambda tensors: {n: t for n, t in tensors.items() if "cls." not in n})
+    whole, down, up = numbers(3, WIDTH), numbers(2, WIDTH), numbers(3, 2)
+    names = ("classifier.weight", "classifier.lora_A.weight", "classifier.lora_B.weight", "classifier.bias")
+    change_tensors(
+        tmp_path / "adapter",
+        lambda tensors: tensors | {f"base_model.model.{n}": t for n, t in zip(names, (whole, down, up, numbers(3)))},
+    )
+    read = formats.read(str(tmp_path / "adapter"), base=str(BERT))
+    np.testing.assert_allclose(read.weights["tagger/output_weights"], whole + 4 * up @ down, rtol=1e-5, atol=1e-5)
 
 
 def test_a_pooler_that_no_file_has_is_named(tmp_path):

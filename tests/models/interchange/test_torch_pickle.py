@@ -107,6 +107,37 @@ def test_a_dictionary_of_tensors_is_read_and_its_metadata_passed_over(load):
     assert (turned["turned"] == WEIGHTS["a.weight"].T).all()
 
 
+def test_the_weights_in_a_checkpoint_of_lightning_are_read(load):
+    """Beside them are numbers, and states of optimizers by the numbers of weights."""
+    state = EMPTY_DICT + number(0) + EMPTY_DICT + text("exp_avg") + tensor("0", (2, 3)) + SETITEM + SETITEM
+    rate = b"G" + struct.pack(">d", 0.5)
+    program = EMPTY_DICT + b"".join(
+        text(key) + value + SETITEM
+        for key, value in {
+            "epoch": number(3),
+            "rate": rate,
+            "state_dict": state_dict(WEIGHTS),
+            "optimizer_states": state,
+        }.items()
+    )
+    tensors = load(archive(program))
+    assert tensors.keys() == WEIGHTS.keys() and all((tensors[key] == value).all() for key, value in WEIGHTS.items())
+    remembered = text("state_dict") + b"q\x00" + state_dict(WEIGHTS) + SETITEM
+    with pytest.raises(ValueError, match="a checkpoint of a training, with more than its state_dict: .* os.system"):
+        load(archive(EMPTY_DICT + remembered + text("callback") + name("os", "system") + SETITEM))
+
+
+@pytest.mark.parametrize("kind", ["Float", "BFloat16", "Long", "Char", "Short"])
+def test_numbers_of_other_machines_and_kinds_are_read(load, kind):
+    dtype = torch_pickle.STORAGES[f"torch.{kind}Storage"]
+    values = np.array([1, -2, 100], dtype)
+    swapped = b"".join(values[place : place + 1].tobytes()[::-1] for place in range(3))
+    program = ordered(text("a") + tensor("0", (3,), kind=f"{kind}Storage"))
+    read = load(archive(program, {"data/0": swapped, "byteorder": b"big"}))["a"]
+    assert read.dtype == dtype and (read == values).all()
+    assert (load(archive(program, {"data/0": values.tobytes(), "byteorder": b"little"}))["a"] == values).all()
+
+
 def test_no_state_is_given_to_a_storage(load):
     program = (
         name("torch", "BFloat16Storage")

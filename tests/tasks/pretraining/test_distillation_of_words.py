@@ -48,19 +48,19 @@ def config_of(teacher, model=None, options=None, **training):
 def test_a_student_equal_to_its_teacher_has_no_loss_on_what_it_says(teacher, records):
     config = config_of(teacher, {"num_hidden_layers": 3}, distillation=ALL | {"relation_heads": 4})
     run = resolve(config, records)
-    for name, weight in weights_by_name(run.task.student.teacher.model).items():
+    for name, weight in weights_by_name(run.distilled.targets.teacher.model).items():
         weights_by_name(run.model)[name].assign(weight)
-    student = run.task.objective
-    batch = student.with_answers(next(iter(run.train.dataset())))
-    losses, weights = student.losses(run.model(dict(batch), training=True), batch), student.loss_weights(batch)
-    assert list(losses) == list(weights) == ["mlm", "nsp", "answers", "states", "relations"] == list(student.loss_names)
+    student = run.distilled
+    batch = student.add_teacher_outputs(next(iter(run.train.dataset())))
+    losses, weights = student.losses(run.model(dict(batch), training=True), batch), student.weights(batch)
+    assert list(losses) == list(weights) == ["mlm", "nsp", "answers", "states", "relations"] == list(student.names)
     for name, (total, weight) in losses.items():
         assert float(weight) == float(weights[name]) > 0
         assert (abs(float(total)) / float(weight) < 1e-5) == (name in ("answers", "states", "relations")), name
     plain = load_task(make_config(model=STILL | {"num_hidden_layers": 3}))
-    own = plain.losses(run.model(dict(batch), training=False), batch)
+    own = plain.objective.losses(run.model(dict(batch), training=False), batch)
     assert float(losses["mlm"][0]) == pytest.approx(2.0 * float(own["mlm"][0]), rel=1e-5)
-    evaluated = run.task.losses(run.model(dict(batch), training=False), next(iter(run.train.dataset())))
+    evaluated = run.task.objective.losses(run.model(dict(batch), training=False), next(iter(run.train.dataset())))
     assert list(evaluated) == ["mlm", "nsp"] and float(evaluated["mlm"][0]) == pytest.approx(
         float(own["mlm"][0]), rel=1e-5
     )
@@ -132,7 +132,7 @@ def test_relations_teach_a_student_of_another_depth_width_and_number_of_heads(te
         distillation={"labels": 0.0, "answers": 0.0, "relations": 1.0, "relation_heads": 4},
     )
     run = resolve(dataclasses.replace(config, optimizer=OptimizerConfig(learning_rate=2e-3)), records)
-    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 200)
+    trainer = Trainer(run.recipe, tf.distribute.get_strategy(), 200)
     rows = trainer.run_steps(iter(run.train.dataset()), tf.constant(150)).numpy()
     losses = rows[:, trainer.step.names.index("relations_loss")]
     assert losses[-10:].mean() < 0.9 * losses[:10].mean()

@@ -77,10 +77,10 @@ def test_the_loss_is_that_of_every_next_real_token(tmp_path):
         for place in range(ids.shape[1] - 1)
         if mask[row, place + 1]
     )
-    loss, weight = found.task.losses(outputs, batch)["next_token"]
-    assert float(weight) == mask[:, 1:].sum() == float(found.task.loss_weights(batch)["next_token"])
+    loss, weight = found.task.objective.losses(outputs, batch)["next_token"]
+    assert float(weight) == mask[:, 1:].sum() == float(found.task.objective.weights(batch)["next_token"])
     np.testing.assert_allclose(loss, wanted, rtol=1e-4)
-    assert found.task.loss_names == ("next_token",) and set(found.task.counters(outputs, batch)) == {
+    assert found.task.objective.names == ("next_token",) and set(found.task.objective.counters(outputs, batch)) == {
         "next_token_accuracy"
     }
 
@@ -98,11 +98,13 @@ def test_parts_of_a_batch_learn_as_the_whole_one_does(tmp_path):
 def test_without_the_loss_of_sentences_their_records_teach_words_alone(tmp_path):
     path = write_records(tmp_path / "train", 32)
     found = resolve(make_config(options={"sentence_loss": False}), path)
-    assert found.task.loss_names == ("mlm",) and not [
+    assert found.task.objective.names == ("mlm",) and not [
         name for name in weights_by_name(found.model) if "next_sentence" in name
     ]
     batch = next(iter(found.train.dataset()))
-    assert batch["segment_ids"].numpy().any() and list(found.task.losses(found.model(batch), batch)) == ["mlm"]
+    assert batch["segment_ids"].numpy().any() and list(found.task.objective.losses(found.model(batch), batch)) == [
+        "mlm"
+    ]
 
 
 def test_a_blank_is_filled_with_what_may_follow_the_text_before_it(golden, small_config, graph_tokenizer, softmax):

@@ -25,18 +25,18 @@ def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path)
     batch = next(iter(resolved["nsp"].train.dataset()))
     outputs = resolved["nsp"].model(batch)
     losses, counters = (
-        {name: getattr(one.task, kind)(outputs, batch) for name, one in resolved.items()}
+        {name: getattr(one.task.objective, kind)(outputs, batch) for name, one in resolved.items()}
         for kind in ("losses", "counters")
     )
     assert losses["sop"] == {"mlm": losses["nsp"]["mlm"], "sop": losses["nsp"]["nsp"]}
     assert losses["none"] == {"mlm": losses["nsp"]["mlm"]}
     for name, one in resolved.items():
-        assert tuple(one.task.loss_names) == tuple(losses[name]) == tuple(one.task.loss_weights(batch))
-        assert tuple(one.task.counter_names) == tuple(counters[name])
+        assert tuple(one.task.objective.names) == tuple(losses[name]) == tuple(one.task.objective.weights(batch))
+        assert tuple(one.task.objective.counter_names) == tuple(counters[name])
         assert {f"{loss}_accuracy" for loss in losses[name]} == set(counters[name])
     assert set(resolved["none"].model(batch)) == {"mlm_logits"}
     assert all(
-        float(weight) == float(resolved["sop"].task.loss_weights(batch)[loss])
+        float(weight) == float(resolved["sop"].task.objective.weights(batch)[loss])
         for loss, (_, weight) in losses["sop"].items()
     )
 
@@ -55,7 +55,7 @@ def test_intervals_come_from_the_rows_whose_sums_are_the_losses(tmp_path, option
     path = write_records(tmp_path / "records", 21, max_seq_length=16)
     keras.utils.set_random_seed(3)  # weights that predict some words: without any, an accuracy has no interval
     one = resolve(make_config(options=options), path, path)
-    metrics, predictions = Trainer(one.task, one.model, tf.distribute.get_strategy(), 1).evaluate(one.held_out.source)
+    metrics, predictions = Trainer(one.recipe, tf.distribute.get_strategy(), 1).evaluate(one.held_out.source)
     (answers,) = one.held_out.comparable(predictions).values()
     assert len(answers.questions) == len(predictions) and (
         len(predictions) < 21 if options.get("pack") else len(predictions) == 21

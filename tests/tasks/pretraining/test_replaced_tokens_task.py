@@ -26,6 +26,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop, run_config
 from official_bert.training.running.cluster import Placement
+from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 ELECTRA = {
@@ -352,7 +353,7 @@ def test_the_generator_learns_its_words_and_the_discriminator_to_tell_them(tmp_p
         training={"steps": 150, "log_every": 50, "save_every": 150},
     )
     trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
-    first = Trainer(load_task(config), load_task(config).build_model(), tf.distribute.get_strategy(), 1)
+    first = Trainer(recipe_of(load_task(config), load_task(config).build_model()), tf.distribute.get_strategy(), 1)
     begun, _ = first.evaluate(trained.resolved.held_out.source)
     assert trained.metrics["mlm_accuracy"] > 0.5 > 2 * begun["mlm_accuracy"]
     assert trained.metrics["replaced_loss"] < 0.75 * begun["replaced_loss"]

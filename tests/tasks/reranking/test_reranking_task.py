@@ -44,7 +44,7 @@ def test_a_row_has_the_passages_of_a_query(tmp_path, loss):
     assert batch["input_ids"].shape[:2] == (4, 3) and batch["labels"][:3].tolist() == [[1, 0, 0]] * 3
     outputs = found.model(batch)
     present = batch["input_mask"].any(axis=-1)
-    total, weight = found.task.losses(outputs, batch)["loss"]
+    total, weight = found.task.objective.losses(outputs, batch)["loss"]
     wanted = getattr(ranking_losses, loss)(outputs["logits"], batch["labels"], present, batch["example_weights"])[0]
     assert (
         float(total) == pytest.approx(float(wanted))

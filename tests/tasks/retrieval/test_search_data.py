@@ -50,7 +50,7 @@ def test_rows_have_a_text_for_each_negative_and_the_loss_reads_them(tmp_path):
     absent = batch["text_numbers"] == -1
     assert not batch["input_mask"][absent].any() and batch["input_mask"][~absent].any(axis=-1).all()
     vectors = found.model(batch)["embedding"].numpy()
-    total, weight = found.task.losses({"embedding": tf.constant(vectors)}, batch)["loss"]
+    total, weight = found.task.objective.losses({"embedding": tf.constant(vectors)}, batch)["loss"]
     wanted = 0.0
     for row in range(4):
         group = [
@@ -88,9 +88,9 @@ def test_teachers_scores_and_triplets(tmp_path):
             else:
                 logs, target = scores - np.logaddexp.reduce(scores), np.exp(teacher - np.logaddexp.reduce(teacher))
                 wanted += np.sum(target * (np.log(target) - logs))
-        assert float(found.task.losses({"embedding": tf.constant(vectors)}, batch)["loss"][0]) == pytest.approx(
-            wanted, rel=1e-4
-        ), loss
+        assert float(
+            found.task.objective.losses({"embedding": tf.constant(vectors)}, batch)["loss"][0]
+        ) == pytest.approx(wanted, rel=1e-4), loss
 
 
 def test_a_matryoshka_loss_is_the_sum_over_the_sizes(tmp_path):
@@ -100,8 +100,10 @@ def test_a_matryoshka_loss_is_the_sum_over_the_sizes(tmp_path):
     vectors = found.model(batch)["embedding"].numpy()
     plain = load_task(config_of())
     short = vectors[..., :4] / np.linalg.norm(vectors[..., :4], axis=-1, keepdims=True)
-    wanted = sum(float(plain.losses({"embedding": tf.constant(part)}, batch)["loss"][0]) for part in (vectors, short))
-    total, weight = found.task.losses({"embedding": tf.constant(vectors)}, batch)["loss"]
+    wanted = sum(
+        float(plain.objective.losses({"embedding": tf.constant(part)}, batch)["loss"][0]) for part in (vectors, short)
+    )
+    total, weight = found.task.objective.losses({"embedding": tf.constant(vectors)}, batch)["loss"]
     assert float(total) == pytest.approx(wanted, rel=1e-5) and float(weight) == 4.0
 
 
@@ -178,7 +180,7 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     ]
     with pytest.raises(ValueError, match="eval_steps: expected 0"):
         held_out.evaluate(predictions[:3])
-    assert found.task.losses({"embedding": tf.zeros((4, 1, 16))}, held_out.source.batch(0)) == {}
+    assert found.task.objective.losses({"embedding": tf.zeros((4, 1, 16))}, held_out.source.batch(0)) == {}
 
 
 def make_identical(folder):

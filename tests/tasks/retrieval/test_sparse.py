@@ -12,8 +12,8 @@ from made_finetuning import make_config, resolve
 from official_bert.config import to_dict
 from official_bert.interface.predictor import Predictor
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.objectives.sparse_vectors import flops_penalty
 from official_bert.serving.served_model import ServingOptions, make_served_model
-from official_bert.tasks.retrieval import sparse
 from official_bert.training.task import Steps
 
 ROWS = [
@@ -80,7 +80,7 @@ def test_the_penalty_is_that_of_groups_and_rises_with_the_square_of_the_step(tmp
         np.sum(weights[rows][present[rows] > 0].mean(axis=0) ** 2) * present[rows].sum()
         for rows in (slice(0, 3), slice(3, 6))
     )
-    assert float(sparse.flops_penalty(tf.constant(weights), tf.constant(present), 3)) == pytest.approx(wanted, rel=1e-5)
+    assert float(flops_penalty(tf.constant(weights), tf.constant(present), 3)) == pytest.approx(wanted, rel=1e-5)
     found = resolve(
         config_of(penalty_steps=10, query_penalty=0.5, passage_penalty=0.25),
         Steps(evaluate=False),
@@ -90,7 +90,7 @@ def test_the_penalty_is_that_of_groups_and_rises_with_the_square_of_the_step(tmp
         [0.01, 0.25, 1.0, 1.0]
     )
     batch, vectors = found.train.batch(4), rng.uniform(size=(4, 2, 7)).astype("float32")
-    losses = found.task.losses({"weights": tf.constant(vectors)}, batch)
+    losses = found.task.objective.losses({"weights": tf.constant(vectors)}, batch)
     sides = [
         sum(np.sum(vectors[rows, side].mean(axis=0) ** 2) * 2 for rows in (slice(0, 2), slice(2, 4))) for side in (0, 1)
     ]
@@ -107,7 +107,7 @@ def test_sparse_vectors_search_and_are_served(tmp_path):
     held_out, batch = found.held_out, found.held_out.source.batch(0)
     predictions = []
     for number in range(held_out.source.batches_per_epoch):
-        answers = found.task.predictions(found.model(held_out.source.batch(number)), batch)
+        answers = found.task.objective.predictions(found.model(held_out.source.batch(number)), batch)
         predictions += [{name: value[row].numpy() for name, value in answers.items()} for row in range(4)]
     measured = held_out.evaluate(predictions)
     dense = np.zeros((8, found.model.encoder.settings["vocab_size"]))

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.reading import read_squad
 

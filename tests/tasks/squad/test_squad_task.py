@@ -146,7 +146,7 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
         key: tf.pad(value, [[0, 0], [0, 96 - value.shape[1]]]) if value.shape.rank == 2 else value
         for key, value in batch.items()
     }
-    short, long = (task.losses(model(dict(part), training=False), part) for part in (batch, longer))
+    short, long = (task.objective.losses(model(dict(part), training=False), part) for part in (batch, longer))
     for name in ("start", "end"):
         assert float(short[name][0]) == pytest.approx(float(long[name][0]), rel=1e-5)
         assert float(short[name][1]) == 8.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.tagged import chunk_tags
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns

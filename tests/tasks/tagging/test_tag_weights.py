@@ -30,12 +30,12 @@ def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
     tags, real = batch["tags"].numpy(), batch["tag_mask"].numpy() * batch["example_weights"].numpy()[:, None]
     weights = np.array([72 / 108, 2.0, 1.0])[tags] * real
     logits = np.random.default_rng(0).normal(size=(*tags.shape, 3)).astype("float32")
-    total, weight = data.task.losses({"logits": tf.constant(logits)}, batch)["loss"]
+    total, weight = data.task.objective.losses({"logits": tf.constant(logits)}, batch)["loss"]
     logged = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     targets = 0.9 * np.eye(3)[tags] + 0.1 / 3
     assert float(total) == pytest.approx((-(targets * logged).sum(-1) * weights).sum(), rel=1e-5)
     assert float(weight) == pytest.approx(weights.sum(), rel=1e-6) and float(
-        data.task.loss_weights(batch)["loss"]
+        data.task.objective.weights(batch)["loss"]
     ) == float(weight)
     if not features:
         assert set(data.task.batch_spec(4)) == set(batch)

@@ -19,7 +19,7 @@ from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
-from official_bert.training import evaluation, loop
+from official_bert.training import answering, loop
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
@@ -112,8 +112,8 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding_or_filler_rows(golden,
         key: tf.pad(value, [[0, 2], [0, 5]]) if value.shape.rank == 2 else tf.pad(value, [[0, 2]])
         for key, value in batch.items()
     }
-    total, weight = task.losses(model(dict(batch), training=False), batch)["loss"]
-    again, weight_again = task.losses(model(dict(wider), training=False), wider)["loss"]
+    total, weight = task.objective.losses(model(dict(batch), training=False), batch)["loss"]
+    again, weight_again = task.objective.losses(model(dict(wider), training=False), wider)["loss"]
     assert float(total) == pytest.approx(float(again), rel=1e-4) and float(weight) == float(weight_again)
     assert float(weight) == batch["tag_mask"].numpy().sum()
     # By hand: transitions begin at 0, so that a CRF's loss begins as that of a softmax.
@@ -197,9 +197,9 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     rng = np.random.default_rng(0)
     for variable in model.crf.trainable_weights:
         variable.assign(rng.normal(size=variable.shape) / 100)  # the rate is 100
-    found = part.tags(evaluation.predict(task, model, part.source))
+    found = part.tags(answering.predict(task, model, part.source))
     scores = crf.Scores(*(np.asarray(score) for score in model.crf.scores()))
-    rows = part.source.in_order(evaluation.predict(task, model, part.source))
+    rows = part.source.in_order(answering.predict(task, model, part.source))
     logits = gather_words(part.features, [row["logits"] for row in rows], [len(words) for words in part.texts])
     ends = np.cumsum(part.sizes[0])
     assert len(part.features) > 3 and len(part.texts) == 1 and len(found) == 12
@@ -232,7 +232,7 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     path.write_text("\n".join("".join(f"{word}\n" for word in sentence) for sentence in words))
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
     data = resolve(golden, {"predict_file": path}, Steps(train=False, evaluate=False, predict=True), labels=labels)
-    tags = data.tests.tags(evaluation.predict(data.task, data.model, data.tests.source))
+    tags = data.tests.tags(answering.predict(data.task, data.model, data.tests.source))
     served = data.task.served(data.model, ServingOptions(pretokenized=True))
     found = served.answer_text({"text": tf.constant(["\t".join(sentence) for sentence in words])})
     for row, (sentence, names) in enumerate(zip(words, tags, strict=True)):
@@ -267,7 +267,7 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
     restored, model = restore_for_inference(str(tmp_path / "run"))
     again = restored.resolve(known, Steps(train=False, evaluate=False, predict=True))
     again.model.set_weights(model.get_weights())
-    (path,) = again.tests.write(evaluation.predict(restored, again.model, again.tests.source), str(tmp_path))
+    (path,) = again.tests.write(answering.predict(restored, again.model, again.tests.source), str(tmp_path))
     rows = [line.split("\t") for line in pathlib.Path(path).read_text().splitlines() if line]
     assert np.mean([gold == found for _, gold, found in rows]) > 0.9
     if "features" in options:

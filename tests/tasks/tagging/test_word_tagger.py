@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from official_bert.config import ModelConfig
-from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
+from official_bert.objectives.tag_chains import CHAIN, chain_scores
+from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 
 SMALL = ModelConfig(
     vocab_size=50,

@@ -12,7 +12,7 @@ from official_bert.config import to_dict
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
-from official_bert.training.evaluation import predict
+from official_bert.training.answering import predict
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
 
@@ -75,7 +75,7 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
     assert task.options.labels == ("loud", "sharp")
     np.testing.assert_array_equal([row["label_ids"] for row in source.examples], [[1, 1], [0, 0], [1, 0]])
     logits = np.array([[2.0, -1.0]], np.float32)
-    total, weight = task.losses(
+    total, weight = task.objective.losses(
         {"logits": tf.constant(logits)}, {"label_ids": tf.constant([[1.0, 1.0]]), "example_weights": tf.constant([1.0])}
     )["loss"]
     assert float(total) == pytest.approx((np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))) / 2) and float(weight) == 1.0

@@ -53,11 +53,11 @@ def test_files_to_hand_in_follow_the_order_of_the_test_files(tmp_path):
 def test_losses_are_those_of_their_formulas_and_filler_rows_do_not_count():
     logits = np.array([[1.0, -0.5], [0.25, 2.0], [9.0, 9.0]], np.float32)
     batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
-    total, weight = fixture_task("mrpc").losses({"logits": tf.constant(logits)}, batch)["loss"]
+    total, weight = fixture_task("mrpc").objective.losses({"logits": tf.constant(logits)}, batch)["loss"]
     wanted = sum(np.log(np.exp(row).sum()) - row[0] for row in logits[:2])
     assert (float(total), float(weight)) == pytest.approx((wanted, 2.0), rel=1e-6)
     batch = {"scores": tf.constant([3.0, 1.0, 0.0]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
-    total, _ = fixture_task("stsb").losses({"logits": tf.constant(logits[:, :1])}, batch)["loss"]
+    total, _ = fixture_task("stsb").objective.losses({"logits": tf.constant(logits[:, :1])}, batch)["loss"]
     assert float(total) == pytest.approx((1.0 - 3.0) ** 2 + (0.25 - 1.0) ** 2)
 
 

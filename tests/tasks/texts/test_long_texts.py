@@ -10,7 +10,7 @@ import tensorflow as tf
 from made_finetuning import VOCAB, make_config
 
 from official_bert.data.feature_rows import TextFeatures
-from official_bert.data.tables import Rows
+from official_bert.data.rows import Rows
 from official_bert.data.text_features import make_features
 from official_bert.interface.predictor import Predictor
 from official_bert.models.run_folder import RunFolder

@@ -53,13 +53,13 @@ def test_rows_weigh_in_training_as_scikit_learn_balances_them_and_in_evaluation_
     assert "loss_weights" not in data.held_out.source.batch(0) and len(data.held_out.source.examples) == 4
     batch = {key: tf.constant(value) for key, value in data.train.batch(0).items()}
     logits = tf.random.stateless_normal((16, 2), seed=(1, 2))
-    total, weight = data.task.losses({"logits": logits}, batch)["loss"]
+    total, weight = data.task.objective.losses({"logits": logits}, batch)["loss"]
     each = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label_ids"], logits).numpy()
     own = np.array([weights[int(label)] for label in batch["label_ids"]]) * batch["example_weights"].numpy()
     assert float(total) == pytest.approx((each * own).sum(), rel=1e-5) and float(weight) == pytest.approx(
         own.sum(), rel=1e-6
     )
-    assert float(data.task.loss_weights(batch)["loss"]) == pytest.approx(own.sum(), rel=1e-6)
+    assert float(data.task.objective.weights(batch)["loss"]) == pytest.approx(own.sum(), rel=1e-6)
     assert set(data.task.batch_spec(4)) == set(data.train.batch(0))
 
 
@@ -79,7 +79,7 @@ def test_a_weighted_batch_cut_into_micro_batches_is_the_same_step(tmp_path, one_
             training={"accumulation_steps": pieces, "batch_size": 8},
         )
         data = resolve(config, train_file=path)
-        trainer = Trainer(data.task, data.model, tf.distribute.get_strategy(), 10)
+        trainer = Trainer(data.recipe, tf.distribute.get_strategy(), 10)
         rows = trainer.run_steps(iter(distribution.distribute(data.train, trainer.strategy)), tf.constant(5)).numpy()
         made.append((rows[:, 0], [weight.numpy() for weight in trainer.weights]))
     np.testing.assert_allclose(made[0][0], made[1][0], rtol=1e-5)

@@ -25,7 +25,7 @@ def parts(values: Values) -> Fields:
         if not every:
             raise ValueError(
                 f"layer_types: expected {GLOBAL} in the first layer and every n-th from there, {LOCAL} in the others, "
-                f"got {', '.join(map(str, kinds))}"
+                f"got {kinds!s:.80}"
             )
     if (pooling := values["classifier_pooling"]) not in POOLINGS:
         raise ValueError(f"classifier_pooling: expected {' or '.join(POOLINGS)}, got {pooling!r:.80}")
@@ -46,7 +46,10 @@ def base_of(values: Values, kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than
     the usual.
     """
-    rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
+    of_kinds = values.get("rope_parameters") or {}
+    if not isinstance(of_kinds, dict) or set(of_kinds) - {GLOBAL, LOCAL}:
+        raise ValueError(f"rope_parameters: expected {GLOBAL} and {LOCAL} with their values, got {of_kinds!r:.80}")
+    rope = dict(of_kinds.get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(
             f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}"

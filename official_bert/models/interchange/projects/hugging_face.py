@@ -21,7 +21,7 @@ from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
 from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX
+from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
@@ -56,8 +56,8 @@ def read(folder: str) -> StoredModel:
     config = build(ModelConfig, member.read_config(values, path), path)
     form = member.classes(model_type).get(architecture or "")
     tensors = read_tensors(folder)
-    if own_class := architecture is not None and form is None:
-        tensors = _with_usual_prefix(tensors, member, folder)
+    own_class = architecture is not None and form is None
+    tensors = _with_usual_prefix(tensors, member, folder)
     left_out = {name for part in member.left_out for name in tensors if part in name}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
     usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
@@ -182,8 +182,8 @@ def _shards(index: str, folder: str) -> list[str]:
 
 
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.`
-    or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own, or Lightning's around a usual one,
+    calls it, such as `model.encoder.` or `module.bert.`.
 
     Raises ValueError for several encoders.
     """

@@ -72,12 +72,21 @@ def _read_vocab(folder: str) -> list[str] | None:
     neither.
     """
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
-    if (vocab := stored_models.read_vocab(folder)) is not None or not (values := read_mapping(path, missing={})):
+    if (vocab := stored_models.read_vocab(folder)) is not None or not (values := _read_library(path)):
         return vocab
-    ids = (values.get("model") or {}).get("vocab") or {}
-    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+    ids = values.get("model", {}).get("vocab") or {}
+    if not isinstance(ids, dict) or {*map(type, ids.values())} - {int} or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
     return sorted(ids, key=ids.__getitem__)
+
+
+def _read_library(path: str) -> dict[str, Any]:
+    """Reads a `tokenizer.json`, without what is null in it, {} if there is none. Raises ValueError for wrong types."""
+    values = {key: value for key, value in read_mapping(path, missing={}).items() if value is not None}
+    for key, kind in {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}.items():
+        if not isinstance(value := values.get(key, kind()), kind):
+            raise ValueError(f"{path}: {key}: expected a {kind.__name__}, got {value!r:.80}")
+    return values
 
 
 def refuse_ids_alone(folder: str) -> None:
@@ -102,10 +111,9 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     if vocab is None:
         why = _ids_alone(_files(folder), folder)
         return [f"{folder}: {why}"] if why else []
-    added, library = (
-        read_mapping(os.path.join(folder, name), missing={}) for name in (ADDED_FILE, FAST_TOKENIZER_FILE)
-    )
-    entries = [entry for entry in library.get("added_tokens") or () if isinstance(entry, dict)]
+    added = read_mapping(os.path.join(folder, ADDED_FILE), missing={})
+    library = _read_library(os.path.join(folder, FAST_TOKENIZER_FILE))
+    entries = [entry for entry in library.get("added_tokens", ()) if isinstance(entry, dict)]
     lost = [
         token
         for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
@@ -128,10 +136,11 @@ def _read_do_lower_case(folder: str) -> bool | None:
     path, library_path, model_path = (
         os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE)
     )
-    config, library, model = (read_mapping(name, missing={}) for name in (path, library_path, model_path))
+    config, model = (read_mapping(name, missing={}) for name in (path, model_path))
+    library = _read_library(library_path)
     for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
-        if (step := (library.get(key) or {}).get("type", kind)) != kind:
-            raise ValueError(f"{library_path}: {key}: expected {kind}, got {step}")
+        if (step := library.get(key, {}).get("type", kind)) != kind:
+            raise ValueError(f"{library_path}: {key}: expected {kind}, got {step!s:.80}")
     # As in Hugging Face, the model's own file names the class if the tokenizer's names none.
     named = [
         (name, values["tokenizer_class"])
@@ -144,7 +153,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
     if class_name in GENERIC and library:  # has tokenizer.json's switches alone
         config = {}
     lower = config.get("do_lower_case")
-    normalizer = {} if lower is not None else library.get("normalizer") or {}
+    normalizer = {} if lower is not None else library.get("normalizer", {})
     lower = normalizer.get("lowercase", lower)
     check_steps(config, lower is not False, path)
     check_steps(normalizer, lower is not False, library_path)

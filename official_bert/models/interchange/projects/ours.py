@@ -1,8 +1,7 @@
-"""Our own checkpoints, read and written, and `.keras` files, read."""
+"""Our own checkpoints, read and written."""
 
 import dataclasses
 import os
-import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -11,29 +10,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.config import Config, ModelConfig, TokenizerConfig
-from official_bert.copies import local_copy
-from official_bert.data.tagged import chunk_tags
-from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
-from official_bert.models.encoder import BertEncoder, encoder_within, weights_by_name
-from official_bert.models.interchange import casing, generators, stored_models
+from official_bert.config import Config, TokenizerConfig
+from official_bert.data.tagged.tag_letters import are_of_chunks
+from official_bert.dotted_names import by_name
+from official_bert.models.encoder import GENERATOR, weights_by_name
+from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
-from official_bert.models.text_vectors import VectorLayer
-from official_bert.runtimes.finite import require_finite
+from official_bert.models.vector_layers import VectorLayer
 
-NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
-NO_CLASSES = (
-    "the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is "
-    "given (convert_checkpoint --labels names them; a run's folder holds both)"
-)
+NAME = "checkpoint of ours"
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
-# what a .keras file may hold
-MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {
     "": "pretraining",
@@ -48,7 +36,6 @@ VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
-UNKNOWN_CLASS = re.compile("Could not locate [a-z]+ '([^']+)'")  # in Keras' errors
 TABLE = NameTable([])  # names are the same on both sides
 
 
@@ -94,7 +81,10 @@ def read(prefix: str) -> StoredModel:
         tokenizer=tokenizer,
         head=stored_models.head_of(weights, prefix),
     )
-    return generators.told_apart(stored if config is None else _as_run_says(stored, config, prefix), config)
+    stored = stored if config is None else _as_run_says(stored, config, prefix)
+    if not any(name.startswith(f"{GENERATOR}/") for name in weights):
+        return stored
+    return by_name("official_bert.models.interchange.generators").told_apart(stored, config)
 
 
 def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:
@@ -145,57 +135,6 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
     if len(weights["classifier/output_bias"]) == 1:
         return "regression"
     return "classifier" if config.options.get("labels") else ""
-
-
-def load_keras(path: str) -> keras.Model:
-    """Loads the model of a `.keras` file, without its optimizer.
-
-    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no
-    numbers.
-    """
-    model = _load_keras(local_copy(path))
-    require_finite({variable.path: variable for variable in model.variables}, path)
-    return model
-
-
-def _load_keras(path: str) -> keras.Model:
-    try:
-        return keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        unknown_class = UNKNOWN_CLASS.search(str(error))
-        reason = str(error).strip().splitlines()[0]
-        if unknown_class:
-            reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first"
-        raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
-
-
-def read_keras(path: str) -> StoredModel:
-    """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the
-    next token.
-
-    Raises ValueError for a file of another model, or a damaged one.
-    """
-    model = _load_keras(path)
-    if not isinstance(model, MODELS):
-        raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
-    encoder = encoder_within(model)
-    fields = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
-    weights = {name: value.numpy() for name, value in named_weights(model).items()}
-    head = stored_models.head_of(weights, path)
-    predicts_next = head == "pretraining" and fields["attention"] == "left_to_right" and not fields["bilstm_layers"]
-    return StoredModel(
-        origin=f"{KERAS_NAME} {path}",
-        weights=weights,
-        table=TABLE,
-        config=ModelConfig(**fields),
-        head="choice" if isinstance(model, ChoiceClassifier) else head,
-        objective="next_token" if predicts_next else "",
-        vocab=stored_models.read_vocab(os.path.dirname(path)),
-        warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
-        notes=["the file does not hold the objective; a left-to-right model is assumed to predict the next token"]
-        if predicts_next
-        else [],
-    )
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -273,7 +212,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
         stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")
     ):
         return {"kind": "regression"}
-    if stored.head == "tagger" and not chunk_tags.are_of_chunks(labels):
+    if stored.head == "tagger" and not are_of_chunks(labels):
         return {"labels": labels, "scheme": "plain"}
     if stored.kind != "multi_label":
         return {"labels": labels}

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from safetensors.numpy import save_file
 
 from official_bert.files import read_mapping
+from official_bert.limits import MOST_PATTERNS, MOST_SIZE
 from official_bert.models.interchange import adapted, stored_models
 from official_bert.models.interchange.members.family import member_for
 from official_bert.models.interchange.members.member import Form, Member
@@ -55,7 +57,9 @@ KNOWN = frozenset(
         "runtime_config",
     )
 )
-RESIDUAL = ("pissa", "olora", "corda", "loftq")  # first values that change the base as well
+# First values that leave the base as it is. Two others take the adapter's first product out of it.
+PLAIN_STARTS, RESIDUAL_STARTS = (True, False, None, "gaussian", "eva", "orthogonal"), ("pissa", "olora")
+COPY = re.compile(r"\.modules_to_save(\.default)?\.")  # of a module that is saved whole
 PART = re.compile(
     r"(?P<module>.+)\.lora_(?P<part>A\.weight|B\.weight|B\.bias|magnitude_vector|embedding_[AB])(\.weight)?"
 )
@@ -86,12 +90,27 @@ def read(folder: str, base: StoredModel) -> StoredModel:
     lacking = next((theirs for ours, theirs in form.rows if form.head and ours not in weights), None)
     if lacking:
         raise ValueError(f"{folder}: {lacking} is neither in the base, {base.origin}, nor in the adapter")
-    change = _Change(weights, adapted.modules(model, member, table), table, folder)
+    modules = adapted.modules(model, member, table)
+    of_head = {
+        theirs.removesuffix(".weight"): [ours.removesuffix("/kernel")]
+        for ours, theirs in form.rows
+        if ours.endswith("/kernel") and ours in weights and theirs.removesuffix(".weight") not in modules
+    }
+    for ours, theirs in names.items():
+        if ours in base.weights and not ours.startswith((*stored_models.HEAD_PREFIXES, "pooler/")):
+            expected = as_matrix(ours, base.weights[ours]).shape
+            if as_matrix(ours, weights[ours]).shape != expected:
+                raise ValueError(
+                    f"{folder}: {theirs}: expected the shape of the base's weight, {list(expected[::-1])}, "
+                    f"got {list(unpacked[theirs].shape)}"
+                )
+    change = _Change(weights, modules | of_head, table, folder, config.get("init_lora_weights", True))
     for module, parts in low_rank.items():
         change.add(module, parts, _scale(config, module, member, form))
     has_head_of_base = form.head == base.head and f"{form.head}/output_bias" not in names  # else its classes are others
     lacks_biases = model.biases and not any(f"{module}.bias" in plain for module in low_rank)
     warnings = [*base.warnings, *_warnings(config, lacks_biases)]
+    merged_products = [name for (name,) in of_head.values() if name in change.products]
     return dataclasses.replace(
         base,
         origin=f"{NAME} {folder} on {base.origin}",
@@ -102,7 +121,11 @@ def read(folder: str, base: StoredModel) -> StoredModel:
         warnings=warnings,
         labels=base.labels if has_head_of_base else (),
         kind=base.kind if has_head_of_base else "",
-        adapters=Adapters(change.products, (*names, *change.replaced), base.folder or base.origin),
+        adapters=Adapters(
+            {name: product for name, product in change.products.items() if name not in merged_products},
+            (*names, *change.replaced, *(f"{name}/kernel" for name in merged_products)),
+            base.folder or base.origin,
+        ),
     )
 
 
@@ -118,24 +141,33 @@ def _check_config(config: Mapping[str, Any], path: str) -> None:
         "fan_in_fan_out" if config.get("fan_in_fan_out") else "",
     ):
         raise ValueError(f"{path}: {wrong}: {config[wrong]!r:.80} is not computed here; expected none")
-    patterns = config.get("alpha_pattern") or {}
-    if not isinstance(patterns, dict):
-        raise ValueError(f"{path}: alpha_pattern: expected a mapping, got {patterns!r:.80}")
+    patterns = _mapping(config, "alpha_pattern", path)
+    if len(patterns) > MOST_PATTERNS:
+        raise ValueError(f"{path}: alpha_pattern: expected at most {MOST_PATTERNS:,} patterns, got {len(patterns):,}")
     for key, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
-        if type(alpha) not in (int, float):
-            raise ValueError(f"{path}: {key}: expected a number, got {alpha!r:.80}")
+        if type(alpha) not in (int, float) or not abs(alpha) < 2**31:
+            raise ValueError(f"{path}: {key:.80}: expected a number below 2^31, got {alpha!r:.80}")
+    for key, rank in (("r", config.get("r", 8)), *_mapping(config, "rank_pattern", path).items()):
+        if type(rank) is not int or not 0 < rank <= MOST_SIZE:
+            raise ValueError(f"{path}: {key:.80}: expected a rank from 1 to {MOST_SIZE:,}, got {rank!r:.80}")
+    start = config.get("init_lora_weights", True)
+    if start not in (*PLAIN_STARTS, *RESIDUAL_STARTS):
+        raise ValueError(
+            f"{path}: init_lora_weights: {start!r:.80} changes the base by numbers that the adapter does not have; "
+            f"expected {', '.join(map(str, (*PLAIN_STARTS, *RESIDUAL_STARTS)))}, as PEFT writes if it converts"
+        )
+
+
+def _mapping(config: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    if not isinstance(values := config.get(key) or {}, dict):
+        raise ValueError(f"{path}: {key}: expected a mapping, got {values!r:.80}")
+    return values
 
 
 def _warnings(config: Mapping[str, Any], lacks_biases: bool) -> list[str]:
-    first, warnings = str(config.get("init_lora_weights")).lower(), []
-    if first.startswith(RESIDUAL):
-        warnings.append(
-            f"init_lora_weights {first}: training changed the base too, and the adapter fits that base "
-            "alone unless it was converted when it was saved"
-        )
     if config.get("bias") == "lora_only" and lacks_biases:
-        warnings.append("bias lora_only, but no such bias: PEFT 0.19 and older trained them and did not save them")
-    return warnings
+        return ["bias lora_only, but no such bias: PEFT 0.19 and older trained them and did not save them"]
+    return []
 
 
 def _read_tensors(folder: str) -> Mapping[str, np.ndarray]:
@@ -162,8 +194,11 @@ def _sorted_tensors(
     """
     low_rank: dict[str, dict[str, np.ndarray]] = {}
     plain: dict[str, np.ndarray] = {}
-    for full_name, tensor in tensors.items():
-        name = full_name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    # with bias "all", modules that are saved whole have biases of two names
+    for full_name in sorted(tensors, key=lambda name: COPY.search(name) is None):
+        if ".original_module." in full_name:
+            continue
+        tensor, name = tensors[full_name], COPY.sub(".", full_name.removeprefix(PREFIX).replace(".base_layer.", "."))
         if match := PART.fullmatch(name):
             module = member.usual_name(f"{match['module']}.weight").removesuffix(".weight")
             low_rank.setdefault(module, {})[match["part"]] = tensor
@@ -200,14 +235,18 @@ def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form) -
     """Returns the function of a rank that gives the factor of a module's product."""
     name = module if form.head else module.removeprefix(member.prefix)
     alpha = next(
-        (
-            value
-            for pattern, value in (config.get("alpha_pattern") or {}).items()
-            if re.match(rf"(.*\.)?({pattern})$", name)
-        ),
+        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name)),
         config.get("lora_alpha", 8),
     )
     return lambda rank: alpha / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+def _means(pattern: str, name: str) -> bool:
+    """Whether a pattern means a module, by PEFT's rule; RE2, unlike Python's expressions, takes linear time."""
+    try:
+        return bool(tf.strings.regex_full_match(name, rf"(.*\.)?({pattern})"))
+    except tf.errors.InvalidArgumentError:
+        raise ValueError(f"{CONFIG_FILE}: alpha_pattern: expected a pattern of RE2, got {pattern!r:.80}") from None
 
 
 @dataclasses.dataclass
@@ -218,6 +257,7 @@ class _Change:
     modules: Mapping[str, Mapping[str, np.ndarray]]
     table: NameTable
     folder: str
+    start: Any  # init_lora_weights
     products: dict[str, LowRank] = dataclasses.field(default_factory=dict)
     replaced: list[str] = dataclasses.field(default_factory=list)
 
@@ -228,18 +268,50 @@ class _Change:
                 f"{self.folder}: {module}.lora_embedding_A: not computed here below a head for words, "
                 "which has the table without the adapter"
             )
+        if "embedding_A" in parts and "magnitude_vector" in parts:
+            raise ValueError(f"{self.folder}: {module}.lora_magnitude_vector: not computed here for a table")
         if "embedding_A" in parts and (name := self.table.ours(f"{module}.weight")) in self.weights:
             down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
             self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down).T).astype(np.float32)
             self.replaced.append(name)
             return
+        if self._add_to_output(module, parts, scale):
+            return
         if module not in self.modules:
             raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
+        self._add_to_products(module, parts, scale)
+
+    def _add_to_output(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> bool:
+        """Adds the product of the last layer of a head; returns whether the module is one."""
+        name = self.table.ours(f"{module}.weight") or ""
+        if name.endswith("/output_weights") and parts.keys() <= {"A.weight", "B.weight"} and name in self.weights:
+            down, up = self._pair(module, parts, "A.weight", "B.weight", self.weights[name].shape[::-1])
+            self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down)).astype(np.float32)
+            self.replaced.append(name)
+            return True
+        return False
+
+    def _add_to_products(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         names = self.modules[module]
         kernels = {name: as_matrix(f"{name}/kernel", self.weights[f"{name}/kernel"]) for name in names}
         units = [len(outputs) for outputs in names.values()]
         down, up = self._pair(module, parts, "A.weight", "B.weight", (len(next(iter(kernels.values()))), sum(units)))
         ends = np.cumsum(units)[:-1]
+        for part in ("B.bias", "magnitude_vector"):
+            if part in parts and parts[part].shape != (sum(units),):
+                raise ValueError(
+                    f"{self.folder}: {module}: expected lora_{part} [{sum(units)}] for this base, got "
+                    f"{list(parts[part].shape)}"
+                )
+        if self.start in RESIDUAL_STARTS:
+            whole = np.concatenate([kernels[name][:, outputs] for name, outputs in names.items()], axis=1)
+            rest = whole - _first_product(whole, len(down), scale(len(down)), self.start)
+            for (name, outputs), part in zip(names.items(), np.split(rest, ends, axis=1)):
+                kernels[name] = kernels[name].copy()
+                kernels[name][:, outputs] = part
+                self.weights[f"{name}/kernel"] = kernels[name].reshape(self.weights[f"{name}/kernel"].shape)
+                if f"{name}/kernel" not in self.replaced:
+                    self.replaced.append(f"{name}/kernel")
         for (name, outputs), rows, bias, magnitude in zip(
             names.items(),
             np.split(up, ends),
@@ -279,12 +351,23 @@ class _Change:
             if part not in parts:
                 raise ValueError(f"{self.folder}: {module}.lora_{part} is missing")
         down, up = parts[first], parts[second]
-        if down.ndim != 2 or up.shape != (shape[1], len(down)) or down.shape[1] != shape[0]:
+        if down.ndim != 2 or not len(down) or up.shape != (shape[1], len(down)) or down.shape[1] != shape[0]:
             raise ValueError(
                 f"{self.folder}: {module}: expected lora_{first} [r, {shape[0]}] and lora_{second} "
                 f"[{shape[1]}, r] for this base, got {list(down.shape)} and {list(up.shape)}"
             )
         return down, up
+
+
+def _first_product(kernel: np.ndarray, rank: int, scale: float, start: str) -> np.ndarray:
+    """Returns the product [K,N] that PEFT takes out of a kernel before training: of the largest singular values (PiSSA,
+    Meng et al. 2024), or of the first rows of a QR decomposition (OLoRA, Bueyuekakyuez 2024).
+    """
+    if start == "pissa":
+        left, values, right = np.linalg.svd(kernel, full_matrices=False)
+        return (left[:, :rank] * values[:rank]) @ right[:rank]
+    orthogonal, triangular = np.linalg.qr(kernel.T)
+    return scale * (orthogonal[:, :rank] @ triangular[:rank]).T
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:

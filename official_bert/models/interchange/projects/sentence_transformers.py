@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from official_bert.files import path_inside, read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
-from official_bert.models.text_vectors import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
+from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
 
 MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
     "modules.json",
@@ -190,7 +190,7 @@ def _settings(folder: str) -> dict[str, Any]:
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
-    if default is not None and default not in {"query": "", "document": ""} | prompts:
+    if default is not None and (not isinstance(default, str) or default not in {"query": "", "document": ""} | prompts):
         raise ValueError(f"{path}: default_prompt_name: expected one of {', '.join(prompts)}, got {default!r:.60}")
     if type(dimensions) is not int or dimensions < 0:
         raise ValueError(f"{path}: truncate_dim: expected a number of numbers, got {dimensions!r:.40}")

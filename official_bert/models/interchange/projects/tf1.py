@@ -62,6 +62,7 @@ def read(prefix: str, head: Head = "") -> StoredModel:
         "",
         TABLE,
         *_weights_of(prefix, reader, names, TABLE),
+        any_linear_head=True,
         config=stored_models.read_config(folder),
         **_vocabulary(prefix),
     )

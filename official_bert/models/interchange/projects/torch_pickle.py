@@ -29,6 +29,8 @@ STORAGES: Mapping[str, np.dtype] = {
         "BFloat16": ml_dtypes.bfloat16,
         "Long": "int64",
         "Int": "int32",
+        "Short": "int16",
+        "Char": "int8",
         "Byte": "uint8",
         "Bool": "bool",
     }.items()
@@ -37,6 +39,7 @@ STORAGES: Mapping[str, np.dtype] = {
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001  # in the second
 MARK = object()
+LIGHTNING = "state_dict"  # the key of the weights in a checkpoint of PyTorch Lightning
 DAMAGED = (
     ValueError,
     LookupError,
@@ -61,7 +64,8 @@ class Storage(NamedTuple):
 
 
 def load_tensors(path: str) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file of `torch.save` of any version by name; some may share their numbers.
+    """Returns the tensors of a file of `torch.save` of any version, or of its `state_dict`, by name; some may share
+    their numbers.
 
     Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more than it
     holds.
@@ -70,10 +74,16 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
         interpreter = _Interpreter(os.path.getsize(path))
         try:
             tensors = _read_archive(file, interpreter) if zipfile.is_zipfile(file) else _read_older(file, interpreter)
+            if isinstance(tensors, dict) and isinstance(tensors.get(LIGHTNING), dict):
+                tensors = tensors[LIGHTNING]
             if not isinstance(tensors, dict) or not all(isinstance(value, np.ndarray) for value in tensors.values()):
                 raise ValueError(f"a {type(tensors).__name__} with other values")
+            if {*map(type, tensors)} - {str}:
+                raise ValueError("a dictionary with keys that are no texts")
         except DAMAGED as error:
             kind = "" if isinstance(error, ValueError) else f"damaged, {type(error).__name__}: "
+            if any(type(value) is str and value == LIGHTNING for value in interpreter.memo.values()):
+                kind = f"a checkpoint of a training, with more than its {LIGHTNING}: {kind}"
             raise ValueError(
                 f"{path}: refused: {kind}{' '.join(str(error).split())[:200]}; expected a file of torch.save with a "
                 "dictionary of tensors; convert to safetensors"
@@ -88,11 +98,14 @@ def _read_archive(file: IO[bytes], interpreter: "_Interpreter") -> Any:
         if len(programs) != 1:
             raise ValueError("an archive without data.pkl")
         tensors = interpreter.run(io.BytesIO(_read_entry(archive, programs[0])))
+        order = f"{programs[0].removesuffix('data.pkl')}byteorder"
+        is_swapped = order in archive.namelist() and _read_entry(archive, order) == b"big"
         for storage, content in interpreter.contents.items():
             name = f"{programs[0].removesuffix('.pkl')}/{storage.key}"
             if len(numbers := _read_entry(archive, name)) != len(content):
                 raise ValueError(f"{name}: expected {len(content):,} bytes, got {len(numbers):,}")
-            content[:] = numbers
+            swapped: Any = np.frombuffer(numbers, f"u{storage.dtype.itemsize}").byteswap() if is_swapped else numbers
+            content[:] = memoryview(swapped).cast("B")
     return tensors
 
 
@@ -150,7 +163,8 @@ class _Interpreter:
         # that it puts there.
         self.operations: Mapping[str, Callable] = {
             **dict.fromkeys(
-                ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "PROTO", "STOP"), lambda value: value
+                ("BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE", "PROTO", "STOP"),
+                lambda value: value,
             ),
             **dict.fromkeys(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), lambda *items: items),
             "NONE": lambda: None,
@@ -244,7 +258,7 @@ def _extended(target: Any, *items: Any) -> list:
 
 
 def _with_items(target: Any, *items: Any) -> dict:
-    if not isinstance(target, dict) or {*map(type, items[::2])} - {str}:
+    if not isinstance(target, dict) or {*map(type, items[::2])} - {str, int}:
         raise ValueError("items for something that is no dictionary, or keys that are no texts")
     target.update(zip(items[::2], items[1::2], strict=True))
     return target

@@ -134,7 +134,16 @@ MODERN, BIG_BIRD = "modernbert/ModernBertForMaskedLM", "big_bird_full/BigBirdFor
         (MODERN, {"norm_bias": True}, "norm_bias: True is not computed here; expected False"),
         (MODERN, {"tie_word_embeddings": False}, "tie_word_embeddings: False is not computed here"),
         (MODERN, {"local_attention": "128"}, "config.json: expected the values of a configuration of ModernBert: "),
-        (MODERN, {"rope_parameters": [1]}, "config.json: expected the values of a configuration of ModernBert: "),
+        (
+            MODERN,
+            {"rope_parameters": [1]},
+            "config.json: rope_parameters: expected full_attention and sliding_attention",
+        ),
+        (
+            MODERN,
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+            "rope_parameters: expected full_attention and sliding_attention with their values, got {'rope_type'",
+        ),
         (MODERN, {"layer_types": 5}, "config.json: expected the values of a configuration of ModernBert: "),
         (MODERN, {"global_attn_every_n_layers": "3"}, "global_attn_every_n_layers: expected at least 1, got '3'"),
         ("distilbert/DistilBertForMaskedLM", {"activation": "silu"}, "activation: expected one of .* got 'silu'"),

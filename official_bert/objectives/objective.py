@@ -1,0 +1,118 @@
+"""What a training step minimises and measures: pure functions of a model's outputs and a batch.
+
+An objective is a value: a frozen dataclass of numbers. It knows no files and no configuration.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from jaxtyping import Float, Shaped
+
+from official_bert.objectives.losses import Fraction
+
+Batch = Mapping[str, Shaped[Any, "B ..."]]
+Outputs = Mapping[str, tf.Tensor]
+Fractions = dict[str, Fraction]  # (sum, weight) by name
+Weights = dict[str, Float[Any, ""]]
+RowValues = dict[str, Shaped[Any, "B ..."]]  # a value for each row of a batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective(abc.ABC):
+    """One or more losses, with what is counted beside them. B rows."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the `losses`, in the order of logs."""
+        return ("loss",)
+
+    @property
+    def counter_names(self) -> tuple[str, ...]:
+        """The names of the `counters`, in their order."""
+        return ()
+
+    @property
+    def parts(self) -> tuple["Objective", ...]:
+        """The objectives that a sum consists of."""
+        return (self,)
+
+    @property
+    def eval_objective(self) -> "Objective":
+        """What evaluation measures: of a student, its own labels."""
+        return self
+
+    @abc.abstractmethod
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
+        """(sum, weight) by name, float32; the training loss is the sum over names of sum / weight.
+
+        {} in evaluation for data without labels.
+        """
+
+    def weights(self, batch: Batch) -> Weights:
+        """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
+        return {name: tf.reduce_sum(batch["example_weights"]) for name in self.names}
+
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
+        """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
+        return {}
+
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
+        """The outputs, row by row, that the task's `evaluate` and `write` need."""
+        return {}
+
+    def add_teacher_outputs(self, batch: Batch) -> Batch:
+        """The micro-batch of a training step with its teacher's outputs, computed outside the graph of gradients."""
+        return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum(Objective):
+    """Several objectives at once, whose losses have different names."""
+
+    terms: tuple[Objective, ...]
+
+    def __post_init__(self) -> None:
+        if len({*self.names}) < len(self.names):
+            raise ValueError(f"Sum: expected losses of different names, got {list(self.names)}")
+
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return tuple(part for term in self.terms for part in term.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for term in self.terms for name in term.names)
+
+    @property
+    def counter_names(self) -> tuple[str, ...]:
+        return tuple(name for term in self.terms for name in term.counter_names)
+
+    @property
+    def eval_objective(self) -> Objective:
+        terms = tuple(term.eval_objective for term in self.terms)
+        return self if all(map(lambda one, other: one is other, terms, self.terms)) else Sum(terms)
+
+    def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
+        return {name: loss for term in self.terms for name, loss in term.losses(outputs, batch).items()}
+
+    def weights(self, batch: Batch) -> Weights:
+        return {name: weight for term in self.terms for name, weight in term.weights(batch).items()}
+
+    def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
+        return {name: pair for term in self.terms for name, pair in term.counters(outputs, batch).items()}
+
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
+        """Values that several terms give stand beside each other, [B,terms,...]."""
+        values: dict[str, list[tf.Tensor]] = {}
+        for term in self.terms:
+            for name, value in term.predictions(outputs, batch).items():
+                values.setdefault(name, []).append(value)
+        return {name: each[0] if len(each) == 1 else tf.concat(each, axis=1) for name, each in values.items()}
+
+    def add_teacher_outputs(self, batch: Batch) -> Batch:
+        for term in self.terms:
+            batch = term.add_teacher_outputs(batch)
+        return batch

@@ -1,0 +1,102 @@
+"""The names by which the package asks for its options: each exists, and they are few."""
+
+import ast
+import pathlib
+
+import pytest
+from reach import DOTTED_NAME, imports, path_of, tree
+
+from official_bert.dotted_names import by_name
+
+ROOT = pathlib.Path(__file__).parent.parent
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "official_bert").rglob("*.py")
+}
+ASKING = [module for module in SOURCES if "official_bert.dotted_names" in imports(module)]
+MOST_NAMES = 60
+# What is no name of this package: --task may name a module of the user's, and packages from a table of that file.
+OF_OTHERS = {("official_bert.tasks.loading", "name"), ("official_bert.text.subwords.japanese", "name")}
+
+
+def calls(module: str) -> list[ast.Call]:
+    """Returns the places where a module asks by name: calls of `by_name`, or calls that are given it."""
+    return [
+        node
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Call) and "by_name" in [ast.unparse(part) for part in (node.func, *node.args)]
+    ]
+
+
+def literals(module: str) -> set[str]:
+    """Returns the dotted names in a module's strings."""
+    constants = (node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
+    return {text for text in constants if isinstance(text, str) and DOTTED_NAME.fullmatch(text)}
+
+
+def defined_in(module: str) -> set[str]:
+    """Returns the names that the top level of a module defines."""
+    names = set()
+    for node in tree(module).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        names |= {node.name} if isinstance(node, (ast.ClassDef, ast.FunctionDef)) else set()
+    return names
+
+
+def wrong_name(name: str) -> str:
+    """Says why a dotted name means nothing; "" if it means something."""
+    module, _, attribute = name.partition(":")
+    if path_of(module) is None:
+        return f"{name}: there is no module {module}"
+    return f"{name}: {module} defines no {attribute}" if attribute and attribute not in defined_in(module) else ""
+
+
+def test_each_name_of_an_option_exists_and_they_are_few():
+    names = {name for module in ASKING for name in literals(module)}
+    assert not list(filter(None, map(wrong_name, sorted(names))))
+    assert len(names) <= MOST_NAMES, sorted(names)
+
+
+def test_names_are_whole_literals():
+    given = {
+        (module, ast.unparse(argument))
+        for module in ASKING
+        for call in calls(module)
+        for argument in call.args
+        if not isinstance(argument, (ast.Constant, ast.Subscript))
+        and not ast.unparse(argument).isupper()
+        and ast.unparse(argument) != "by_name"
+        and ast.unparse(call.func) == "by_name"
+    }
+    assert given == OF_OTHERS
+    joined = [
+        f"{path}:{node.lineno}"
+        for module, path in SOURCES.items()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.JoinedStr) and ast.unparse(node).lstrip("f'\"").startswith("official_bert.")
+    ]
+    assert not joined
+
+
+def test_two_files_alone_import_by_name():
+    ways = ("import_module", "__import__", "exec_module")
+    importing = {
+        module
+        for module in SOURCES
+        for node in ast.walk(tree(module))
+        if (isinstance(node, (ast.Attribute, ast.Name)) and ast.unparse(node).rpartition(".")[2] in ways)
+        or (node in tree(module).body and isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
+    }
+    assert importing == {"official_bert", "official_bert.dotted_names"}
+
+
+def test_a_name_is_a_module_or_what_a_module_defines():
+    assert by_name("official_bert.dotted_names:by_name") is by_name
+    assert by_name("official_bert.dotted_names").by_name is by_name
+    with pytest.raises(ModuleNotFoundError):  # the option says what is missing
+        by_name("official_bert.no_such_module:Name")
+    assert wrong_name("official_bert.no_such_module:Name") and wrong_name("official_bert.files:no_such_name")
+    assert not wrong_name("official_bert.files:exists")
