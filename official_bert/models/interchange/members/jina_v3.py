@@ -3,7 +3,6 @@
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
 from official_bert.models.interchange.members.member import (
-    USUAL_KEYS,
     Form,
     Member,
     dense,
@@ -61,7 +60,6 @@ JINA_V3 = Member(
     fixed={"masked_lm_act": "gelu_erf"},
     fields=rotary.rotary,
     values=rotary.their_rotary,
-    keys=USUAL_KEYS,
     switches={"position_embedding_type": ("rotary", "absolute", None), "emb_pooler": ("mean", None)},
     used=(
         *rotary.KEYS,

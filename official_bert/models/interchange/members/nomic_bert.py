@@ -3,7 +3,6 @@
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
 from official_bert.models.interchange.members.member import (
-    USUAL_KEYS,
     Form,
     Member,
     dense,
@@ -66,7 +65,6 @@ NOMIC_BERT = Member(
     fixed={"feed_forward": "gated", "unbiased": "products"},
     fields=rotary.rotary,
     values=rotary.their_rotary,
-    keys=USUAL_KEYS,
     second_keys={
         "n_embd": "hidden_size",
         "n_head": "num_attention_heads",
@@ -117,14 +115,8 @@ NOMIC_BERT = Member(
     ),
     defaults={
         "vocab_size": 30528,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
         "max_position_embeddings": 2048,
-        "type_vocab_size": 2,
         "hidden_act": "silu",
-        "layer_norm_eps": 1e-12,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "rotary_emb_base": 1000.0,
