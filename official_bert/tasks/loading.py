@@ -135,7 +135,7 @@ def restore_for_inference(
     config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
     if not tokenizer.vocab_file and RunFolder.holding(path) is None:
-        formats.module_of("hugging_face_tokenizers").refuse_ids_alone(path)
+        formats.module_of("hugging_face").tokenizers.refuse_ids_alone(path)
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 
