@@ -35,7 +35,7 @@ from official_bert.data.tabular.formats import (
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
-from official_bert.fields import Constraint, as_flags, changed_fields
+from official_bert.fields import Constraint, Count, as_flags, changed_fields
 from official_bert.files import is_file, is_folder
 from official_bert.json_values import parse as parse_json
 from official_bert.limits import MOST_COLUMNS
@@ -137,6 +137,12 @@ class TableOptions:
     """Text between columns; empty: a tab in TSV, a comma in CSV, unless the first lines show another."""
     header: bool = True
     """The first line names the columns; without it they are c1, c2, ..."""
+    header_row: Count = 1
+    """The line of the file, or the row of the sheet, at which the table begins."""
+    sheet: str = ""
+    """The sheet of a workbook; empty: the first one."""
+    decimal: Literal[".", ","] = "."
+    """The mark before the decimals of scores."""
     encoding: str = ""
     """Encoding of text; empty: UTF-8, unless the bytes show another."""
 
@@ -280,11 +286,13 @@ class TableOptions:
         self, path: str, form: Format, columns: Sequence[str], names: Sequence[str]
     ) -> tuple[Sequence[str], NumberedCells]:
         """Returns the names of the columns, and (line, cells) of each row."""
-        rows = cells_of(path, form, self.delimiter, self.encoding)
+        rows = cells_of(path, form, self.delimiter, self.encoding, self.sheet)
+        if self.header_row > 1:
+            rows = itertools.dropwhile(lambda row: row[0] < self.header_row, rows)
         if form in ("two_files", "fasttext"):
             names = [columns[0], columns[-1]] if len(columns) > 1 else [*columns, "label"]
         elif not self.header and not names:
-            first = next(rows, (1, []))
+            first = next((row for row in rows if row[1]), (1, []))
             names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)
         elif not names:
             names = next((cells for _, cells in rows if cells), [])

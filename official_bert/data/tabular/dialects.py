@@ -50,5 +50,5 @@ def _measured(lines: Sequence[str], form: str) -> str:
     """The delimiter of a table by the shape of its rows, or that of its format if no shape is regular."""
     from clevercsv.detect import Detector
 
-    dialect = Detector().detect("".join(lines), delimiters=[*COMMON])
+    dialect = Detector().detect("".join(lines).replace("\0", ""), delimiters=[*COMMON])
     return dialect.delimiter if dialect and dialect.delimiter else USUAL[form]

@@ -4,13 +4,15 @@ Each reader yields (line, cells) of a row; only the rows of Parquet have keys.
 """
 
 import codecs
+import contextlib
 import csv
+import functools
 import io
 import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.archives import opened_zip
@@ -53,7 +55,9 @@ def kind_by_content(path: str, encoding: str = "") -> str:
     return "json" if text.startswith(JSON_STARTS) else ""
 
 
-def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tuple[int, Sequence[Any]]]:
+def cells_of(
+    path: str, form: str, delimiter: str, encoding: str, sheet: str = ""
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Yields (line, cells) of each row of a table whose rows have no keys; a blank line has no cells.
 
     Raises ValueError, naming file and line, for what is not in the format, and for a delimiter that cannot be one.
@@ -62,7 +66,7 @@ def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tu
     if form == "csv" and (len(delimiter) > 1 or delimiter == '"'):
         raise ValueError(f"options.delimiter: expected one character other than a quotation mark, got {delimiter!r}")
     if form == "xlsx":
-        return sheet_cells(path)
+        return sheet_cells(path, sheet)
     if form == "two_files":
         return texts_and_labels(path, labels_beside(path), encoding)
     lines = table_lines(path, encoding)
@@ -113,28 +117,58 @@ def spelled(separator: str) -> str:
     return separator.replace("\\t", "\t")
 
 
-def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row, cells) of the first sheet of a workbook (.xlsx), cells as text; empty rows are none.
+def sheet_cells(path: str, sheet: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Yields (row, cells) of a sheet of a workbook (.xlsx), by default the first one, cells as text; empty rows are
+    none.
 
-    Raises ValueError for a damaged workbook and for one that unpacks to far more than it holds, and ModuleNotFoundError
-    without openpyxl.
+    Raises ValueError for a damaged workbook, for one that unpacks to far more than it holds, for an unknown sheet and
+    for formulas without their values, and ModuleNotFoundError without openpyxl.
     """
+    with _workbook(path) as (load, size):
+        sheets = {one.title: one for one in load(data_only=True).worksheets}
+        name = sheet or next(iter(sheets))
+        if name not in sheets:
+            raise ValueError(f"options.sheet: expected one of {shown([*sheets])}, got {name!r}")
+        sheets[name].reset_dimensions()  # what the file claims: rows would be filled up to it
+        most_cells = max(MOST_SHEET_CELLS, MOST_PACKED * size)
+        rows = dict(_filled_rows(sheets[name].iter_rows(values_only=True), most_cells))
+        width = max(map(len, rows.values()), default=0)
+        if any(len(row) < width or "" in row for row in rows.values()):
+            _check_formulas(load(data_only=False)[name].iter_rows(), rows)
+    yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
+
+
+def sheet_names(path: str) -> list[str]:
+    """The names of the sheets of a workbook that have tables, also of hidden ones."""
+    with _workbook(path) as (load, _):
+        return [sheet.title for sheet in load(data_only=True).worksheets]
+
+
+@contextlib.contextmanager
+def _workbook(path: str) -> Iterator[tuple[Callable[..., Any], int]]:
+    """Gives the function that loads a workbook and its size; raises ValueError for one that cannot be read."""
     import openpyxl
 
     with open_bytes(path) as file:
         content = io.BytesIO(file.read())
     try:
         with opened_zip(content, path):
-            sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
-            sheet.reset_dimensions()  # what the file claims: rows would be filled up to it
-            most_cells = max(MOST_SHEET_CELLS, MOST_PACKED * len(content.getbuffer()))
-            rows = dict(_filled_rows(sheet.iter_rows(values_only=True), most_cells))
+            yield functools.partial(openpyxl.load_workbook, content, read_only=True), len(content.getbuffer())
     except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
         raise ValueError(
             f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}"
         ) from None
-    width = max(map(len, rows.values()), default=0)
-    yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
+
+
+def _check_formulas(rows: Iterable[Sequence[Any]], values: Mapping[int, Sequence[str]]) -> None:
+    """Raises ValueError for a formula whose value is not stored: programs that compute nothing write such."""
+    for number, row in enumerate(rows, 1):
+        for cell, value in itertools.zip_longest(row, values.get(number, ()), fillvalue=""):
+            if value == "" and cell != "" and cell.data_type == "f":
+                raise ValueError(
+                    f"cell {cell.coordinate}: a formula without its value; open and save the workbook in a program "
+                    "that computes it"
+                )
 
 
 def _filled_rows(rows: Iterable[Sequence[Any]], most_cells: int) -> Iterator[tuple[int, list[str]]]:

@@ -38,7 +38,7 @@ Threshold = Annotated[
     ),
 ]
 SEVERAL = ("kind", "multi_label")
-OF_COLUMNS = ("header", "text_column", "label_column")  # what the training file shows of the others too
+OF_FILES = ("delimiter", "encoding", "file_format", "sheet", "header_row")  # what a file shows of itself alone
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
@@ -166,12 +166,12 @@ class Task(TextClassification):
             reading._labelled(table, labelled=True), note=f"{path}: read with {as_flags(found)}" if found else ""
         )
         # Other files may have another delimiter and encoding.
-        of_this_file = {name: getattr(self.options, name) for name in found if name not in OF_COLUMNS}
+        of_this_file = {name: getattr(self.options, name) for name in found if name in OF_FILES}
         return reading.with_options(**of_this_file), rows
 
     def _as_meant(self, path: Source) -> Self:
         """Returns the task that reads a table of labelled texts as it is likely meant."""
-        found = changed_fields(self.options, likely_options(self.options, path, self.options.kind == "regression"))
+        found = changed_fields(self.options, likely_options(self.options, path, self.config.options))
         return self.with_options(**found) if found else self
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
@@ -254,7 +254,7 @@ class Task(TextClassification):
         options = self.options
         if options.kind == "regression":
             low, high = options.score_range or (-math.inf, math.inf)
-            return labelled_texts.scores(table, options.label_column, low, high)
+            return labelled_texts.scores(table, options.label_column, low, high, options.decimal)
         if options.label_columns:
             order = classes.places(options.label_columns, options.labels)
             assert order is not None  # the options were refused
