@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-PLAIN_VALUE = re.compile(r"[^\W\d]([\w.-]*\w)?|[;|^~]|\\t")
+PLAIN_VALUE = re.compile(r"[^\W\d]([\w.-]*\w)?|[|^~]|\\t")
 YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 

@@ -168,3 +168,26 @@ def _with_header(
         yield (None if signs > 1 else True), min(signs, 0) / 4, first, [column[1:] for column in sample.columns]
     if signs < 2:
         yield False, 0, sample.names, sample.columns
+
+
+def check_grades(options: Any, source: Source, given: Container[str]) -> None:
+    """Raises OptionsNeededError for pairs of texts beside a column of 0 and 1, or of grades, that no option names."""
+    named = [options.text_column, options.text_pair_column, *options.negative_columns]
+    named += [*getattr(options, "teacher_columns", ()), getattr(options, "score_column", "")]
+    if options.label_column or {"label_column", "negative_columns", "train_on"} & {*given}:
+        return
+    sample = sample_of(options.dialect_of(source, named[:2]), source)
+    columns = [Column(*column) for column in zip(sample.names, sample.columns) if column[0] not in named]
+    grades = [
+        column.name
+        for column in columns
+        if column.kinds <= {"True", "False"}
+        or (column.numbers[0] and column.classes_of_numbers and not min(column.numbers[0]))
+        if len(column.kinds) > 1 and column.hint >= 0
+    ]
+    if grades and {*named[:2]} <= {*sample.names}:
+        raise OptionsNeededError(
+            f"{source}: column {grades[0]!r} may say which texts belong together",
+            [{"label_column": name} for name in [*grades[: MOST - 1], ""]],
+            [" | ".join(row) for row in itertools.islice(zip(*sample.columns), SHOWN_ROWS)],
+        )

@@ -18,12 +18,10 @@ TEXT_NAMES = frozenset(
     phrase avis contenu testo commento recensione tekst""".split()
 )
 LABEL_NAMES = frozenset(
-    """category target sentiment intent topic tag tags stars rating score stance emotion verdict similarity kategorie
+    """category target class klasse clase classe y sentiment intent topic tag tags stars rating score stance emotion verdict similarity kategorie
     thema stimmung bewertung note categoria tema sentimiento valoracion categorie sujet kategoria quality""".split()
 )
-SURE_LABEL_NAMES = frozenset(
-    "label labels gold class y klasse etikett etiqueta clase etiquette classe etichetta".split()
-)
+SURE_LABEL_NAMES = frozenset("label labels gold etikett etiqueta etiquette etichetta".split())
 OTHER_NAMES = frozenset(
     """id ids idx index nr no num number nummer uuid key url link email date datum fecha time timestamp year jahr created
     author autor user username annotator rater worker reviewer customer kunde name source split fold lang language
@@ -227,7 +225,7 @@ def text_readings(
     labels = {label.get("label_column"), *label.get("label_columns", ())}
     others = [column for column in columns if column.name not in labels and column.values]
     found = [column for column in others if column.is_text]
-    found = [column for column in found if not column.words & OTHER_NAMES] or found
+    found = [column for column in found if column.length >= 4 or not column.words & OTHER_NAMES] or found
     if text or not found:
         of_longest = max(others, key=lambda column: sum(map(_letters, column.values)) / len(column.cells), default=None)
         alone = text or (of_longest.name if of_longest and any(map(str.isalpha, "".join(of_longest.kinds))) else "")
