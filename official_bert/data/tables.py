@@ -240,7 +240,7 @@ class TableOptions:
         lines = first_lines(source, how.encoding)
         if columns and not self.header and any(USUAL[form] in line for line in lines):
             return how
-        dialect = likely_dialect(lines, form, columns if self.header else ())
+        dialect = likely_dialect(lines, form, columns if self.header else (), self.file_format == "auto")
         if dialect == (form, USUAL[form]):
             return how
         others: dict[str, Any] = {"file_format": dialect[0]} if dialect[0] != form else {}

@@ -24,6 +24,7 @@ from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MO
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
+FIRST_LINES = 500
 FOR_EXCEL = re.compile('"?sep=."?')
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
@@ -96,9 +97,31 @@ def first_lines(path: str, encoding: str) -> list[str]:
     return lines
 
 
+def escapes_quotes(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether the first lines are CSV only if a backslash before a quotation mark makes it a part of a cell."""
+    return (
+        any('\\"' in line for line in lines)
+        and not _is_csv(lines, delimiter)
+        and _is_csv([line.replace('\\"', '""') for line in lines], delimiter)
+    )
+
+
+def _is_csv(lines: Sequence[str], delimiter: str) -> bool:
+    csv.field_size_limit(LARGEST_CELL)
+    try:
+        return all(True for _ in csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)  # of the first lines
+
+
 def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (first line, cells) of each row of CSV. Raises ValueError, naming the line, for broken quotation marks."""
     csv.field_size_limit(LARGEST_CELL)
+    first = list(itertools.islice(lines, FIRST_LINES))
+    if escapes_quotes(first, delimiter):
+        lines = (line.replace('\\"', '""') for line in itertools.chain(first, lines))
+    else:
+        lines = itertools.chain(first, lines)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begins = 1
     try:
@@ -164,7 +187,7 @@ def _check_formulas(rows: Iterable[Sequence[Any]], values: Mapping[int, Sequence
     """Raises ValueError for a formula whose value is not stored: programs that compute nothing write such."""
     for number, row in enumerate(rows, 1):
         for cell, value in itertools.zip_longest(row, values.get(number, ()), fillvalue=""):
-            if value == "" and cell != "" and cell.data_type == "f":
+            if value == "" and getattr(cell, "data_type", "") == "f":
                 raise ValueError(
                     f"cell {cell.coordinate}: a formula without its value; open and save the workbook in a program "
                     "that computes it"
