@@ -104,6 +104,11 @@ def described_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
+def label_counts(targets: np.ndarray, size: int) -> np.ndarray:
+    """Returns the number of rows of each label, of numbers [N] or a matrix [N,K]."""
+    return targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=size)
+
+
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
     """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the
     scores.
@@ -114,7 +119,7 @@ def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
     if targets.dtype.kind == "f" and targets.ndim == 1:
         return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}{left_out}"
     names = labels or [f"{number}:" for number in range(max(map(len, rows.choices or ()), default=0))]
-    counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=len(names))
+    counts = label_counts(targets, len(names))
     what = "by the number of the right choice" if rows.choices else "of the labels"
     return f"training rows: {len(targets)}, {what} {described_counts(dict(zip(names, map(int, counts))))}{left_out}"
 
@@ -287,6 +292,14 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
         return tuple(sorted(spellings, key=lambda label: (int(label), label)))
     except ValueError:
         return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in labels}))
+
+
+def warn_of_spellings(labels: Iterable[str], where: str, warn: Callable[[str], None]) -> None:
+    """Warns of labels that differ by case or spaces only."""
+    spellings: dict[str, str] = {}
+    for label in labels:
+        if (other := spellings.setdefault("".join(label.casefold().split()), label)) != label:
+            warn(f"{where}: {other!r} and {label!r} are two labels, which differ by case or spaces only")
 
 
 def check_forms(labels: Iterable[str], where: str) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from official_bert.data.tables import Source, TableOptions
+from official_bert.data.tables import ANSWERS, Source, TableOptions
 from official_bert.data.tabular.companions import labels_in_lines
 from official_bert.data.tabular.formats import column_numbers, sheet_names
 from official_bert.data.tabular.likely_columns import (
@@ -94,7 +94,7 @@ def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) 
     if options.label_columns:
         labels = [Reading(0, {"label_columns": options.label_columns})]
     else:
-        others = [column for column in columns if column.name not in (text, pair)]
+        others = [column for column in columns if column.name not in (text, pair) and not column.kinds <= {*ANSWERS}]
         labels = label_readings(others, known, kind)
     return [
         Reading(label.score + texts.score, {**texts.values, **label.values})

@@ -35,6 +35,7 @@ from official_bert.data.tabular.formats import (
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
+from official_bert.data.tabular.stored_names import rows_of_pandas
 from official_bert.fields import Constraint, Count, as_flags, changed_fields
 from official_bert.files import is_file, is_folder
 from official_bert.json_values import parse as parse_json
@@ -467,7 +468,7 @@ def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[i
         if (second := next(more, None)) is not None:
             later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
             return path, itertools.chain([(number, value)], later)
-    listed = value.get("data") if isinstance(value, dict) else value
+    listed = rows_of_pandas(value) or (value.get("data") if isinstance(value, dict) else value)
     if isinstance(listed, list):
         return Rows(path, listed), iter(enumerate(listed))
     return path, iter([(number, value)])

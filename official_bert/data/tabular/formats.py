@@ -18,6 +18,7 @@ from typing import Any
 from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import START, head_of, text_lines
+from official_bert.data.tabular.stored_names import class_names
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MOST_SHEET_ROWS
 
@@ -300,10 +301,11 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             check_width(len(file.schema_arrow.names), path)
             check_names_once(path, file.schema_arrow.names)
+            named = class_names(file.schema_arrow.metadata)
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, row
+                    yield number, named(row)
     except (pyarrow.lib.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
 
