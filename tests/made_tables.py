@@ -6,12 +6,23 @@ import json
 import pathlib
 import random
 
-WORDS = """the a this that my our room phone order food service hotel screen battery price staff delivery camera book
-film driver coffee website was is seems looks arrived broke works tastes very quite too never always again good bad
-slow quick late early friendly rude cheap expensive small large new old clean dirty and but because after before""".split()
-GERMAN = """die das der Lieferung Ware Qualität Größe passt leider kaputt schnell langsam gut schlecht günstig teuer sehr nicht
-wieder gerne Händler antwortet überhaupt Gerät Farbe schön enttäuscht zufrieden pünktlich später""".split()
-RUSSIAN = "доставка товар качество очень плохое хорошее быстро медленно магазин размер цвет цена доволен снова никогда".split()
+# fmt: off
+WORDS = [
+    "the", "a", "this", "that", "my", "our", "room", "phone", "order", "food", "service", "hotel", "screen",
+    "battery", "price", "staff", "delivery", "camera", "was", "is", "seems", "looks", "arrived", "broke",
+    "works", "tastes", "very", "quite", "too", "never", "always", "again", "good", "bad", "slow", "quick",
+    "late", "early",
+]
+GERMAN = [
+    "die", "das", "der", "Lieferung", "Ware", "Qualität", "Größe", "passt", "leider", "kaputt", "schnell",
+    "langsam", "gut", "schlecht", "günstig", "teuer", "sehr", "nicht", "wieder", "Händler", "überhaupt",
+    "Gerät", "schön",
+]
+RUSSIAN = [
+    "доставка", "товар", "качество", "очень", "плохое", "хорошее", "быстро", "медленно", "магазин", "размер",
+    "цвет", "цена", "доволен", "снова", "никогда",
+]
+# fmt: on
 CHINESE = "这个产品非常好用质量不错物流很快客服态度差再也不会购买了推荐给朋友价格便宜"
 
 
@@ -149,11 +160,9 @@ def ordinary_tables(folder: pathlib.Path, seed=0):
         names = list(columns)
         for turn in range(3):
             form = FORMS[(3 * number + turn) % len(FORMS)]
-            if (
-                form == "cp1252.csv"
-                and not "".join(map(str, rows[0])).encode("cp1252", "ignore").decode("cp1252")
-                == "".join(map(str, rows[0]))
-            ) or (form == "headless.csv" and "" in names):
+            first = "".join(map(str, rows[0]))
+            fits = first.encode("cp1252", "ignore").decode("cp1252") == first
+            if (form == "cp1252.csv" and not fits) or (form == "headless.csv" and "" in names):
                 form = "csv"
             path = write(folder / f"t{number}_{turn}", names, rows, form)
             name_of = {

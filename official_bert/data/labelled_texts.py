@@ -1,6 +1,7 @@
 """Texts, or pairs of texts, with a label, several labels or a score each; checked row by row."""
 
 import dataclasses
+import functools
 import math
 import re
 import unicodedata
@@ -20,7 +21,7 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip", "keep"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
-ABSENT = frozenset((*NO_LABEL, *"na n/a #n/a ? - -- . none".split()))  # labels too, if they are frequent
+ABSENT = frozenset((*NO_LABEL, "na", "n/a", "#n/a", "?", "-", "--", ".", "none"))  # labels too, if they are frequent
 RARE = 0.1  # of the rows: up to here, another spelling than those of NO_LABEL is a missing value
 MOST_NAMED = 20  # labels whose numbers of rows are described
 LARGEST_SCORE = float(np.finfo(np.float32).max)
@@ -185,6 +186,16 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
     return table.without({*undecided})
 
 
+def _frequent_spellings(table: Table, columns: Sequence[str], missing: MissingLabel) -> set[str]:
+    """The spellings of missing values that are labels, in lower case."""
+    cells = (value for name in columns for value in table.columns[name] if value is not None)
+    spellings = Counter(label_text(value).lower() for value in cells)
+    often = {text for text, count in spellings.items() if count > RARE * len(table)}
+    return often.intersection(ABSENT.difference(NO_LABEL) if missing == "refuse" else ["none"]) | (
+        {"-"} if "+" in spellings else set()
+    )
+
+
 def without_missing(
     table: Table,
     columns: Sequence[str],
@@ -201,18 +212,15 @@ def without_missing(
     `refuse` raises OptionsNeededError for the first row, `skip` leaves all out with a warning. With `keep`, texts such
     as `null` and `nan` are labels, and of several labels a missing value means that none holds; others are refused.
     """
-    spellings = Counter(label_text(value).lower() for name in columns for value in table.columns[name])
-    frequent = [
-        text
-        for text, count in spellings.items()
-        if text not in NO_LABEL and count > RARE * len(table) and (missing == "refuse" or text == "none")
-    ]
-    known = {*labels, *frequent, *(["-"] if "+" in spellings else [])}
+
+    frequent = functools.cache(functools.partial(_frequent_spellings, table, columns, missing))
 
     def absent(value: Any) -> bool:
         text = label_text(value)
+        if value is None or text.lower() not in ABSENT:
+            return value is None
         kept = missing == "keep" and isinstance(value, str) and bool(text)
-        return value is None or (text.lower() in ABSENT and not {text, text.lower()} & known and not kept)
+        return not (kept or text in labels or text.lower() in frequent())
 
     def lacks(value: Any) -> bool:
         if separator and isinstance(value, str) and (value.strip() or not value):
@@ -238,14 +246,10 @@ def without_missing(
     if missing != "skip":
         is_text = isinstance(value := table.columns[column][row], str) and bool(value.strip())
         keeps = ", keep reads it as a label" if is_text and missing == "refuse" else ""
-        counts = Counter(label_text(table.columns[name][line]) for line, name in missing_cells)
-        named = (
-            f", {described_counts({repr(text): count for text, count in counts.items()})}"
-            if counts.keys() - {""}
-            else ""
-        )
+        counts = Counter(repr(table.columns[name][line]) for line, name in missing_cells)
         raise OptionsNeededError(
-            f"{first} ({len(unlabelled)} such rows in this file{named}; options.missing_label: skip leaves them out{keeps})",
+            f"{first} ({len(unlabelled)} such rows in this file, {described_counts(counts)}; options.missing_label: "
+            f"skip leaves them out{keeps})",
             [{"missing_label": way} for way in ("skip", "keep")[: 1 + bool(keeps)]],
         )
     if len(unlabelled) == len(table):

@@ -1,5 +1,6 @@
-"""How a table of labelled texts is meant, if it does not say so: one reading is taken if no other is plausible, else all
-that are plausible are named.
+"""How a table of labelled texts is meant, if it does not say so.
+
+One reading is taken if no other is plausible; else all that are plausible are named.
 
 A reading is a choice of the sheet, of the line at which the table begins, of whether this names the columns, of the
 columns, and of the kind of the labels. What the user has given is fixed.
@@ -13,7 +14,7 @@ from typing import Any
 
 from official_bert.data.tables import ANSWERS, Source, TableOptions
 from official_bert.data.tabular.companions import labels_in_lines
-from official_bert.data.tabular.formats import column_numbers, sheet_names
+from official_bert.data.tabular.formats import sheet_names
 from official_bert.data.tabular.likely_columns import (
     MARGIN,
     Column,
@@ -26,7 +27,7 @@ from official_bert.fields import OptionsNeededError, changed_fields
 
 MAY_LACK_NAMES = ("tsv", "csv", "xlsx")  # formats whose first line may be a row
 UNNAMED = ("fasttext", "two_files")  # those whose columns have the names that are asked for
-ROWS, CHARACTERS = 5000, 1 << 22  # at the beginning of a table, that tell its columns
+ROWS, CHARACTERS = 2000, 1 << 21  # at the beginning of a table, that tell its columns
 FIRST = 20  # lines, among which the table begins
 MOST = 4  # readings that are named
 SHOWN_ROWS, SHOWN = 3, 60  # rows, and characters of a cell, in a message
@@ -104,7 +105,7 @@ def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) 
 
 
 def _layouts(options: Any, source: Source) -> Iterator[Any]:
-    """Yields the options for each sheet of a workbook with more than one row, and for the line at which a table begins."""
+    """Yields the options for each sheet of a workbook that has rows, and for the line at which a table begins."""
     form = options.format_of(source) if isinstance(source, str) else None
     names = sheet_names(source) if form == "xlsx" and not options.sheet else [""]
     for number, name in enumerate(names):
@@ -132,19 +133,27 @@ def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
         characters += sum(len(cell) for cell in row.values() if isinstance(cell, str))
         if len(rows) >= ROWS or characters >= CHARACTERS:
             break
+    later = rows[1:]  # the first one may be names
     single = (
-        {name: value for name, value in rows[-1].items() if all(row.get(name) == value for row in rows)} if rows else {}
+        {name: value for name, value in rows[-1].items() if all(row.get(name) == value for row in later)}
+        if later
+        else {}
     )
-    for _, row in reader.rows if single and (label in single or label not in rows[0]) else ():
+    named = next((name for name, value in rows[0].items() if value == label), label) if rows else ""
+    for _, row in reader.rows if named in single or (single and named not in rows[0]) else ():
         if changed := [name for name in single if row.get(name, "") != single[name]]:
             rows.append(row)
             single = {name: value for name, value in single.items() if name not in changed}
             if not single:
                 break
-    has_keys = reader.form not in MAY_LACK_NAMES
-    names = list(dict.fromkeys([*reader.names, *(name for row in rows if has_keys for name in row)]))
-    cells = [["" if (value := row.get(name)) is None else str(value).strip() for row in rows] for name in names]
+    in_all = reader.form in MAY_LACK_NAMES
+    names = [name for name in reader.names if in_all or all(name in row for row in rows)]
+    cells = [[_as_text(row.get(name)) for row in rows] for name in names]
     return Sample(names, cells, reader.form)
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None or isinstance(value, dict) else str(value).strip()
 
 
 def _with_header(
@@ -159,7 +168,7 @@ def _with_header(
         sample = sample_of(options, source, label)
         yield None, 0, sample.names, sample.columns
         return
-    sample = sample_of(dataclasses.replace(options, header=False), source)
+    sample = sample_of(dataclasses.replace(options, header=False), source, label)
     first = [column[0] for column in sample.columns]
     signs = header_signs(first, [Column("", column[1:]) for column in sample.columns])
     if chosen:
@@ -182,7 +191,7 @@ def check_grades(options: Any, source: Source, given: Container[str]) -> None:
         column.name
         for column in columns
         if column.kinds <= {"True", "False"}
-        or (column.numbers[0] and column.classes_of_numbers and not min(column.numbers[0]))
+        or (column.numbers[0] and column.are_classes() and not min(column.numbers[0]))
         if len(column.kinds) > 1 and column.hint >= 0
     ]
     if grades and {*named[:2]} <= {*sample.names}:

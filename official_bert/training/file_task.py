@@ -93,6 +93,9 @@ class FileTask(TaskBase):
                 continue
             try:
                 task = self.with_given(values)
+            except ValueError:  # options that do not fit each other
+                continue
+            try:
                 read(task)
                 yield values
             except ValueError as error:

@@ -137,31 +137,39 @@ def _encoding_of(path: str, size: int, stamp: int) -> str:
         return name
     if not is_packed_inside(path) and _is_whole(path):
         return ""
-    other_lines, in_utf8, longest = [], 0, (0, 0, "")
-    for number, line in enumerate(text_lines(path, "latin-1"), 1):  # each byte as a character
-        if "\0" in line:
-            raise ValueError(f"{path}:{number}: expected text, got a NUL byte; --encoding=utf-8 reads it as text")
-        if not line.isascii():
-            try:
-                text = line.encode("latin-1").decode("utf-8")
-                in_utf8, longest = in_utf8 + 1, max(longest, (len(line) - len(text), number, text))
-            except UnicodeDecodeError:
-                other_lines.append((number, line))
-                if len(other_lines) > in_utf8 + MOST_LINES:
-                    break
+    in_utf8, other_lines, sure = _divided(path)
     if len(other_lines) <= in_utf8:
         return ""
     sample = "".join(line for _, line in other_lines[:MOST_LINES]).encode("latin-1")
     words = b"".join(word for word in WORD.findall(sample) if not word.isascii())
-    plain = sum(byte < 0x80 for byte in words)
-    is_latin = 2 * plain >= len(words)
-    if in_utf8 and (is_latin or longest[0] > MOST_BY_CHANCE):
+    is_latin = 2 * sum(byte < 0x80 for byte in words) >= len(words)
+    if in_utf8 and (is_latin or sure[0] > MOST_BY_CHANCE):
         number, line = other_lines[0]
         raise ValueError(
-            f"{path}: lines of two encodings: line {longest[1]} is in UTF-8, {longest[2].strip()!r:.50}, line {number} "
+            f"{path}: lines of two encodings: line {sure[1]} is in UTF-8, {sure[2].strip()!r:.50}, line {number} "
             f"is not, {line.encode('latin-1').strip()!r:.50}; save it in one encoding"
         )
     return _likely_encoding(path, sample, LATIN if is_latin else (*LATIN, *OTHERS))
+
+
+def _divided(path: str) -> tuple[int, list[tuple[int, str]], tuple[int, int, str]]:
+    """Returns how many lines are UTF-8 beyond ASCII, the others with their numbers, and the surest line of UTF-8: its
+    bytes beyond one a character, its number, its text.
+    """
+    other_lines, in_utf8, sure = [], 0, (0, 0, "")
+    for number, line in enumerate(text_lines(path, "latin-1"), 1):  # each byte as a character
+        if "\0" in line:
+            raise ValueError(f"{path}:{number}: expected text, got a NUL byte; --encoding=utf-8 reads it as text")
+        if line.isascii():
+            continue
+        try:
+            text = line.encode("latin-1").decode("utf-8")
+            in_utf8, sure = in_utf8 + 1, max(sure, (len(line) - len(text), number, text))
+        except UnicodeDecodeError:
+            other_lines.append((number, line))
+            if len(other_lines) > in_utf8 + MOST_LINES:
+                break
+    return in_utf8, other_lines, sure
 
 
 def _is_whole(path: str) -> bool:

@@ -7,27 +7,32 @@ the readings, and decide only if the other columns have names of something else.
 import functools
 import re
 import unicodedata
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from official_bert.data.labelled_texts import ABSENT, LIST_AS_TEXT, as_number
 
-TEXT_NAMES = frozenset(
-    """text texts sentence review comment content body message tweet document utterance passage kommentar nachricht satz
-    inhalt rezension beschreibung texto comentario mensaje frase resena opinion contenido descripcion texte commentaire
-    phrase avis contenu testo commento recensione tekst""".split()
+TEXT_NAMES = re.compile(
+    """text|texts|sentence|review|comment|content|body|message|tweet|document|utterance|passage|kommentar|
+    nachricht|satz|inhalt|rezension|beschreibung|texto|comentario|mensaje|frase|resena|opinion|contenido|
+    descripcion|texte|commentaire|phrase|avis|contenu|testo|commento|recensione|tekst""",
+    re.VERBOSE,
 )
-LABEL_NAMES = frozenset(
-    """category target class klasse clase classe y sentiment intent topic tag tags stars rating score stance emotion verdict similarity kategorie
-    thema stimmung bewertung note categoria tema sentimiento valoracion categorie sujet kategoria quality""".split()
+LABEL_NAMES = re.compile(
+    """category|target|class|klasse|clase|classe|y|sentiment|intent|topic|tag|tags|stars|rating|score|stance|
+    emotion|verdict|similarity|kategorie|thema|stimmung|bewertung|note|categoria|tema|sentimiento|
+    valoracion|categorie|sujet|kategoria|quality""",
+    re.VERBOSE,
 )
-SURE_LABEL_NAMES = frozenset("label labels gold etikett etiqueta etiquette etichetta".split())
-OTHER_NAMES = frozenset(
-    """id ids idx index nr no num number nummer uuid key url link email date datum fecha time timestamp year jahr created
-    author autor user username annotator rater worker reviewer customer kunde name source split fold lang language
-    sprache country land region city store file filename path price preis amount betrag umsatz revenue count votes likes
-    age length parse address answer""".split()
+SURE_LABEL_NAMES = re.compile("label|labels|gold|etikett|etiqueta|etiquette|etichetta")
+OTHER_NAMES = re.compile(
+    """id|ids|idx|index|nr|no|num|number|nummer|uuid|key|url|link|email|date|datum|fecha|time|timestamp|year|
+    jahr|created|author|autor|user|username|annotator|rater|worker|reviewer|customer|kunde|name|source|
+    split|fold|lang|language|sprache|country|land|region|city|store|file|filename|path|price|preis|amount|
+    betrag|umsatz|revenue|count|votes|likes|age|length|parse|address|answer""",
+    re.VERBOSE,
 )
+NAMES = (TEXT_NAMES, LABEL_NAMES, SURE_LABEL_NAMES, OTHER_NAMES)
 # Beginnings of names of two texts that belong together; of a title and its text, the text may do alone.
 PAIRS = (
     ("premise", "hypo"),
@@ -43,14 +48,15 @@ DATE = re.compile(
     rf"([0-3]\d)?|1[0-9]{{9}}|(?=.*\d\d?\b)[\w,. :]{{,9}}\b({MONTHS})\w{{,6}}\b[\w,. :+-]{{1,24}}",
     re.IGNORECASE,
 )
-KEY = re.compile(
-    r"\w+://\S+|\S+@\S+\.\w+|(?=\S*\d)\S{12,}|[€$£¥]\s?\d\S*|\d[\d.,]*\s?([€$£¥%]|[A-Z]{3})|\d{1,3}(,\d{3})+"
-)
+KEY = re.compile(r"\w+://\S+|\S+@\S+\.\w+|(?=\S*\d)[!-~]{12,}")
+AMOUNT = re.compile(r"[€$£¥]\s?\d\S*|\d[\d.,]*\s?([€$£¥%]|[A-Z]{3})|\d{1,3}(,\d{3})+")
+LONGEST = 1000  # characters of a cell that are compared with forms
 SEPARATORS = ("|", ";", ", ", ",")
 MARGIN = 2  # a reading for which so much less speaks than for the best one is not plausible
 LONGEST_LABEL = 60  # characters, in the mean
 FEW = 20  # different numbers that may be classes
 WORDS = 2.5  # of a text, in the mean
+SHORT_SCALE = 10  # whose whole numbers are classes
 LARGEST = 100  # of a scale; larger numbers are amounts
 WORD = re.compile(r"[^\W\d_]+|\d+")
 
@@ -77,6 +83,10 @@ class Column:
         self.values = [cell for cell in cells if cell.casefold() not in ABSENT]
         self.kinds = {*self.values}
 
+    def is_named(self, names: re.Pattern[str]) -> bool:
+        """Whether a word of the name is one of these."""
+        return any(map(names.fullmatch, self.words))
+
     @functools.cached_property
     def numbers(self) -> tuple[list[float], str]:
         """The numbers in the cells, and the mark of their decimals; [] if other cells are among them."""
@@ -89,11 +99,11 @@ class Column:
 
     def all_match(self, pattern: re.Pattern[str]) -> bool:
         """Whether nearly all cells have a form."""
-        return sum(bool(pattern.fullmatch(value)) for value in self.values) > 0.9 * len(self.values)
+        return sum(bool(pattern.fullmatch(value[:LONGEST])) for value in self.values) > 0.9 * len(self.values)
 
     @functools.cached_property
     def length(self) -> float:
-        """The mean number of words of a cell; four letters without spaces count as one in scripts that have no spaces."""
+        """The mean number of words of a cell; in scripts without spaces four letters count as one."""
         total = sum(
             max(value.count(" ") + 1, 0 if value.isascii() or " " in value else sum(map(str.isalpha, value)) / 4)
             for value in self.values
@@ -108,13 +118,15 @@ class Column:
     @property
     def is_other(self) -> bool:
         """Whether cells are dates, keys, addresses or amounts."""
-        return self.all_match(DATE) or self.all_match(KEY)
+        return any(map(self.all_match, (DATE, AMOUNT))) or (self.all_match(KEY) and not self.repeats)
 
     @functools.cached_property
     def is_text(self) -> bool:
         """Whether cells are texts, most of which are different."""
         is_new = 2 * len(self.kinds) >= len(self.values) or not self.is_short
-        return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other)
+        return (
+            is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.all_match(LIST_AS_TEXT))
+        )
 
     @property
     def repeats(self) -> bool:
@@ -125,16 +137,16 @@ class Column:
     @property
     def hint(self) -> int:
         """What the name says about labels."""
-        if self.words & SURE_LABEL_NAMES:
+        if self.is_named(SURE_LABEL_NAMES):
             return 4 if "gold" in self.words else 3
-        return 1 if self.words & LABEL_NAMES else -2 if self.words & OTHER_NAMES else 0
+        return 1 if self.is_named(LABEL_NAMES) else -2 if self.is_named(OTHER_NAMES) else 0
 
-    @property
-    def classes_of_numbers(self) -> bool:
-        """Whether numbers are few whole ones, or all from 0 or 1 on, that come again."""
-        whole = all(number.is_integer() for number in self.numbers[0])
-        span = max(self.numbers[0]) - min(self.numbers[0]) + 1
-        return whole and self.repeats and (len(self.kinds) <= FEW or len(self.kinds) == span)
+    def are_classes(self, may_be_once: bool = False) -> bool:
+        """Whether numbers are whole and on a short scale, or few or without gaps, and come again."""
+        numbers = self.numbers[0]
+        few = self.repeats and (len(self.kinds) <= FEW or len(self.kinds) == max(numbers) - min(numbers) + 1)
+        short = max(map(abs, numbers)) <= SHORT_SCALE and (may_be_once or len(self.kinds) < len(numbers))
+        return all(number.is_integer() for number in numbers) and (few or short)
 
     @property
     def are_scores(self) -> bool:
@@ -142,7 +154,7 @@ class Column:
         numbers = self.numbers[0]
         whole = all(number.is_integer() for number in numbers)
         ids = whole and len(self.kinds) > 0.9 * len(numbers)
-        return len(self.kinds) > 1 and -LARGEST <= min(numbers) and max(numbers) <= LARGEST and not ids
+        return len(self.kinds) > 1 and max(map(abs, numbers)) <= LARGEST and not ids
 
     def separator(self) -> str | None:
         """The text between the labels of a cell; "" for lists, None if cells have one label."""
@@ -166,16 +178,16 @@ class Column:
         name: dict[str, Any] = {"label_column": self.name}
         numbers, mark = self.numbers
         hint = self.hint - 0.001 * len(self.kinds)
-        if len(self.kinds) < 2 or (not is_given and self.is_other and not (self.words & SURE_LABEL_NAMES)):
+        if len(self.kinds) < 2 or (not is_given and self.is_other and not (self.is_named(SURE_LABEL_NAMES))):
             return []
         if numbers:
             score = name | ({"kind": "regression"} if not kind else {}) | ({"decimal": mark} if mark != "." else {})
-            if kind == "regression" or (kind == "" and not self.classes_of_numbers):
+            if kind == "regression" or (kind == "" and not self.are_classes(is_given)):
                 both = [Reading(hint - 0.5, name | {"kind": "classifier"})] * (
                     not kind and self.repeats and len(self.kinds) < 11
                 )
                 return [Reading(hint, score), *both] if self.are_scores or is_given else []
-            return [Reading(hint, name)] if self.classes_of_numbers or is_given else []
+            return [Reading(hint, name)] if self.are_classes() or is_given else []
         if kind == "regression":
             return []
         if kind != "classifier" and (separator := self.separator()) is not None:
@@ -189,9 +201,7 @@ class Column:
 
 
 def label_readings(columns: Sequence[Column], known: str, kind: str) -> list[Reading]:
-    """Returns the likely columns of labels or scores; only the one that is `known`, if one is. `kind` is "" if it is not
-    known.
-    """
+    """Returns the likely columns of labels or scores, or the `known` one; `kind` is "" if it is not known."""
     if known:
         return next(
             (column.as_label(kind, True) for column in columns if column.name == known),
@@ -225,7 +235,7 @@ def text_readings(
     labels = {label.get("label_column"), *label.get("label_columns", ())}
     others = [column for column in columns if column.name not in labels and column.values]
     found = [column for column in others if column.is_text]
-    found = [column for column in found if column.length >= 4 or not column.words & OTHER_NAMES] or found
+    found = [column for column in found if column.length >= 4 or not column.is_named(OTHER_NAMES)] or found
     if text or not found:
         of_longest = max(others, key=lambda column: sum(map(_letters, column.values)) / len(column.cells), default=None)
         alone = text or (of_longest.name if of_longest and any(map(str.isalpha, "".join(of_longest.kinds))) else "")
@@ -233,7 +243,7 @@ def text_readings(
         if alone and not (found and found[0].is_text):  # a text, but it does not look so
             yield Reading(0 if text else -MARGIN, {"text_column": alone})
             return
-    found.sort(key=lambda column: (bool(column.words & TEXT_NAMES), sum(map(len, column.values))), reverse=True)
+    found.sort(key=lambda column: (column.is_named(TEXT_NAMES), sum(map(len, column.values))), reverse=True)
     for number, column in enumerate(found):
         yield Reading(-0.5 * number, {"text_column": column.name})
     if pair is None and not text:
@@ -289,7 +299,7 @@ def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:
             signs.append(-2)
         else:
             signs.append(len(cell) < 0.25 * sum(map(len, column.values)) / len(column.values))
-        is_name = plain_name(cell) in TEXT_NAMES | LABEL_NAMES | SURE_LABEL_NAMES | OTHER_NAMES
+        is_name = any(known.fullmatch(plain_name(cell)) for known in NAMES)
         signs.append(2 * (is_name and cell not in column.kinds))
     total = sum(signs)
     return total if min(signs, default=0) < 0 < max(signs) else 2 * total or 2

@@ -168,8 +168,8 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
         " " in tags and _are_tags(tags.split()) and len(words.split()) == len(tags.split()) for words, tags in cells
     ):
         raise ValueError(
-            f"{path}: expected lines of words with their tags, got whole sentences in cells: write a word and its tag a "
-            "line, and a blank line behind each sentence"
+            f"{path}: expected lines of words with their tags, got whole sentences in cells: write a word and its tag "
+            "a line, and a blank line behind each sentence"
         )
     lines = _without_names(path, lines, word, tag, named, notes)
     blocks: Sequence[Block] = _blocks(lines, sentence)
@@ -321,11 +321,8 @@ def _without_comments(path: str, blocks: Sequence[Block], tag: int, width: int, 
         rows: list[Line] = []
         widths_here = {len(line.cells) for line in block.lines if not line.text.startswith("#")} or {width}
         for line in block.lines:
-            odd = (
-                len(line.cells) not in widths_here
-                or (MULTICONER.match(line.text) or line.text[:2] == "##")
-                and not rows
-            )
+            before = not rows and bool(MULTICONER.match(line.text) or line.text.startswith("##"))
+            odd = before or len(line.cells) not in widths_here
             if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
                 comments.append(line.number)
             else:

@@ -48,6 +48,7 @@ Threshold = Annotated[
 ]
 SEVERAL = ("kind", "multi_label")
 OF_FILES = ("delimiter", "encoding", "file_format", "sheet", "header_row")  # what a file shows of itself alone
+FEW_ROWS = 10  # below it, rows of several labels may be missing by chance
 MORE_ROWS = (
     "parts of the training file (no --eval_file, or options.folds) are stratified by label, and "
     "options.class_weights=balanced weighs rare labels more"
@@ -254,8 +255,8 @@ class Task(TextClassification):
             raise ValueError(f"{where}: expected labels, got none in any of {len(table)} rows")
         if len(labels) < 2 and options.kind == "classifier" and table.unaccepted:
             raise OptionsNeededError(
-                f"{where}: expected at least two different labels, got {list(labels)}: in Prodigy's binary rows the answer "
-                "is the label",
+                f"{where}: expected at least two different labels, got {list(labels)}: in Prodigy's binary rows the "
+                "answer is the label",
                 [{"label_column": ANSWER}],
             )
         if len(labels) < 2 and options.kind == "classifier":
@@ -272,7 +273,9 @@ class Task(TextClassification):
         """Raises OptionsNeededError for a separator of labels that stands in no cell, if every cell has a label."""
         column, mark = self.options.label_column, spelled(self.options.label_separator)
         values = table.columns[column]
-        if any(isinstance(value, list) or len(labelled_texts.split_labels(value, mark)) != 1 for value in values):
+        if len(values) < FEW_ROWS or any(
+            isinstance(value, list) or len(labelled_texts.split_labels(value, mark)) != 1 for value in values
+        ):
             return
         other = Column(column, list(map(str, values))).separator()
         raise OptionsNeededError(
