@@ -152,6 +152,17 @@ def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
     return Sample(names, cells, reader.form)
 
 
+def check_no_header(options: Any, source: str) -> None:
+    """Raises OptionsNeededError if the first line of a file, whose columns have numbers, names them."""
+    sample = sample_of(options, source)
+    first = {name: cells[0] for name, cells in zip(sample.names, sample.columns)}
+    signs = header_signs([*first.values()], [Column("", cells[1:]) for cells in sample.columns])
+    if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and signs > 2:
+        chosen = {key: getattr(options, key, "") for key in ("text_column", "text_pair_column")}
+        names = {key: first[name] for key, name in chosen.items() if name in first}
+        raise OptionsNeededError(f"{source}:1: expected a row, got names of columns", [{"header": True, **names}])
+
+
 def _as_text(value: Any) -> str:
     return "" if value is None or isinstance(value, dict) else str(value).strip()
 

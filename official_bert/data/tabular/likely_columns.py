@@ -124,9 +124,12 @@ class Column:
     def is_text(self) -> bool:
         """Whether cells are texts, most of which are different."""
         is_new = 2 * len(self.kinds) >= len(self.values) or not self.is_short
-        return (
-            is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.all_match(LIST_AS_TEXT))
-        )
+        return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether cells are lists, or their text."""
+        return self.all_match(LIST_AS_TEXT)
 
     @property
     def repeats(self) -> bool:
@@ -158,7 +161,7 @@ class Column:
 
     def separator(self) -> str | None:
         """The text between the labels of a cell; "" for lists, None if cells have one label."""
-        if self.all_match(LIST_AS_TEXT):
+        if self.is_list:
             return ""
         for mark in SEPARATORS:
             parts = [[*filter(None, map(str.strip, kind.split(mark)))] for kind in self.kinds]
@@ -178,7 +181,7 @@ class Column:
         name: dict[str, Any] = {"label_column": self.name}
         numbers, mark = self.numbers
         hint = self.hint - 0.001 * len(self.kinds)
-        if len(self.kinds) < 2 or (not is_given and self.is_other and not (self.is_named(SURE_LABEL_NAMES))):
+        if len(self.kinds) < 2 or (not is_given and self.is_other and not self.is_named(SURE_LABEL_NAMES)):
             return []
         if numbers:
             score = name | ({"kind": "regression"} if not kind else {}) | ({"decimal": mark} if mark != "." else {})
@@ -215,9 +218,6 @@ def label_readings(columns: Sequence[Column], known: str, kind: str) -> list[Rea
     for column, reading in likely:  # names of classes beside their numbers are the same labels
         if all(one is column or not _same_classes(one, column) for one, _ in chosen):
             chosen.append((column, reading))
-    flags = [column.name for column, reading in chosen if column.kinds <= {"0", "1"} and reading.score < 0.5]
-    if len(flags) > 2 and not kind:
-        return [Reading(0.5, {"kind": "multi_label", "label_columns": flags}), *(reading for _, reading in chosen)]
     return [reading for _, reading in chosen]
 
 
@@ -237,16 +237,15 @@ def text_readings(
     found = [column for column in others if column.is_text]
     found = [column for column in found if column.length >= 4 or not column.is_named(OTHER_NAMES)] or found
     if text or not found:
-        of_longest = max(others, key=lambda column: sum(map(_letters, column.values)) / len(column.cells), default=None)
-        alone = text or (of_longest.name if of_longest and any(map(str.isalpha, "".join(of_longest.kinds))) else "")
-        found = [column for column in others if column.name == alone]
-        if alone and not (found and found[0].is_text):  # a text, but it does not look so
-            yield Reading(0 if text else -MARGIN, {"text_column": alone})
-            return
+        words = [column for column in others if not (column.numbers[0] or column.is_other or column.is_list)]
+        of_longest = max(words, key=lambda column: sum(map(len, column.values)), default=None)
+        if alone := text or (of_longest.name if of_longest else ""):
+            yield Reading(0 if text else -MARGIN, {"text_column": alone})  # not known, it does not look like a text
+        return
     found.sort(key=lambda column: (column.is_named(TEXT_NAMES), sum(map(len, column.values))), reverse=True)
     for number, column in enumerate(found):
         yield Reading(-0.5 * number, {"text_column": column.name})
-    if pair is None and not text:
+    if pair is None:
         of_pairs = any(OF_PAIRS.match(kind) for column in columns if column.name in labels for kind in column.kinds)
         in_order = [column for column in others if column in found]
         pairs = [(one, other) for number, one in enumerate(in_order) for other in in_order[number + 1 :]]
@@ -256,12 +255,6 @@ def text_readings(
                 2.5 * named + 1.5 * of_pairs - 0.3 * (len(pairs) > 1),
                 {"text_column": one.name, "text_pair_column": other.name},
             )
-
-
-def _letters(value: str) -> int:
-    """The number of letters; an address or a key, a single word of ASCII, counts as one."""
-    letters = sum(map(str.isalpha, value))
-    return letters if " " in value or not value.isascii() else min(letters, 1)
 
 
 def _are_pair(first: str, second: str) -> bool:
