@@ -56,7 +56,8 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
         how = options.dialect_of(source)
     keys = [key for key in ("text_column", "text_pair_column", "label_column") if key in given]
     chosen = {*filter(None, (getattr(options, key) for key in keys)), *options.label_columns}
-    readings, rows = [], []
+    readings: list[Reading] = []
+    rows: list[Sequence[str]] = []
     for layout in _layouts(how, source):
         form = layout.format_of(source) if isinstance(source, str) else None
         for header, signs, names, cells in _with_header(
@@ -67,7 +68,7 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
             columns = [Column(*column) for column in zip(names, cells) if names.count(column[0]) == 1]
             fixed = changed_fields(how, layout) | ({} if header is None else {"header": header})
             found = _of_columns(options, columns, given)
-            readings += [Reading(reading.score + signs, fixed | reading.values) for reading in found]
+            readings += [Reading(reading.score + signs, {**fixed, **reading.values}) for reading in found]
             rows = rows or [names, *itertools.islice(zip(*cells), SHOWN_ROWS)] if found else rows
     readings.sort(key=lambda reading: -reading.score)
     plausible = [reading for reading in readings if reading.score > readings[0].score - MARGIN]
@@ -107,7 +108,7 @@ def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) 
 def _layouts(options: Any, source: Source) -> Iterator[Any]:
     """Yields the options for each sheet of a workbook that has rows, and for the line at which a table begins."""
     form = options.format_of(source) if isinstance(source, str) else None
-    names = sheet_names(source) if form == "xlsx" and not options.sheet else [""]
+    names = sheet_names(str(source)) if form == "xlsx" and not options.sheet else [""]
     for number, name in enumerate(names):
         layout = dataclasses.replace(options, sheet=name) if number else options
         if form not in MAY_LACK_NAMES or options.header_row > 1:
@@ -173,8 +174,7 @@ def _with_header(
     """Yields whether the first line names the columns (None: without doubt), what speaks for it, names and cells; both
     ways if it may and may not.
     """
-    may_be_row = options.header and not is_given and isinstance(source, str)
-    form = options.format_of(source) if may_be_row else None
+    form = options.format_of(source) if options.header and not is_given and isinstance(source, str) else None
     if form not in MAY_LACK_NAMES:
         sample = sample_of(options, source, label)
         yield None, 0, sample.names, sample.columns

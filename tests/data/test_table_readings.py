@@ -15,7 +15,7 @@ from made_tables import ordinary_tables
 from official_bert.data.tables import Rows
 from official_bert.fields import OptionsNeededError
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
+from official_bert.training.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
 
@@ -260,3 +260,75 @@ def test_fine_tune_offers_keywords(tmp_path):
 def _vocab(folder):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nriver\n")
     return str(folder / "vocab.txt")
+
+
+def test_the_sheet_and_the_line_of_a_table_in_a_workbook_are_found(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["Read me first"])
+    sheet = book.create_sheet("Answers")
+    sheet.sheet_state = "hidden"
+    names, rows = ["remark", "team"], rows_of({"remark": MIDDLE, "team": one_of("a", "b")}, 20)
+    for row in (["Survey of spring"], [], names, *rows):
+        sheet.append(row)
+    book.save(tmp_path / "a.xlsx")
+    task, found = read(str(tmp_path / "a.xlsx"))
+    assert len(found) == 20 and task.options.text_column == "remark"
+    assert "--set options.sheet=Answers --set options.header_row=3" in found.note.replace(
+        "--set options.header_row=3 --set options.sheet=Answers",
+        "--set options.sheet=Answers --set options.header_row=3",
+    )
+    other = book.create_sheet("More")
+    for row in (names, *rows):
+        other.append(row)
+    book.save(tmp_path / "b.xlsx")
+    with pytest.raises(OptionsNeededError) as told:
+        read(str(tmp_path / "b.xlsx"))
+    assert [reading["sheet"] for reading in told.value.readings] == ["Answers", "More"]
+    other["B3"] = "=A1"
+    book.save(tmp_path / "c.xlsx")
+    with pytest.raises(ValueError, match=r"c\.xlsx: .*cell B3: a formula without its value"):
+        read(str(tmp_path / "c.xlsx"), {"sheet": "More"})
+    with pytest.raises(ValueError, match=r"options\.sheet: expected one of 'Sheet', 'Answers', 'More', got 'Moer'"):
+        read(str(tmp_path / "c.xlsx"), {"sheet": "Moer"})
+
+
+def test_lines_of_two_encodings_are_named(tmp_path):
+    lines = [f"Größe und Öffnung {number},{'ab'[number % 2]}\n" for number in range(20)]
+    content = [line.encode("utf-8" if number < 7 else "cp1252") for number, line in enumerate(lines)]
+    (tmp_path / "a.csv").write_bytes(b"text,label\n" + b"".join(content))
+    with pytest.raises(
+        ValueError, match=r"a\.csv: lines of two encodings: line \d is in UTF-8, 'Größe.*line 9 is not, b'Gr"
+    ):
+        read(str(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be", "iso2022_jp", "utf-7"])
+def test_encodings_without_marks_or_of_seven_bits_are_recognised(tmp_path, encoding):
+    text = "本文,label\n" + "家の庭,a\n川の手紙,b\n" * 5
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    _, rows = read(str(tmp_path / "a.csv"), {"text_column": "本文"})
+    assert rows.text[:2] == ["家の庭", "川の手紙"]
+
+
+def test_a_separator_of_labels_that_stands_in_no_cell_is_refused_and_held_out_labels_are_counted(tmp_path):
+    rng = random.Random(0)
+    rows = Rows("train", [{"text": text(rng), "label": "ab"[number % 2]} for number in range(20)])
+    with pytest.raises(OptionsNeededError, match="stands in no cell") as told:
+        task_of(kind="multi_label").read_train(DataFiles(train_file=rows))
+    assert told.value.readings == [{"kind": "classifier"}]
+    held_out = Rows("eval", [{"text": text(rng), "label": "a"} for _ in range(4)])
+    files = DataFiles(train_file=rows, eval_file=held_out)
+    _, found = task_of().read_rows(files, Steps())
+    assert any(note.startswith("eval: no row to evaluate on has the labels b; ") for note in found.notes)
+
+
+def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
+    rows = [[f"who is {number // 2}", f"it is {number}", number % 2] for number in range(20)]
+    (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "relevant"], rows))
+    for task in ("retrieval", "reranking"):
+        with pytest.raises(OptionsNeededError) as told:
+            load_task(make_config(task)).read_file(str(tmp_path / "a.csv"), "train")
+        assert told.value.readings == [{"label_column": "relevant"}, {"label_column": ""}]
+        given = load_task(make_config(task)).with_given(told.value.readings[0])
+        assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == 10

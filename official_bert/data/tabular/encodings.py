@@ -31,7 +31,7 @@ SEVEN_BITS = {
     "iso2022_jp": re.compile(rb"\x1b(\$[@B]|\([BJ])"),
     "iso2022_kr": re.compile(rb"\x1b\$\)C|[\x0e\x0f]"),
     "hz": re.compile(rb"~[{}]"),
-    "utf-7": re.compile(rb"\+[A-Za-z0-9+/]{3,}-"),
+    "utf-7": re.compile(rb"\+[A-Za-z0-9+/]{3,}"),
 }
 OTHER = "; --encoding=NAME reads another encoding"
 _warn_once = functools.cache(logging.warning)

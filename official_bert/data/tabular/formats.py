@@ -187,8 +187,9 @@ def _workbook(path: str) -> Iterator[tuple[Callable[..., Any], int]]:
 def _check_formulas(rows: Iterable[Sequence[Any]], values: Mapping[int, Sequence[str]]) -> None:
     """Raises ValueError for a formula whose value is not stored: programs that compute nothing write such."""
     for number, row in enumerate(rows, 1):
-        for cell, value in itertools.zip_longest(row, values.get(number, ()), fillvalue=""):
-            if value == "" and getattr(cell, "data_type", "") == "f":
+        known = values.get(number, ())
+        for place, cell in enumerate(row):
+            if cell.data_type == "f" and not (place < len(known) and known[place]):
                 raise ValueError(
                     f"cell {cell.coordinate}: a formula without its value; open and save the workbook in a program "
                     "that computes it"
