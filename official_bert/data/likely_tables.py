@@ -157,7 +157,7 @@ def check_no_header(options: Any, source: str) -> None:
     """Raises OptionsNeededError if the first line of a file, whose columns have numbers, names them."""
     sample = sample_of(options, source)
     first = {name: cells[0] for name, cells in zip(sample.names, sample.columns)}
-    signs = header_signs([*first.values()], [Column("", cells[1:]) for cells in sample.columns])
+    signs = header_signs(list(first.values()), [Column("", cells[1:]) for cells in sample.columns])
     if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and signs > 2:
         chosen = {key: getattr(options, key, "") for key in ("text_column", "text_pair_column")}
         names = {key: first[name] for key, name in chosen.items() if name in first}
@@ -193,7 +193,7 @@ def _with_header(
 def check_grades(options: Any, source: Source, given: Container[str]) -> None:
     """Raises OptionsNeededError for pairs of texts beside a column of 0 and 1, or of grades, that no option names."""
     named = [options.text_column, options.text_pair_column, *options.negative_columns]
-    named += [*getattr(options, "teacher_columns", ()), getattr(options, "score_column", "")]
+    named += list(getattr(options, "teacher_columns", [])) + [getattr(options, "score_column", "")]
     if options.label_column or {"label_column", "negative_columns", "train_on"} & {*given}:
         return
     sample = sample_of(options.dialect_of(source, named[:2]), source)
