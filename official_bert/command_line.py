@@ -372,7 +372,8 @@ def error_line(error: BaseException, values: Any) -> str:
     if isinstance(error, OptionsNeededError):
         commands = [f"  {shlex.join(sys.orig_argv)} {as_flags(options)}" for options in error.readings]
         these = "this command reads it" if len(commands) == 1 else "one of these commands reads it"
-        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *commands])
+        rows = [f"  {row}" for row in error.rows]
+        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *rows, *commands])
     if isinstance(error, (ValueError, OSError)):
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
