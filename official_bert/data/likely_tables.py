@@ -195,7 +195,7 @@ def check_grades(options: Any, source: Source, given: Container[str]) -> None:
     """Raises OptionsNeededError for pairs of texts beside a column of 0 and 1, or of grades, that no option names."""
     named = [options.text_column, options.text_pair_column, *options.negative_columns]
     named += list(getattr(options, "teacher_columns", [])) + [getattr(options, "score_column", "")]
-    if options.label_column or {"label_column", "negative_columns", "train_on"} & {*given}:
+    if options.label_column or any(name in given for name in ("label_column", "negative_columns", "train_on")):
         return
     sample = sample_of(options.dialect_of(source, named[:2]), source)
     columns = [Column(name, cells) for name, cells in zip(sample.names, sample.columns) if name not in named]

@@ -52,6 +52,11 @@ class TaskRows:
     notes: tuple[str, ...] = ()  # lines for the user
 
 
+def with_given(task: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a task as if a user gave these options besides."""
+    return dataclasses.replace(task, config=dataclasses.replace(task.config, options={**task.config.options, **values}))
+
+
 class FileTask(TaskBase):
     """A task with a file to train on, one to evaluate on and one to answer; its `options` are `SplitOptions`.
 
@@ -92,7 +97,7 @@ class FileTask(TaskBase):
             if not values.keys() <= names:
                 continue
             try:
-                task = self.with_given(values)
+                task = with_given(self, values)
             except ValueError:  # options that do not fit each other
                 continue
             try:

@@ -238,10 +238,6 @@ class TaskBase(abc.ABC):
         options = to_dict(dataclasses.replace(self.options, **values))
         return dataclasses.replace(self, config=dataclasses.replace(self.config, options=options))
 
-    def with_given(self, values: Mapping[str, Any]) -> Self:
-        """Returns the task as if a user gave these options besides."""
-        return self.with_config(dataclasses.replace(self.config, options={**self.config.options, **values}))
-
     @property
     def frozen(self) -> str | Sequence[str]:
         """The parts of the model that do not learn, as `training.freeze` has them."""

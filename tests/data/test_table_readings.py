@@ -15,6 +15,7 @@ from made_tables import ordinary_tables
 from official_bert.data.tables import Rows
 from official_bert.fields import OptionsNeededError
 from official_bert.tasks.loading import load_task
+from official_bert.training.file_task import with_given
 from official_bert.training.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
@@ -330,5 +331,5 @@ def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
         with pytest.raises(OptionsNeededError) as told:
             load_task(make_config(task)).read_file(str(tmp_path / "a.csv"), "train")
         assert told.value.readings == [{"label_column": "relevant"}, {"label_column": ""}]
-        given = load_task(make_config(task)).with_given(told.value.readings[0])
+        given = with_given(load_task(make_config(task)), told.value.readings[0])
         assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == 10
