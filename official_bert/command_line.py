@@ -138,10 +138,13 @@ T = TypeVar("T")
 # Flags that commands had: the value that is still read, and what replaces any other.
 REMOVED_FLAGS: Mapping[str, Removed] = types.MappingProxyType(
     {
-        "title": Removed("", "the names of the model and of the runs' folders stand in the title"),
-        "baseline_label": Removed("unigram distribution, held out", "the level of --baseline has this label"),
-        "seed": Removed(0, "other sentences in --input_file hide other words"),
-        "most": Removed(12, "--hlo_file has all operations"),
+        "plot_run --title": Removed("", "the names of the runs' folders stand in the title"),
+        "plot_run --baseline_label": Removed(
+            "unigram distribution, held out", "the level of --baseline has this label"
+        ),
+        "look_inside --title": Removed("", "the name of the model stands in the title"),
+        "look_inside --seed": Removed(0, "other sentences in --input_file hide other words"),
+        "lower_for_tpu --most": Removed(12, "--hlo_file has all operations"),
     }
 )
 # Options of tasks that read tables, which people type as flags.
@@ -372,7 +375,8 @@ def error_line(error: BaseException, values: Any) -> str:
     if isinstance(error, OptionsNeededError):
         commands = [f"  {shlex.join(sys.orig_argv)} {as_flags(options)}" for options in error.readings]
         these = "this command reads it" if len(commands) == 1 else "one of these commands reads it"
-        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *commands])
+        rows = [f"  {row}" for row in error.rows]
+        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *rows, *commands])
     if isinstance(error, (ValueError, OSError)):
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
@@ -454,8 +458,9 @@ def parse_flags(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
-        if error.flagname in REMOVED_FLAGS:
-            off, instead = REMOVED_FLAGS[error.flagname]
+        command = os.path.splitext(os.path.basename(arguments[0]))[0]
+        if removed := REMOVED_FLAGS.get(f"{command} --{error.flagname}"):
+            off, instead = removed
             if (given := f"--{error.flagname}={off}") in arguments:
                 return parse_flags([argument for argument in arguments if argument != given])
             raise SystemExit(f"error: --{error.flagname}: this flag was removed; {instead}") from None

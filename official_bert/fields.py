@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-PLAIN_VALUE = re.compile(r"[^\W\d]([\w .-]*\w)?|[;,|^~]|\\t")
+PLAIN_VALUE = re.compile(r"[^\W\d]([\w.-]*\w)?|[|^~]|\\t")
 YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
@@ -42,11 +42,13 @@ ScoreRange = Annotated[
 
 
 class OptionsNeededError(ValueError):
-    """Refuses data for a `problem` that options solve: `readings` are those of each way to read them."""
+    """Refuses data for a `problem` that options solve: `readings` are those of each way to read them, the likeliest
+    first; `rows` are the first ones.
+    """
 
-    def __init__(self, problem: str, readings: Sequence[Mapping[str, Any]]):
+    def __init__(self, problem: str, readings: Sequence[Mapping[str, Any]], rows: Sequence[str] = ()):
         super().__init__(f"{problem}; expected {' or '.join(map(as_flags, readings))}")
-        self.problem, self.readings = problem, readings
+        self.problem, self.readings, self.rows = problem, readings, rows
 
 
 def as_flags(options: Mapping[str, Any]) -> str:

@@ -98,6 +98,9 @@ FILES = {
     "`.xlsx`": (workbook, 2),
     "packed": (gzip.compress(CSV.encode()), 2),
     "`-` in": (lines(*NLI), 2),
+    "`DataFrame.to_json()`": ('{"text":{"0":"a","1":"b"},"label":{"0":1,"1":0}}', 2),
+    "numbers of classes": (parquet([{"text": "a", "label": 1}, {"text": "b", "label": 0}]), 2),
+    "cells in quotation": ('text\tlabel\n"a ""b"" c"\t1\nbad\t0\n', 2),
     "Parquet": (parquet([{"text": "a", "label": 1}, {"text": "b", "label": 0}]), 2),
     "a beginning and four": (
         "sent1,sent2,ending0,ending1,ending2,ending3,label\nIt rained.,It,a,b,c,d,3\nx,y,a,b,c,d,0\n",

@@ -13,6 +13,7 @@ from made_checkpoints import stored_small
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
+from official_bert.fields import OptionsNeededError
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models import checkpoints
@@ -372,6 +373,18 @@ def test_kept_columns_become_json(tmp_path):
         read_file(path, ("text",), REVIEWS, keep=("raw",))
 
 
+def test_a_file_with_names_of_columns_is_no_file_without(tmp_path):
+    config = made_finetuning.make_config("classification", options={"header": False, "text_column": "c2"})
+    (tmp_path / "new.csv").write_text("id,review\n1,good food and good staff\n2,never go to this place again\n")
+    with pytest.raises(OptionsNeededError, match=r"new\.csv:1: expected a row, got names of columns") as told:
+        read_file(str(tmp_path / "new.csv"), ("text",), config)
+    assert told.value.readings == [{"header": True, "text_column": "review"}]
+    overrides = ["options.header=true", "options.text_column=review"]
+    assert len(read_file(str(tmp_path / "new.csv"), ("text",), config, overrides)) == 2
+    (tmp_path / "rows.csv").write_text("1,good food and good staff\n2,never go to this place again\n")
+    assert len(read_file(str(tmp_path / "rows.csv"), ("text",), config)) == 2
+
+
 @pytest.mark.parametrize(
     "override",
     [
@@ -387,7 +400,8 @@ def test_options_that_are_not_for_reading_are_refused(tmp_path, override):
     assert read_file(str(tmp_path / "a.csv"), ("text",), REVIEWS, [*needed, "options.file_format=auto"]) == [
         {"text": "good"}
     ]
-    known = "options.file_format, options.delimiter, options.header, options.encoding, options.text_column"
+    keys = ["file_format", "delimiter", "header", "header_row", "sheet", "decimal", "encoding", "text_column"]
+    known = ", ".join(f"options.{key}" for key in keys)
     with pytest.raises(
         ValueError, match=rf"--set {re.escape(override)}: expected an option for reading --input_file \({known}\)"
     ):

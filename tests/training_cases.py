@@ -181,7 +181,7 @@ CASES: tuple[Case, ...] = (
         "student_words",
         needs=["teacher_of_words"],
         sentence_task="none",
-        **student("teacher_of_words", labels=1.0, answers=2.0, states=1.0, student_layers="0"),
+        **student("teacher_of_words", labels=1.0, answers=2.0, states=1.0, student_layers=[0]),
     ),
     pretraining(
         "student_relations",

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -71,6 +72,22 @@ flags.DEFINE_integer(
     "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its own.",
     lower_bound=1,
 )
+flags.DEFINE_integer(
+    "passes", None, "Fill all [MASK]s of a text together, the most confident first, in so many passes.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "block_size", None, "Places of a written answer that are full before the next ones begin.", lower_bound=1
+)
+flags.DEFINE_float("temperature", None, "Above 0, the words of a written answer are drawn at random.", lower_bound=0.0)
+flags.DEFINE_integer("seed", None, "Of the words that --temperature draws.", lower_bound=0)
+flags.DEFINE_integer("beams", None, "Find so many best fillings of all [MASK]s of a text together.", lower_bound=1)
+flags.DEFINE_enum(
+    "score",
+    "",
+    ["", "word_l2r", "token", "bound"],
+    "How probable a masked LM finds each text, instead of an answer: word_l2r hides a token and the later ones of its "
+    "word, token hides a token alone, bound is that of masked diffusion.",
+)
 flags.DEFINE_bool(
     "discard", False, "Overwrite the files of --output_file instead of continuing a stopped or finished command."
 )
@@ -96,6 +113,7 @@ class Prediction:
     output_format: str
     batch_size: int
     discard: bool
+    score: str
     options: "ServingOptions"
 
     @property
@@ -134,6 +152,11 @@ class Prediction:
             raise ValueError(
                 f"--input_file={self.input_file}: expected --output_file beside several files, as in "
                 f"--output_file=answers@8"
+            )
+        if self.score and (self.is_sharded or self.output_format):
+            raise ValueError(
+                f"--score={self.score}: expected one --input_file and one --output_file of JSON lines, without "
+                "--output_format"
             )
         if not self.reads_file and (self.keep_columns or self.set):
             raise ValueError(
@@ -229,12 +252,33 @@ class Prediction:
                 )
         if not rows:
             raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
-        if form:
+        if self.score:
+            self.write_scores(rows)
+        elif form:
             answers = [predictor.unpadded(answer) for answer in predictor.answer(rows, self.batch_size)]
             originals = texts.originals if texts and texts.form == form else ()
             output_files.write_answers(self.output_file, form, rows, answers, predictor.config, originals, encoding)
         else:
             self.write_outputs(rows)
+
+    def write_scores(self, rows: Sequence[dict]) -> None:
+        """Scores all rows, into a file or on the screen, and prints a summary."""
+        total, tokens = 0.0, 0
+        with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
+            for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="scoring", disable=len(rows) <= TEXTS_AT_ONCE):
+                part = rows[start : start + TEXTS_AT_ONCE]
+                for row, answer in zip(part, self.predictor.score(part, self.score, self.batch_size, start + 1)):
+                    total, tokens = total + answer["score"], tokens + len(answer["tokens"])
+                    if output:
+                        output.write(json.dumps({**row, **answer}, ensure_ascii=False) + "\n")
+                    else:
+                        words = "  ".join(map("{} {:.3f}".format, answer["words"], answer["word_scores"]))
+                        print(row["text"], f"  {answer['score']:.4f}   {words}", sep="\n")
+        mean = total / max(tokens, 1)
+        print(
+            f"{len(rows)} texts, {tokens} tokens: sum {total:.4f}, mean {mean:.4f}, "
+            f"pseudo-perplexity {math.exp(min(-mean, 700.0)):.4f}"
+        )
 
     def read_rows(self, arguments: Sequence[str]) -> list:
         """Returns the rows of a file, those that the arguments are, or those on standard input."""

@@ -83,8 +83,8 @@ flags.DEFINE_float(
 flags.DEFINE_float(
     "lame_duck_seconds",
     5.0,
-    "Time after SIGTERM in which requests are still answered, but /readyz and gRPC health say no, so that balancers choose "
-    "other servers.",
+    "Time after SIGTERM in which requests are still answered, but /readyz and gRPC health say no, so that balancers "
+    "choose other servers.",
     0.0,
 )
 flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish when the server is stopped.", 0.0)
@@ -99,8 +99,8 @@ flags.DEFINE_enum(
     ["", "auto", *FORMS],
     "What computes the models: ONNX Runtime, LiteRT or OpenVINO, with the files that "
     "run_export --format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. In "
-    "float32 these must be its own within 1e-5. auto: the fastest for one text, of those that are there, installed, and "
-    "within 1e-4. Empty: the SavedModel alone.",
+    "float32 these must be its own within 1e-5. auto: the fastest for one text, of those that are there, installed, "
+    "and within 1e-4. Empty: the SavedModel alone.",
 )
 flags.DEFINE_float(
     "most_loss",

@@ -1,6 +1,7 @@
 """Texts, or pairs of texts, with a label, several labels or a score each; checked row by row."""
 
 import dataclasses
+import functools
 import math
 import re
 import unicodedata
@@ -12,6 +13,7 @@ import numpy as np
 
 from official_bert.data.rows import Source
 from official_bert.data.tables import Table, TableOptions
+from official_bert.fields import OptionsNeededError
 from official_bert.typed_values import and_others
 
 GOLD = "gold_label"
@@ -20,9 +22,12 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip", "keep"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
+ABSENT = frozenset((*NO_LABEL, "na", "n/a", "#n/a", "?", "-", "--", ".", "none"))  # labels too, if they are frequent
+RARE = 0.1  # of the rows: up to here, another spelling than those of NO_LABEL is a missing value
 MOST_NAMED = 20  # labels whose numbers of rows are described
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
+WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
@@ -101,6 +106,11 @@ def described_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
+def label_counts(targets: np.ndarray, size: int) -> np.ndarray:
+    """Returns the number of rows of each label, of numbers [N] or a matrix [N,K]."""
+    return targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=size)
+
+
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
     """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the
     scores.
@@ -111,7 +121,7 @@ def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
     if targets.dtype.kind == "f" and targets.ndim == 1:
         return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}{left_out}"
     names = labels or [f"{number}:" for number in range(max(map(len, rows.choices or ()), default=0))]
-    counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=len(names))
+    counts = label_counts(targets, len(names))
     what = "by the number of the right choice" if rows.choices else "of the labels"
     return f"training rows: {len(targets)}, {what} {described_counts(dict(zip(names, map(int, counts))))}{left_out}"
 
@@ -177,6 +187,16 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
     return table.without({*undecided})
 
 
+def _frequent_spellings(table: Table, columns: Sequence[str], missing: MissingLabel) -> set[str]:
+    """The spellings of missing values that are labels, in lower case."""
+    cells = (value for name in columns for value in table.columns[name] if value is not None)
+    spellings = Counter(label_text(value).lower() for value in cells)
+    often = {text for text, count in spellings.items() if count > RARE * len(table)}
+    return often.intersection(ABSENT.difference(NO_LABEL) if missing == "refuse" else ["none"]) | (
+        {"-"} if "+" in spellings else set()
+    )
+
+
 def without_missing(
     table: Table,
     columns: Sequence[str],
@@ -188,15 +208,20 @@ def without_missing(
     """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a
     `labels` label.
 
-    With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises
-    ValueError for the first row, `skip` leaves all out with a warning. With `keep`, texts such as `null` and `nan` are
-    labels, and of several labels a missing value means that none holds; others are refused.
+    Other spellings of `ABSENT` are labels if more than a tenth of the rows have them (with `skip`, `none` alone), and
+    `-` beside `+`. With a `separator` a cell has several labels, and an empty one means that none of them holds.
+    `refuse` raises OptionsNeededError for the first row, `skip` leaves all out with a warning. With `keep`, texts such
+    as `null` and `nan` are labels, and of several labels a missing value means that none holds; others are refused.
     """
+
+    frequent = functools.cache(functools.partial(_frequent_spellings, table, columns, missing))
 
     def absent(value: Any) -> bool:
         text = label_text(value)
+        if value is None or text.lower() not in ABSENT:
+            return value is None
         kept = missing == "keep" and isinstance(value, str) and bool(text)
-        return value is None or (text.lower() in NO_LABEL and text not in labels and not kept)
+        return not (kept or text in labels or text.lower() in frequent())
 
     def lacks(value: Any) -> bool:
         if separator and isinstance(value, str) and (value.strip() or not value):
@@ -222,8 +247,11 @@ def without_missing(
     if missing != "skip":
         is_text = isinstance(value := table.columns[column][row], str) and bool(value.strip())
         keeps = ", keep reads it as a label" if is_text and missing == "refuse" else ""
-        raise ValueError(
-            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out{keeps})"
+        counts = Counter(repr(table.columns[name][line]) for line, name in missing_cells)
+        raise OptionsNeededError(
+            f"{first} ({len(unlabelled)} such rows in this file, {described_counts(counts)}; options.missing_label: "
+            f"skip leaves them out{keeps})",
+            [{"missing_label": way} for way in ("skip", "keep")[: 1 + bool(keeps)]],
         )
     if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
@@ -235,14 +263,13 @@ def check_cells(table: Table, column: str, several: bool) -> None:
     """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, for a JSON
     object, a set, bytes.
 
-    Where there are several, also for the text of a list, as pandas writes one into CSV: its brackets would be parts of
-    labels.
+    Where there are several, also for the text of a list without commas, as NumPy writes one.
     """
     for row, value in enumerate(table.columns[column]):
-        if several and isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip()):
+        if several and isinstance(value, str) and any({*"'\""} & {*label} for label in _in_list(value)):
             raise ValueError(
-                f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
-                f"{value!r:.60}; JSON lines and Parquet hold lists"
+                f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list "
+                f"without them, {value!r:.60}; JSON lines and Parquet hold lists"
             )
         if any(
             isinstance(part, (list, dict, set, bytes))
@@ -270,6 +297,14 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
         return tuple(sorted(spellings, key=lambda label: (int(label), label)))
     except ValueError:
         return tuple(sorted({whole if spellings[whole := _whole(label)] > 1 else label for label in labels}))
+
+
+def warn_of_spellings(labels: Iterable[str], where: str, warn: Callable[[str], None]) -> None:
+    """Warns of labels that differ by case or spaces only."""
+    spellings: dict[str, str] = {}
+    for label in labels:
+        if (other := spellings.setdefault("".join(label.casefold().split()), label)) != label:
+            warn(f"{where}: {other!r} and {label!r} are two labels, which differ by case or spaces only")
 
 
 def check_forms(labels: Iterable[str], where: str) -> None:
@@ -328,9 +363,16 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
 
 
 def split_labels(value: Any, separator: str) -> list[str]:
-    """Splits the labels of a row: a JSON list, or text with separators; "" has none."""
-    parts = value if isinstance(value, list) else label_text(value).split(separator)
+    """Splits the labels of a row: a JSON list, its text, or text with separators; "" has none."""
+    is_list = isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip())
+    parts = value if isinstance(value, list) else _in_list(value) if is_list else label_text(value).split(separator)
     return [label for part in parts if (label := label_text(part))]
+
+
+def _in_list(value: str) -> list[str]:
+    """The labels in the text of a list, as pandas writes one into CSV; [] of other texts."""
+    parts = value.strip()[1:-1].split(",") if LIST_AS_TEXT.fullmatch(value.strip()) else []
+    return [re.sub(r"""^(['"])(.*)\1$""", r"\2", part.strip(), flags=re.DOTALL) for part in parts]
 
 
 def label_matrix(table: Table, column: str, labels: Sequence[str], separator: str) -> np.ndarray:
@@ -364,12 +406,21 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
     return matrix
 
 
-def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf) -> np.ndarray:
+def as_number(value: Any, decimal: str = ".") -> float:
+    """Returns the number in a cell, whose decimals may stand behind a comma. Raises ValueError for anything else."""
+    if decimal == "," and isinstance(value, str):
+        if not WITH_COMMA.fullmatch(value.strip()):
+            raise ValueError(value)
+        value = value.replace(".", "").replace(",", ".")
+    return float(value)
+
+
+def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf, decimal: str = ".") -> np.ndarray:
     """Returns scores float32 [N]. Raises ValueError, naming the line, for no number or one outside `low` to `high`."""
     column_scores = np.zeros(len(table), np.float32)
     for row, value in enumerate(table.columns[column]):
         try:
-            score = float(value)
+            score = as_number(value, decimal)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected a number, got {value!r:.60}") from None
         if not (abs(score) <= LARGEST_SCORE and low <= score <= high):

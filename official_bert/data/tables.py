@@ -36,7 +36,7 @@ from official_bert.data.tabular.formats import (
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
 from official_bert.data.tabular.json_rows import begins_json, checked_object
-from official_bert.fields import Constraint, as_flags, changed_fields
+from official_bert.fields import Constraint, Count, as_flags, changed_fields
 from official_bert.files import is_file, is_folder
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
@@ -104,6 +104,12 @@ class TableOptions:
     """Text between columns; empty: a tab in TSV, a comma in CSV, unless the first lines show another."""
     header: bool = True
     """The first line names the columns; without it they are c1, c2, ..."""
+    header_row: Count = 1
+    """The line of the file, or the row of the sheet, at which the table begins."""
+    sheet: str = ""
+    """The sheet of a workbook; empty: the first one."""
+    decimal: Literal[".", ","] = "."
+    """The mark before the decimals of scores."""
     encoding: str = ""
     """Encoding of text; empty: UTF-8, unless the bytes show another."""
 
@@ -201,7 +207,7 @@ class TableOptions:
         lines = first_lines(source, how.encoding)
         if columns and not self.header and any(USUAL[form] in line for line in lines):
             return how
-        dialect = likely_dialect(lines, form, columns if self.header else ())
+        dialect = likely_dialect(lines, form, columns if self.header else (), self.file_format == "auto")
         if dialect == (form, USUAL[form]):
             return how
         others: dict[str, Any] = {"file_format": dialect[0]} if dialect[0] != form else {}
@@ -247,11 +253,13 @@ class TableOptions:
         self, path: str, form: Format, columns: Sequence[str], names: Sequence[str]
     ) -> tuple[Sequence[str], NumberedCells]:
         """Returns the names of the columns, and (line, cells) of each row."""
-        rows = cells_of(path, form, self.delimiter, self.encoding)
+        rows = cells_of(path, form, self.delimiter, self.encoding, self.sheet)
+        if self.header_row > 1:
+            rows = itertools.dropwhile(lambda row: row[0] < self.header_row, rows)
         if form in ("two_files", "fasttext"):
             names = [columns[0], columns[-1]] if len(columns) > 1 else [*columns, "label"]
         elif not self.header and not names:
-            first = next(rows, (1, []))
+            first = next((row for row in rows if row[1]), (1, []))
             names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)
         elif not names:
             names = next((cells for _, cells in rows if cells), [])

@@ -48,7 +48,8 @@ def keyword_errors(**keywords: str) -> Iterator[None]:
             text = WORD.sub(lambda option: f"{option[1]}={_as_python(option[2])}", problem)
             text = OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", text)
             if isinstance(error, OptionsNeededError):
-                text = f"{text}; expected {' or '.join(map(as_keywords, error.readings))}"
+                rows = "".join(f"\n  {row}" for row in error.rows) + "\n" * bool(error.rows)
+                text = f"{text}; expected {rows}{' or '.join(map(as_keywords, error.readings))}"
             error.args = (text,)
         raise
 

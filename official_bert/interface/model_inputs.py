@@ -12,6 +12,7 @@ from absl import logging
 
 from official_bert import json_values
 from official_bert.config import Config, merge, parse_override
+from official_bert.data import likely_tables
 from official_bert.data.rows import place
 from official_bert.data.suffixes import is_packed, suffix_of
 from official_bert.data.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, shown
@@ -155,6 +156,8 @@ class ModelInputs:
             how = TableOptions(encoding=getattr(how, "encoding", ""))
         form = self._format(path, how)
         reader = dataclasses.replace(how, file_format=form).open_rows(path, _names(self.columns)) if form else None
+        if reader and not how.header:
+            likely_tables.check_no_header(how, path)
         if self.is_tagger:
             self._check_not_tagged(path, reader, how.encoding)
         columns = reader and self.columns_among(reader.names)

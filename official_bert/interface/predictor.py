@@ -7,6 +7,7 @@ OpenVINO; all of them use the same graph, in which another runtime computes the 
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import types
@@ -27,13 +28,18 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.models.run_folder import RunFolder
-from official_bert.runtimes.engines import FILE, load_engine
+from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
-from official_bert.serving.export import LABELS_FILE, PADDED_FILE
 from official_bert.serving.formats.description import as_model
-from official_bert.serving.formats.writing import FORMATS
-from official_bert.serving.loading import ModelFunction, exported_folder, function_of, load_exported
+from official_bert.serving.loading import (
+    LABELS_FILE,
+    PADDED_FILE,
+    ModelFunction,
+    exported_folder,
+    function_of,
+    load_exported,
+)
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
@@ -44,7 +50,7 @@ from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
-# Options of tasks that say how data are read, and change nothing in a trained model.
+# Options of tasks that say how data are read or answers are written, and change nothing in a trained model.
 READING_OPTIONS = (
     "file_format",
     "delimiter",
@@ -74,8 +80,10 @@ READING_OPTIONS = (
     "score_range",
     "several_answers",
     "candidates",
+    "passes",
+    "block_size",
 )
-PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank")
+PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
 KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
 
 
@@ -207,6 +215,32 @@ class Predictor:
             )
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
+
+    def score(self, texts: Any, by: str = "word_l2r", batch_size: int = 32, first: int = 1) -> Any:
+        """Returns how probable a masked LM finds each text, in natural logarithms: `score`, a sum, with `token_scores`
+        of its `tokens`, `word_scores` of its `words`, and the number of `unknown` tokens; for one text, the answer
+        itself.
+
+        `by` is "word_l2r" (a token without itself and the later pieces of its word), "token" (without itself) or
+        "bound" (minus the bound of masked diffusion); docs/generation.md has their sources. Errors count rows from
+        `first`.
+
+        Raises ValueError for a model without a masked-LM head, an exported one, another `by`, and for texts that are
+        longer than a row or have a [MASK].
+        """
+        if isinstance(texts, str):
+            return self.score([texts], by, batch_size)[0]
+        return self._scorer.score([row["text"] for row in self._rows.read_texts(texts)[0]], by, batch_size, first)
+
+    @functools.cached_property
+    def _scorer(self) -> Any:
+        """What scores texts. Raises ValueError for a model that cannot."""
+        if not (scorer := getattr(self._model.owner, "scorer", None)):
+            raise ValueError(
+                f"score: expected a run or a checkpoint with a masked-LM head, got {self.path}, which gives "
+                f"{', '.join(self.outputs)}"
+            )
+        return scorer()
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -354,7 +388,7 @@ def portable_folder(path: str) -> str | None:
     run's folder.
 
     The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the
-    first format of `FORMATS` that is there.
+    first format of `FORMS` that is there.
     """
     if exists(os.path.join(path, FILE)):
         return path
@@ -362,7 +396,7 @@ def portable_folder(path: str) -> str | None:
         return folder_of(path)
     if RunFolder(path).has_begun:  # it may have gone on since its model was exported
         return None
-    for folder in (path, *(os.path.join(path, form) for form in FORMATS)):
+    for folder in (path, *(os.path.join(path, form) for form in FORMS)):
         if versions := list_versions(folder, [FILE]):
             return os.path.join(folder, versions[max(versions)])
     return None

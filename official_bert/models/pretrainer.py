@@ -37,9 +37,10 @@ class Pretrainer(EncoderWithHeads):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Also reads files of before SpanBERT's model had a class of its own."""
-        config = dict(config)
-        own = by_name("official_bert.models.span_boundary:SpanPretrainer") if config.pop("boundary", False) else cls
-        return super(Pretrainer, own).from_config(config)
+        if not config.get("boundary"):
+            return super().from_config({key: value for key, value in config.items() if key != "boundary"})
+        own = by_name("official_bert.models.span_boundary:SpanPretrainer")
+        return own.from_config({key: value for key, value in config.items() if key != "boundary"})
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         encoded = self.encoder({**inputs, "output_positions": inputs["masked_lm_positions"]}, training=training)
@@ -51,6 +52,10 @@ class Pretrainer(EncoderWithHeads):
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
+
+    def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
+        return by_name("official_bert.generation.generate:generate")(self, inputs, **how)
 
 
 @keras.saving.register_keras_serializable("official_bert")

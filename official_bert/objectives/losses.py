@@ -105,6 +105,22 @@ def binary_cross_entropy(
     return weighted_sum(tf.reduce_mean(losses, axis=-1), weights)
 
 
+def masked_diffusion(
+    logits: Float[Any, "B P V"],
+    ids: Int[Any, "B P"],
+    masked: Shaped[Any, "B P"],
+    t: Float[Any, " B"],
+    maskable: Shaped[Any, "B P"],
+) -> Fraction:
+    """Sum over the masked places of -log softmax(logits)[id] / t, and the number of maskable places: the bound of
+    masked diffusion (Sahoo et al. 2024, Nie et al. 2025) for rows of which each maskable place was hidden with
+    probability t.
+    """
+    weights = tf.cast(masked, tf.float32) / tf.cast(t, tf.float32)[:, None]
+    total, _ = weighted_sum(negative_log_likelihoods(tf.cast(logits, tf.float32), ids), weights)
+    return total, tf.reduce_sum(tf.cast(maskable, tf.float32))
+
+
 def squared_error(scores: Float[Any, " B"], targets: Shaped[Any, " B"], weights: Shaped[Any, " B"]) -> Fraction:
     """Weighted sum of squared differences and the sum of weights: all [B]."""
     return weighted_sum(tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32)), weights)

@@ -1,4 +1,4 @@
-"""Registers the operations of a SavedModel that TensorFlow lacks: those of tokenizers, which TF Serving has built in."""
+"""Registers the operations of a SavedModel that TensorFlow lacks: those of tokenizers, which TF Serving has."""
 
 import contextlib
 import os

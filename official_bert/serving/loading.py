@@ -15,6 +15,9 @@ from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
 
+# Of an exported model's assets.
+PADDED_FILE = "padded_outputs.json"
+LABELS_FILE = "labels.txt"
 PROMPT_NAMES = ("query", "passage")  # of signatures
 
 

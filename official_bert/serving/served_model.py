@@ -20,7 +20,7 @@ import tensorflow as tf
 from jaxtyping import Float, Int, Shaped
 
 from official_bert.config import check_length
-from official_bert.fields import Constraint, Count, Probability, check_fields
+from official_bert.fields import Constraint, Count, Natural, NonNegative, Probability, check_fields
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
@@ -83,6 +83,16 @@ class ServingOptions:
     """Probability from which a label is given."""
     max_positions: Count | None = _read_by("fill-mask models", limit=True)
     """Most blanks of a text."""
+    passes: Count | None = _read_by("fill-mask models and models that write answers")
+    """Passes in which the blanks of a text, or an answer, are filled together, the most confident first."""
+    block_size: Count | None = _read_by("models that write answers")
+    """Places of an answer that are full before the next ones begin."""
+    temperature: NonNegative | None = _read_by("models that write answers")
+    """Above 0, words are drawn at random instead of taking the likeliest."""
+    seed: Natural | None = _read_by("models that write answers")
+    """Of the words that are drawn."""
+    beams: Count | None = _read_by("fill-mask models")
+    """Best fillings of all blanks of a text, found together."""
     max_choices: Count | None = _read_by("choice models", limit=True)
     """Most choices of a text."""
     max_windows: Count | None = _read_by(IN_WINDOWS, limit=True)

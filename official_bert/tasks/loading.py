@@ -39,6 +39,7 @@ MODULES: Mapping[str, str] = types.MappingProxyType(
         "reranking": "official_bert.tasks.reranking.task:Task",
         "squad": "official_bert.tasks.squad.task:Task",
         "ner": "official_bert.tasks.tagging.task:Task",
+        "text_to_text": "official_bert.tasks.writing.task:Task",
     }
 )
 
@@ -134,7 +135,7 @@ def restore_for_inference(
     config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
     if not tokenizer.vocab_file and RunFolder.holding(path) is None:
-        formats.module_of("hugging_face_tokenizers").refuse_ids_alone(path)
+        formats.module_of("hugging_face").tokenizers.refuse_ids_alone(path)
         raise ValueError(f"{path}: no vocabulary found beside it; --vocab_file gives it")
     return load_task(dataclasses.replace(config, tokenizer=tokenizer)), model
 

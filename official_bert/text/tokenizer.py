@@ -112,6 +112,10 @@ class Tokenizer(abc.ABC):
                 encoded[name][number, : len(row)] = values
         return encoded
 
+    def word_numbers(self, text: str, ids: Sequence[int]) -> list[int]:
+        """Returns the number of the word of each token of a text, whose `ids` these are."""
+        return (np.cumsum(~self.continues_word[ids]) - 1).tolist() if len(ids) else []
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of `tokens`. Raises ValueError for a token that is not in the vocabulary."""
         try:

@@ -4,7 +4,8 @@ batches).
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import keras
@@ -22,7 +23,6 @@ Use = Literal["train", "dev", "test"]
 REMEDIES: Sequence[Mapping[str, Any]] = (
     {"empty_text": "skip"},
     {"missing_label": "skip"},
-    {"empty_text": "skip", "missing_label": "skip"},
     {"overlaps": "longest"},
     {"scheme": "plain"},
     {"first_choice": 1},
@@ -32,6 +32,7 @@ REMEDIES: Sequence[Mapping[str, Any]] = (
     {"several_answers": "first"},
     {"unknown_ids": "skip"},
 )
+MOST_READINGS = 4  # that an error names
 
 
 class TrainingRows(Protocol):
@@ -51,6 +52,11 @@ class TaskRows:
     notes: tuple[str, ...] = ()  # lines for the user
 
 
+def with_given(task: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a task as if a user gave these options besides."""
+    return dataclasses.replace(task, config=dataclasses.replace(task.config, options={**task.config.options, **values}))
+
+
 class FileTask(TaskBase):
     """A task with a file to train on, one to evaluate on and one to answer; its `options` are `SplitOptions`.
 
@@ -63,23 +69,48 @@ class FileTask(TaskBase):
     may_hold_out: bool = True  # whether a part of the training rows can be evaluated on
 
     def raise_readable(self, error: ValueError, read: Callable[[Self], Any]) -> None:
-        """Raises OptionsNeededError with the first of the `REMEDIES` with which the refused rows are read, if any."""
-        if isinstance(error, OptionsNeededError):
-            return
-        names = {field.name for field in dataclasses.fields(self.options)}
+        """Raises OptionsNeededError with the ways to read refused rows that have been tried and do: those that the
+        error names, or else the first of the `REMEDIES`.
+
+        Raises ValueError if none of those that it names does, and nothing if no remedy does.
+        """
+        named = isinstance(error, OptionsNeededError)
+        readings, most = (error.readings, MOST_READINGS) if named else (REMEDIES, 1)  # type: ignore[attr-defined]
+        problem, rows = (error.problem, error.rows) if named else (str(error), ())  # type: ignore[attr-defined]
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)  # what is left out is told when it is read in earnest
         try:
-            for remedy in REMEDIES:
-                if not remedy.keys() <= names:
-                    continue
-                try:
-                    read(self.with_options(**remedy))
-                except ValueError:
-                    continue
-                raise OptionsNeededError(str(error), [remedy]) from None
+            readable = list(itertools.islice(self._readable(readings, read), most))
         finally:
             logging.set_verbosity(verbosity)
+        if readable:
+            raise OptionsNeededError(problem, readable, rows) from None
+        if named:
+            raise ValueError(problem) from None
+
+    def _readable(
+        self, readings: Iterable[Mapping[str, Any]], read: Callable[[Self], Any], depth: int = 3
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields the options with which rows are read, with what they need besides."""
+        names = {field.name for field in dataclasses.fields(self.options)}
+        for values in readings:
+            if not values.keys() <= names:
+                continue
+            try:
+                task = with_given(self, values)
+            except ValueError:  # options that do not fit each other
+                continue
+            try:
+                read(task)
+                yield values
+            except ValueError as error:
+                more: Sequence[Mapping[str, Any]] = ()
+                if isinstance(error, OptionsNeededError):
+                    more = error.readings
+                elif readings is not REMEDIES or values in REMEDIES[:2]:
+                    more = [remedy for remedy in REMEDIES[:2] if not {*remedy} & {*values}]
+                if depth > 1:
+                    yield from ({**values, **other} for other in task._readable(more, read, depth - 1))
 
     def path(self, files: DataFiles, use: Use) -> Source:
         """Returns the file that is given for a use, or that of the data folder; "" if there is neither."""

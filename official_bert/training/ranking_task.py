@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from absl import logging
 
-from official_bert.data import labelled_texts, tables
+from official_bert.data import labelled_texts, likely_tables, tables
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
 from official_bert.data.rows import Source
 from official_bert.data.search import collections, measures
@@ -50,6 +50,7 @@ class RankingTask(FileTask):
         options = self.options
         if is_collection(path):
             return self.read_collection(path).pairs(options.most_negatives)
+        likely_tables.check_grades(options, path, self.config.options)
         return read_rows(path, options.training_columns, options.empty_text, options, logging.warning)
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:

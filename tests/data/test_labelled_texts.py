@@ -113,10 +113,18 @@ def test_a_cell_that_holds_no_label_names_its_line(value, several, said):
     labelled_texts.check_cells(table(y=["a", 1, None, *([["a", 2], []] if several else [])]), "y", several)
 
 
-@pytest.mark.parametrize("value", ["['a', 'b']", '["a"]', "[]", "[1, 2]", " ['a'\n 'b'] "])
-def test_a_list_that_became_text_names_its_line(value):
+@pytest.mark.parametrize(
+    ("value", "labels"), [("['a', 'b']", ["a", "b"]), ('["a"]', ["a"]), ("[]", []), ("[1, 2]", ["1", "2"])]
+)
+def test_a_list_that_became_text_is_a_list_again(value, labels):
+    labelled_texts.check_cells(table(y=["a, [b]", value]), "y", True)
+    assert labelled_texts.split_labels(value, "|") == labels
+
+
+@pytest.mark.parametrize("value", [" ['a'\n 'b'] ", "['a' 'b']"])
+def test_a_list_without_commas_that_became_text_names_its_line(value):
     with pytest.raises(
-        ValueError, match=r"data\.tsv:3: column 'y': expected labels with separators, got the text of a list, "
+        ValueError, match=r"data\.tsv:3: column 'y': expected labels with separators, got the text of a list without"
     ):
         labelled_texts.check_cells(table(y=["a, [b]", value]), "y", True)
     labelled_texts.check_cells(table(y=["a", value]), "y", False)

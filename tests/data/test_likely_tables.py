@@ -6,7 +6,7 @@ import pytest
 from commands import InThisProcess
 
 from official_bert.data.rows import Rows
-from official_bert.data.tabular.likely_columns import likely_columns, names_columns
+from official_bert.data.tabular.likely_columns import Column, header_signs, label_readings, text_readings
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import DataFiles
 
@@ -112,7 +112,7 @@ def test_a_file_is_read_by_the_first_command_or_by_one_that_its_refusal_names(tm
     line = f"python tools/inspect_data.py {name} --task=classification --num_examples=9"
     lines = [line]
     if name in REFUSED:
-        done = person.types(line, status=1, messages=(r"error: .*", "python .*"))
+        done = person.types(line, status=1, messages=(r"error: .*", "python .*", r".* \| .*"))
         lines = [command.strip() for command in done.err.splitlines() if command.startswith("  python ")]
         assert 1 <= len(lines) <= 3 and all(command.startswith(line) for command in lines)
         assert "inspect_data" not in done.err.splitlines()[0]
@@ -138,47 +138,65 @@ LONG = ["a long text about it all", "another one that is as long", "and this is 
 
 
 @pytest.mark.parametrize(
-    ("first", "columns", "is_header"),
+    ("first", "columns", "sign"),
     [
         (
             ["Anmerkung", "Art"],
             [["Das ist ein Satz, der lang ist", "Noch so ein langer Satz"] * 2, ["a", "b"] * 2],
-            True,
+            1,
         ),
-        (["This is one more sentence", "a"], [LONG, ["x", "a"] * 2], False),
-        (["This is one more sentence", "c"], [LONG, ["x", "a"] * 2], None),
-        (["n", "m"], [["1", "2"], ["a", "b"]], True),
-        (["3", "m"], [["1", "2"], ["a", "b"]], False),
+        (["This is one more sentence", "a"], [LONG, ["x", "a"] * 2], -1),
+        (["This is one more sentence", "c"], [LONG, ["x", "a"] * 2], 0),
+        (["n", "m"], [["1", "2"], ["a", "b"]], 1),
+        (["3", "m"], [["1", "2"], ["a", "b"]], -1),
+        (["Good message", "x"], [LONG, ["x", "a"] * 2], -1),
+        (["day", "m"], [["2024-03-01", "2024-03-02"], ["a", "b"]], 1),
     ],
 )
-def test_a_header_stands_out_from_its_columns(first, columns, is_header):
-    assert names_columns(first, columns) is is_header
+def test_a_header_stands_out_from_its_columns(first, columns, sign):
+    signs = header_signs(first, [Column("", column) for column in columns])
+    assert (signs >= 2) - (signs <= -2) == sign
+
+
+def readings(columns, kind=""):
+    columns = [Column(name, cells) for name, cells in columns.items()]
+    both = [
+        (label.score + text.score, {**text.values, **label.values})
+        for label in label_readings(columns, "", kind)
+        for text in text_readings(columns, label.values, "", None)
+    ]
+    best = max((score for score, _ in both), default=0)
+    return [tuple(values.values()) for score, values in sorted(both, key=lambda one: -one[0]) if score > best - 2]
 
 
 @pytest.mark.parametrize(
-    ("columns", "known", "likely"),
+    ("columns", "likely"),
     [
-        ({"a": LONG, "b": ["x", "y"] * 2}, ("", ""), [("a", "b")]),
-        ({"a": LONG, "b": ["x", "y"] * 2, "c": ["1", "2"] * 2}, ("", ""), [("a", "b"), ("a", "c")]),
-        ({"a": LONG, "b": ["x", "y"] * 2, "class": ["1", "2"] * 2}, ("", ""), [("a", "class")]),
-        ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("a", "c"), ("b", "c")]),
-        ({"a": LONG, "review": LONG[::-1], "c": ["x", "y"] * 2}, ("", ""), [("review", "c")]),
-        ({"a": LONG, "b": LONG[::-1], "c": ["x", "y"] * 2}, ("b", ""), [("b", "c")]),
+        ({"a": LONG, "b": ["x", "y"] * 2}, [("a", "b")]),
+        ({"a": LONG, "b": ["x", "y"] * 2, "c": ["1", "1", "2", "2"]}, [("a", "b"), ("a", "c")]),
+        ({"a": LONG, "b": ["x", "y"] * 2, "label": ["1", "1", "2", "2"]}, [("a", "label")]),
+        ({"m": LONG, "n": LONG[::-1], "c": ["x", "y"] * 2}, [("m", "c"), ("m", "n", "c"), ("n", "c")]),
+        ({"s1": LONG, "s2": LONG[::-1], "c": ["x", "y"] * 2}, [("s1", "s2", "c")]),
         (
-            {"a": LONG, "url": [f"https://example.org/a/very/long/address/{n}" for n in range(4)], "c": ["x", "y"] * 2},
-            ("", ""),
+            {"a": LONG, "author": ["Anna B. Meier", "Jim C. Yu", "Xu de Lee", "A. von Berg"], "c": ["x", "y"] * 2},
             [("a", "c")],
         ),
-        ({"a": LONG, "b": ["1", "2", "3", "4"]}, ("", ""), []),
+        (
+            {"a": LONG, "url": [f"https://example.org/a/very/long/address/{n}" for n in range(4)], "c": ["x", "y"] * 2},
+            [("a", "c")],
+        ),
+        ({"a": LONG, "b": ["1", "2", "3", "4"]}, []),
+        ({"a": LONG, "b": ["x", "x", "y", "y"], "c": ["1/2/24", "1/3/24"] * 2}, [("a", "b")]),
+        ({"a": LONG, "label": ["0", "1"] * 2, "label_text": ["no", "yes"] * 2}, [("a", "label")]),
     ],
 )
-def test_texts_are_long_and_labels_come_again(columns, known, likely):
-    assert sorted(likely_columns(columns, *known, scores=False)) == likely
+def test_texts_are_mostly_different_and_labels_come_again(columns, likely):
+    assert readings(columns) == likely
 
 
 def test_scores_are_numbers():
     columns = {"a": LONG, "b": ["x", "y"] * 2, "c": ["1.5", "2", "3", "4.25"]}
-    assert likely_columns(columns, "", "", scores=True) == [("a", "c")]
+    assert readings(columns, "regression") == [("a", "c")]
 
 
 def test_the_columns_of_the_training_file_count_for_the_others_and_dialects_do_not(tmp_path):
@@ -191,7 +209,7 @@ def test_the_columns_of_the_training_file_count_for_the_others_and_dialects_do_n
     assert (task.options.text_column, task.options.label_column) == ("Nachricht", "Kategorie")
     assert task.options.delimiter == task.options.encoding == "" and len(rows) == 6
     assert rows.note.endswith(
-        "train.csv: read with --set 'options.delimiter=;' --set options.encoding=cp1252 --set "
+        "train.csv: read with --set 'options.delimiter=\";\"' --set options.encoding=cp1252 --set "
         "options.text_column=Nachricht --set options.label_column=Kategorie"
     )
     read = task.read_held_out(DataFiles(eval_file=str(tmp_path / "dev.csv")))[0].data

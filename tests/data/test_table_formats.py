@@ -154,8 +154,10 @@ def test_utf_16_without_a_mark_is_read_and_zero_bytes_in_texts_are_no_sign_of_it
         ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0)),
     ):
         assert TableOptions().read_table(write(tmp_path, name, content), ["label"]).columns["label"][0] == "1"
-    table = TableOptions().read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"])
-    assert table.columns["text"] == ["a\0b"]
+    path = write(tmp_path, "b.csv", "text,label\na\0b,1\n")
+    with pytest.raises(ValueError, match=r"b\.csv:2: expected text, got a NUL byte; --encoding=utf-8 reads it as text"):
+        TableOptions().read_table(path, ["text"])
+    assert TableOptions(encoding="utf-8").read_table(path, ["text"]).columns["text"] == ["a\0b"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_german_table_trains_at_the_second_command_and_answers_at_the_third(cu
     assert commands == [f"  {FIRST} --set options.empty_text=skip"]
     trained = customer.types(commands[0].strip(), messages=(r".*; left out, as are 2 more",))
     assert (
-        "kunden.csv: read with --set 'options.delimiter=;' --set options.encoding=cp1252 --set "
+        "kunden.csv: read with --set 'options.delimiter=\";\"' --set options.encoding=cp1252 --set "
         "options.text_column=Nachricht --set options.label_column=Kategorie"
     ) in trained.out
     assert "Kritik" in trained.out and "accuracy = " in trained.out

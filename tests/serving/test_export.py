@@ -11,8 +11,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.server.queue.batching import join
 from official_bert.server.models.servable import Servable
+from official_bert.server.queue.batching import join
 from official_bert.serving import example_signature, export, warmup
 from official_bert.serving.loading import latest_version, load_exported
 from official_bert.tasks.pretraining.served import ServedFillMask

@@ -120,15 +120,15 @@ def test_questions_and_pairs_of_search_are_shown_too(inspect, golden, tmp_path):
             "a.csv",
             "text,label\nx,1\n,0\ny,\nz,0\n",
             ["--task=classification"],
-            r"a\.csv:4: .* expected a label, .*expected --set options.empty_text=skip --set "
-            r"options.missing_label=skip$",
+            r"a\.csv:4: .* expected a label, .*expected --set options.missing_label=skip "
+            r"--set options.empty_text=skip$",
         ),
         (
             "a.csv",
-            "body,country,grade\nhello you,de,a\nno never,fr,b\nfine by me,de,b\nno no no,fr,a\n",
+            "body,team,grade\nhello you,de,a\nno never,fr,b\nfine by me,de,b\nno no no,fr,a\n",
             ["--task=classification"],
             "several columns may be the text and the label; expected --set "
-            "options.text_column=body --set options.label_column=country or --set options.text_column=body",
+            "options.text_column=body --set options.label_column=team or --set options.text_column=body",
         ),
         (
             "a.json",

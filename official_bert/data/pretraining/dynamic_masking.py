@@ -35,7 +35,7 @@ def sample_keys(examples: tf.Tensor, seed: int) -> tf.Tensor:
     """Returns the key of each row's samples of a generator, a hash of the seed and the row's number in `examples`: [B]
     -> int32 [B,2].
     """
-    bits = _mix(_rows(examples, seed) ^ _mix(tf.constant(SAMPLE, tf.uint64)))
+    bits = _mix(row_hashes(examples, seed) ^ _mix(tf.constant(SAMPLE, tf.uint64)))
     return tf.stack(
         [
             tf.cast(
@@ -77,7 +77,7 @@ class DynamicMasking:
         special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
         candidates = (input_mask == 1) & ~special  # [B,S]
         budgets = tf.gather(self.budgets, tf.reduce_sum(input_mask, axis=1))  # [B]
-        rows = _rows(examples, self.seed)
+        rows = row_hashes(examples, self.seed)
         copied = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
         if self.config.strategy == "token_draws":
             return copied | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
@@ -229,7 +229,7 @@ def _predictions(ids: tf.Tensor, places: tf.Tensor, used: tf.Tensor) -> Batch:
     }
 
 
-def _rows(examples: tf.Tensor, seed: int) -> tf.Tensor:
+def row_hashes(examples: tf.Tensor, seed: int) -> tf.Tensor:
     """The hash of each row, of which all its draws are hashes: int64 [B] -> uint64 [B]."""
     return _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(seed % 2**64, tf.uint64)))
 

@@ -11,11 +11,14 @@ from typing import Any, Literal
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.rows import Source
 from official_bert.data.tables import TableOptions
+from official_bert.data.tabular.encodings import text_lines
 from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file, list_names
 from official_bert.typed_values import and_others
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
+PACKED = ".gz"
+COLUMNS = ("query-id", "corpus-id", "score")
 UnknownIds = Literal["refuse", "skip"]
 Warn = Callable[[str], None]
 
@@ -68,9 +71,15 @@ def files_of(judgements: Source) -> list[Source]:
         return [judgements]
     folder = folder_of(judgements)
     home = folder_of(folder)
-    companions = [os.path.join(home, name) for name in (QUERIES_FILE, CORPUS_FILE)]
+    companions = [_perhaps_packed(home, name) for name in (QUERIES_FILE, CORPUS_FILE)]
     in_place = judgements.endswith(".tsv") and os.path.basename(folder) == JUDGEMENTS_FOLDER
     return [judgements, *companions] if in_place and any(map(is_file, companions)) else [judgements]
+
+
+def _perhaps_packed(folder: str, name: str) -> str:
+    """The path of a file in a folder: also BEIR's own archives have packed ones."""
+    path = os.path.join(folder, name)
+    return path if is_file(path) or not is_file(path + PACKED) else path + PACKED
 
 
 def is_collection(path: Source) -> bool:
@@ -83,7 +92,7 @@ def judgements_of(path: str, use: str) -> str:
 
     Raises ValueError for a collection without them.
     """
-    if not is_file(os.path.join(path, CORPUS_FILE)):
+    if not is_file(_perhaps_packed(path, CORPUS_FILE)):
         return path
     if not is_file(judgements := os.path.join(path, JUDGEMENTS_FOLDER, f"{use}.tsv")):
         there = ", ".join(
@@ -188,12 +197,15 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
 
 
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
-    """Yields (line, query's id, passage's id, grade)."""
-    table = TableOptions(file_format="tsv", encoding=encoding).read_table(path, ["query-id", "corpus-id", "score"])
-    for row, (query, passage, score) in enumerate(
-        zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))
-    ):
+    """Yields (line, query's id, passage's id, grade); of TREC's files too, which have four columns without names."""
+    first = next(text_lines(path, encoding), "").rstrip("\r\n")
+    is_trec = len(first.split()) == 4
+    how = TableOptions(file_format="tsv", encoding=encoding, delimiter=" " if is_trec and "\t" not in first else "")
+    table = how.read_table(path, COLUMNS, [COLUMNS[0], "iteration", *COLUMNS[1:]] if is_trec else ())
+    for row, (query, passage, score) in enumerate(zip(*(table.columns[name] for name in COLUMNS))):
         try:
-            yield table.lines[row], query, passage, int(score)
-        except ValueError:
+            if not (grade := float(score)).is_integer():
+                raise ValueError(score)
+            yield table.lines[row], query, passage, int(grade)
+        except (ValueError, OverflowError):
             raise ValueError(f"{table.place(row)}: column 'score': expected a whole number, got {score!r}") from None

@@ -1,21 +1,29 @@
 """What divides the columns of a text table, and whether quotation marks hold cells together: its first lines tell."""
 
 import csv
+import re
 from collections.abc import Collection, Sequence
 
-from official_bert.data.tabular.formats import LARGEST_CELL
+from official_bert.data.tabular.formats import LARGEST_CELL, escapes_quotes
 
 COMMON = (",", ";", "\t", "|", "^", "~")
+QUOTED = re.compile('"([^"]|"")*"')
 USUAL = {"csv": ",", "tsv": "\t"}  # by format
 
 
-def likely_dialect(lines: Sequence[str], form: str, columns: Collection[str]) -> tuple[str, str]:
+def likely_dialect(
+    lines: Sequence[str], form: str, columns: Collection[str], may_quote: bool = False
+) -> tuple[str, str]:
     """Returns the format, `csv` or `tsv`, and the delimiter that read the first lines of a table best.
 
     The first line should name the `columns`; if none are given, or none are named in CSV, `clevercsv` tells the
     delimiter by the shape of the rows. The usual dialect of a `form` wins a tie, and TSV is read as CSV if only
-    quotation marks make its rows equally long, CSV as TSV if only that makes sense of them.
+    quotation marks make its rows equally long, CSV as TSV if only that makes sense of them. TSV that `may_quote` is
+    read as CSV if all cells that begin with a quotation mark are in such marks, and some have doubled ones.
     """
+    cells = [cell for line in lines for cell in line.rstrip("\r\n").split("\t") if cell.startswith('"')]
+    if may_quote and form == "tsv" and all(map(QUOTED.fullmatch, cells)) and any('""' in cell[1:-1] for cell in cells):
+        return "csv", "\t"
     others = [mark for mark in COMMON if mark != USUAL[form]]
     delimiters = [USUAL[form], *others] if columns else [_measured(lines, form)]
     dialects = [(form, USUAL[form])] if USUAL[form] in delimiters else []
@@ -38,6 +46,8 @@ def _first_rows(lines: Sequence[str], form: str, delimiter: str) -> tuple[Sequen
     if form == "tsv":
         return [row for line in lines if any(row := line.rstrip("\r\n").split(delimiter))], True
     csv.field_size_limit(LARGEST_CELL)
+    if escapes_quotes(lines, delimiter):
+        lines = [line.replace('\\"', '""') for line in lines]
     rows: list[list[str]] = []
     try:
         rows.extend(row for row in csv.reader(lines, delimiter=delimiter, strict=True) if any(row))
@@ -50,5 +60,5 @@ def _measured(lines: Sequence[str], form: str) -> str:
     """The delimiter of a table by the shape of its rows, or that of its format if no shape is regular."""
     from clevercsv.detect import Detector
 
-    dialect = Detector().detect("".join(lines), delimiters=[*COMMON])
+    dialect = Detector().detect("".join(lines).replace("\0", ""), delimiters=[*COMMON])
     return dialect.delimiter if dialect and dialect.delimiter else USUAL[form]

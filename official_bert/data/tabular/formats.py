@@ -4,17 +4,20 @@ Each reader yields (line, cells) of a row; only the rows of Parquet have keys.
 """
 
 import codecs
+import contextlib
 import csv
+import functools
 import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import START, head_of, text_lines
+from official_bert.data.tabular.stored_names import class_names
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import (
     MOST_COLUMNS,
@@ -29,6 +32,7 @@ from official_bert.limits import (
 
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
+FIRST_LINES = 500
 FOR_EXCEL = re.compile('"?sep=."?')
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
@@ -49,7 +53,9 @@ def kind_by_content(path: str, encoding: str = "") -> str:
     return "json" if text.startswith(JSON_STARTS) else ""
 
 
-def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tuple[int, Sequence[Any]]]:
+def cells_of(
+    path: str, form: str, delimiter: str, encoding: str, sheet: str = ""
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Yields (line, cells) of each row of a table whose rows have no keys; a blank line has no cells.
 
     Raises ValueError, naming file and line, for what is not in the format, and for a delimiter that cannot be one.
@@ -58,7 +64,7 @@ def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tu
     if form == "csv" and (len(delimiter) > 1 or delimiter == '"'):
         raise ValueError(f"options.delimiter: expected one character other than a quotation mark, got {delimiter!r}")
     if form == "xlsx":
-        return sheet_cells(path)
+        return sheet_cells(path, sheet)
     if form == "two_files":
         return texts_and_labels(path, labels_beside(path), encoding)
     lines = table_lines(path, encoding)
@@ -88,9 +94,31 @@ def first_lines(path: str, encoding: str) -> list[str]:
     return lines
 
 
+def escapes_quotes(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether the first lines are CSV only if a backslash before a quotation mark makes it a part of a cell."""
+    return (
+        any('\\"' in line for line in lines)
+        and not _is_csv(lines, delimiter)
+        and _is_csv([line.replace('\\"', '""') for line in lines], delimiter)
+    )
+
+
+def _is_csv(lines: Sequence[str], delimiter: str) -> bool:
+    csv.field_size_limit(LARGEST_CELL)
+    try:
+        return all(True for _ in csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)  # of the first lines
+
+
 def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (first line, cells) of each row of CSV. Raises ValueError, naming the line, for broken quotation marks."""
     csv.field_size_limit(LARGEST_CELL)
+    first = list(itertools.islice(lines, FIRST_LINES))
+    if escapes_quotes(first, delimiter):
+        lines = (line.replace('\\"', '""') for line in itertools.chain(first, lines))
+    else:
+        lines = itertools.chain(first, lines)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     begins = 1
     try:
@@ -109,12 +137,34 @@ def spelled(separator: str) -> str:
     return separator.replace("\\t", "\t")
 
 
-def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row, cells) of the first sheet of a workbook (.xlsx), cells as text; empty rows are none.
+def sheet_cells(path: str, sheet: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Yields (row, cells) of a sheet of a workbook (.xlsx), by default the first one, cells as text; empty rows are
+    none.
 
-    Raises ValueError for a damaged workbook and for one that unpacks to far more than it holds, and ModuleNotFoundError
-    without openpyxl.
+    Raises ValueError for a damaged workbook, for one that unpacks to far more than it holds, for an unknown sheet and
+    for formulas without their values, and ModuleNotFoundError without openpyxl.
     """
+    with _workbook(path) as (load, size):
+        sheets = {one.title: one for one in load(data_only=True).worksheets}
+        name = sheet or next(iter(sheets))
+        if name not in sheets:
+            raise ValueError(f"options.sheet: expected one of {shown([*sheets])}, got {name!r}")
+        rows = dict(_filled_rows(_raw_rows(sheets[name]), size))
+        width = max(map(len, rows.values()), default=0)
+        if any(len(row) < width or "" in row for row in rows.values()):
+            _check_formulas(_raw_rows(load(data_only=False)[name]), rows)
+    yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
+
+
+def sheet_names(path: str) -> list[str]:
+    """The names of the sheets of a workbook that have tables, also of hidden ones."""
+    with _workbook(path) as (load, _):
+        return [sheet.title for sheet in load(data_only=True).worksheets]
+
+
+@contextlib.contextmanager
+def _workbook(path: str) -> Iterator[tuple[Callable[..., Any], int]]:
+    """Gives the function that loads a workbook and its size; raises ValueError for one that cannot be read."""
     import openpyxl
 
     with open_bytes(path) as file:
@@ -128,22 +178,37 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
                     f"expected at most {MOST_TAGS:,} tags, or {MOST_TAGS_PACKED} for each of its {size:,} bytes, "
                     f"got {tags:,}: are rows or cells empty?"
                 )
-            sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
-            sheet.reset_dimensions()  # what the file claims: rows would be filled up to it
-            # else each row would be filled up to its last cell, which may be empty
-            sheet._get_row = lambda row, *_: {cell["column"]: cell["value"] for cell in row}
-            rows = dict(_filled_rows(sheet.iter_rows(values_only=True), size))
+            yield functools.partial(openpyxl.load_workbook, content, read_only=True), size
     except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
         raise ValueError(
             f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}"
         ) from None
-    width = max(map(len, rows.values()), default=0)
-    yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
 
 
-def _filled_rows(rows: Iterable[Any], size: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number, cells up to the last filled one) of the rows of a sheet that are not empty, from their values by
-    column.
+def _raw_rows(sheet: Any) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yields the cells of each row that the file has, not filled up to what it claims or to a cell far away."""
+    sheet.reset_dimensions()
+    sheet._get_row = lambda row, *_: row
+    return sheet.iter_rows()
+
+
+def _check_formulas(rows: Iterable[Sequence[Mapping[str, Any]]], values: Mapping[int, Sequence[str]]) -> None:
+    """Raises ValueError for a formula whose value is not stored: programs that compute nothing write such."""
+    from openpyxl.utils import get_column_letter
+
+    for number, row in enumerate(rows, 1):
+        known = values.get(number, ())
+        for cell in row:
+            column = cell["column"]
+            if cell["data_type"] == "f" and not (column <= len(known) and known[column - 1]):
+                raise ValueError(
+                    f"cell {get_column_letter(column)}{number}: a formula without its value; open and save the "
+                    "workbook in a program that computes it"
+                )
+
+
+def _filled_rows(rows: Iterable[Sequence[Mapping[str, Any]]], size: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, cells up to the last filled one) of the rows of a sheet that are not empty.
 
     Raises ValueError beyond the bounds of `limits`, for a file of `size` bytes. All rows are as wide as the widest.
     """
@@ -154,7 +219,7 @@ def _filled_rows(rows: Iterable[Any], size: int) -> Iterator[tuple[int, list[str
             raise ValueError(f"expected a filled cell in the first {MOST_EMPTY_ROWS:,} rows, got none")
         if number > MOST_SHEET_ROWS:
             raise ValueError(f"expected at most {MOST_SHEET_ROWS:,} rows, got a cell beyond them")
-        filled = {column: cell for column, value in dict(row).items() if (cell := _cell_text(value))}
+        filled = {cell["column"]: text_of for cell in row if (text_of := _cell_text(cell["value"]))}
         if filled:
             check_width(max(filled), f"row {number}")
             cells = [filled.get(column, "") for column in range(1, max(filled) + 1)]
@@ -252,10 +317,11 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             check_width(len(file.schema_arrow.names), path)
             check_names_once(path, file.schema_arrow.names)
+            named = class_names(file.schema_arrow.metadata)
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, row
+                    yield number, named(row)
     except (pyarrow.lib.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
 

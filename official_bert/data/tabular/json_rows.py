@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.stored_names import rows_of_pandas
 from official_bert.json_values import parse as parse_json
 from official_bert.limits import MOST_COLUMNS
 
@@ -30,7 +31,7 @@ def values_of(path: str, encoding: str = "") -> tuple[list[Any] | None, Iterator
         if (second := next(more, None)) is not None:
             later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
             return None, itertools.chain([(number, value)], later)
-    listed = value.get("data") if isinstance(value, dict) else value
+    listed = rows_of_pandas(value) or (value.get("data") if isinstance(value, dict) else value)
     if isinstance(listed, list):
         return listed, iter(enumerate(listed))
     return None, iter([(number, value)])

@@ -1,189 +1,298 @@
-"""Which columns of a table are likely to hold its texts and labels, and whether its first line names them.
+"""What the columns of a table are likely to hold, by signs for and against: texts, pairs, labels, scores, names.
 
-Labels repeat themselves, texts are the longest cells; names that people give to such columns decide between several.
+What stands in a column decides whether it may be the text or the label; names that people give to such columns order
+the readings, and decide only if the other columns have names of something else.
 """
 
+import functools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-TEXT_NAMES = frozenset(
-    (
-        "text",
-        "texts",
-        "sentence",
-        "review",
-        "comment",
-        "content",
-        "body",
-        "message",
-        "tweet",
-        "document",
-        "utterance",
-        "kommentar",
-        "nachricht",
-        "satz",
-        "inhalt",
-        "rezension",
-        "beschreibung",
-        "texto",
-        "comentario",
-        "mensaje",
-        "frase",
-        "resena",
-        "opinion",
-        "contenido",
-        "descripcion",
-        "texte",
-        "commentaire",
-        "phrase",
-        "avis",
-        "contenu",
-        "testo",
-        "commento",
-        "recensione",
-        "tekst",
-    )
+from official_bert.data.labelled_texts import ABSENT, LIST_AS_TEXT, as_number
+
+TEXT_NAMES = re.compile(
+    """text|texts|sentence|review|comment|content|body|message|tweet|document|utterance|passage|kommentar|
+    nachricht|satz|inhalt|rezension|beschreibung|texto|comentario|mensaje|frase|resena|opinion|contenido|
+    descripcion|texte|commentaire|phrase|avis|contenu|testo|commento|recensione|tekst""",
+    re.VERBOSE,
 )
-LABEL_NAMES = frozenset(
-    (
-        "label",
-        "labels",
-        "class",
-        "category",
-        "target",
-        "sentiment",
-        "intent",
-        "topic",
-        "y",
-        "tag",
-        "tags",
-        "stars",
-        "rating",
-        "score",
-        "klasse",
-        "kategorie",
-        "etikett",
-        "thema",
-        "stimmung",
-        "bewertung",
-        "etiqueta",
-        "clase",
-        "categoria",
-        "tema",
-        "sentimiento",
-        "valoracion",
-        "etiquette",
-        "classe",
-        "categorie",
-        "sujet",
-        "etichetta",
-        "kategoria",
-    )
+LABEL_NAMES = re.compile(
+    """category|target|class|klasse|clase|classe|y|sentiment|intent|topic|tag|tags|stars|rating|score|stance|
+    emotion|verdict|similarity|kategorie|thema|stimmung|bewertung|note|categoria|tema|sentimiento|
+    valoracion|categorie|sujet|kategoria|quality""",
+    re.VERBOSE,
 )
-MOST_LABELS = 100  # different values of a column that may be labels
+SURE_LABEL_NAMES = re.compile("label|labels|gold|etikett|etiqueta|etiquette|etichetta")
+OTHER_NAMES = re.compile(
+    """id|ids|idx|index|nr|no|num|number|nummer|uuid|key|url|link|email|date|datum|fecha|time|timestamp|year|
+    jahr|created|author|autor|user|username|annotator|rater|worker|reviewer|customer|kunde|name|source|
+    split|fold|lang|language|sprache|country|land|region|city|store|file|filename|path|price|preis|amount|
+    betrag|umsatz|revenue|count|votes|likes|age|length|parse|address|answer""",
+    re.VERBOSE,
+)
+NAMES = (TEXT_NAMES, LABEL_NAMES, SURE_LABEL_NAMES, OTHER_NAMES)
+# Beginnings of names of two texts that belong together; of a title and its text, the text may do alone.
+PAIRS = (
+    ("premise", "hypo"),
+    ("question", "passage sentence context answer paragraph"),
+    ("query", "passage doc text"),
+    ("claim", "evidence"),
+)
+COUNTED = re.compile(r"(.*?)[ _.-]?(1|2|a|b|first|second|left|right)([ _.-].*)?|#(1|2) (.*)", re.IGNORECASE)
+OF_PAIRS = re.compile("(not?[ _-]?)?(entail|contradict|paraphrase|duplicate)", re.IGNORECASE)
+MONTHS = "jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz]|ene|abr|ago|dic"
+DATE = re.compile(
+    rf"\d{{1,4}}([-./])\d{{1,2}}\1\d{{1,4}}([T ,].{{1,24}})?|\d\d?:\d\d.{{,9}}|(19|20)\d\d([ -]?(0\d|1[012]))?"
+    rf"([0-3]\d)?|1[0-9]{{9}}|(?=.*\d\d?\b)[\w,. :]{{,9}}\b({MONTHS})\w{{,6}}\b[\w,. :+-]{{1,24}}",
+    re.IGNORECASE,
+)
+KEY = re.compile(r"\w+://\S+|\S+@\S+\.\w+|(?=\S*\d)[!-~]{12,}")
+AMOUNT = re.compile(r"[€$£¥]\s?\d\S*|\d[\d.,]*\s?([€$£¥%]|[A-Z]{3})|\d{1,3}(,\d{3})+")
+LONGEST = 1000  # characters of a cell that are compared with forms
+SEPARATORS = ("|", ";", ", ", ",")
+MARGIN = 2  # a reading for which so much less speaks than for the best one is not plausible
 LONGEST_LABEL = 60  # characters, in the mean
-AS_LONG = 0.5  # of the mean length of the longest texts: a column of such texts may be the one that is meant
-WORD, MOST_WORDS = re.compile("[^\\W_]+"), 3  # of a name
-SHORT_NAME = 0.25  # of the mean length of a column's cells: a first cell that is shorter is a name
-MOST = 3  # ways to read a table that are named
+FEW = 20  # different numbers that may be classes
+WORDS = 2.5  # of a text, in the mean
+SHORT_SCALE = 10  # whose whole numbers are classes
+LARGEST = 100  # of a scale; larger numbers are amounts
+WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
 def plain_name(name: str) -> str:
     """A column's name in lower case, without accents and spaces around it."""
-    letters = unicodedata.normalize("NFKD", name.strip().casefold())
+    letters = unicodedata.normalize("NFKD", re.sub("(?<=[a-z])(?=[A-Z])", "_", name.strip()).casefold())
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
-def names_columns(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool | None:
-    """Whether the first line of a table names its columns, whose other cells are `columns`; None if signs contradict.
+class Reading(NamedTuple):
+    """Options that read columns, and how much speaks for them."""
 
-    A name stands out: it is no number above numbers, no label that comes again, and short above long texts.
+    score: float
+    values: Mapping[str, Any]
+
+
+class Column:
+    """A column of a table: the cells of its first rows, as text."""
+
+    def __init__(self, name: str, cells: Sequence[str]):
+        self.name, self.cells = name, cells
+        self.words = {*WORD.findall(plain_name(name))}
+        self.values = [cell for cell in cells if cell.casefold() not in ABSENT]
+        self.kinds = {*self.values}
+
+    def is_named(self, names: re.Pattern[str]) -> bool:
+        """Whether a word of the name is one of these."""
+        return any(map(names.fullmatch, self.words))
+
+    @functools.cached_property
+    def numbers(self) -> tuple[list[float], str]:
+        """The numbers in the cells, and the mark of their decimals; [] if other cells are among them."""
+        for mark in ".,":
+            try:
+                return [as_number(value, mark) for value in self.values], mark
+            except ValueError:
+                continue
+        return [], "."
+
+    def all_match(self, pattern: re.Pattern[str]) -> bool:
+        """Whether nearly all cells have a form."""
+        return sum(bool(pattern.fullmatch(value[:LONGEST])) for value in self.values) > 0.9 * len(self.values)
+
+    @functools.cached_property
+    def length(self) -> float:
+        """The mean number of words of a cell; in scripts without spaces four letters count as one."""
+        total = sum(
+            max(value.count(" ") + 1, 0 if value.isascii() or " " in value else sum(map(str.isalpha, value)) / 4)
+            for value in self.values
+        )
+        return total / max(len(self.values), 1)
+
+    @functools.cached_property
+    def is_short(self) -> bool:
+        """Whether cells are as short as labels."""
+        return sum(map(len, self.values)) <= LONGEST_LABEL * len(self.values)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether cells are dates, keys, addresses or amounts."""
+        return any(map(self.all_match, (DATE, AMOUNT))) or (self.all_match(KEY) and not self.repeats)
+
+    @functools.cached_property
+    def is_text(self) -> bool:
+        """Whether cells are texts, most of which are different."""
+        is_new = 2 * len(self.kinds) >= len(self.values) or not self.is_short
+        return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether cells are lists, or their text."""
+        return self.all_match(LIST_AS_TEXT)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether cells come again as labels do."""
+        kinds, count = len(self.kinds), len(self.values)
+        return 2 <= kinds < count and kinds <= max(2, count / 2) and self.is_short
+
+    @property
+    def hint(self) -> int:
+        """What the name says about labels."""
+        if self.is_named(SURE_LABEL_NAMES):
+            return 4 if "gold" in self.words else 3
+        return 1 if self.is_named(LABEL_NAMES) else -2 if self.is_named(OTHER_NAMES) else 0
+
+    def are_classes(self, may_be_once: bool = False) -> bool:
+        """Whether numbers are whole and on a short scale, or few or without gaps, and come again."""
+        numbers = self.numbers[0]
+        few = self.repeats and (len(self.kinds) <= FEW or len(self.kinds) == max(numbers) - min(numbers) + 1)
+        short = max(map(abs, numbers)) <= SHORT_SCALE and (may_be_once or len(self.kinds) < len(numbers))
+        return all(number.is_integer() for number in numbers) and (few or short)
+
+    @property
+    def are_scores(self) -> bool:
+        """Whether numbers are on a scale, and not all different whole ones."""
+        numbers = self.numbers[0]
+        whole = all(number.is_integer() for number in numbers)
+        ids = whole and len(self.kinds) > 0.9 * len(numbers)
+        return len(self.kinds) > 1 and max(map(abs, numbers)) <= LARGEST and not ids
+
+    def separator(self) -> str | None:
+        """The text between the labels of a cell; "" for lists, None if cells have one label."""
+        if self.is_list:
+            return ""
+        for mark in SEPARATORS:
+            parts = [[*filter(None, map(str.strip, kind.split(mark)))] for kind in self.kinds]
+            different = {part for kind in parts for part in kind}
+            several = sum(mark in value for value in self.values)
+            if (
+                several > max(1, 0.02 * len(self.values))
+                and len(different) < sum(map(len, parts))
+                and len(different) <= min(len(parts), len(self.values) / 4)
+                and sum(map(len, different)) <= LONGEST_LABEL / 2 * len(different)
+            ):
+                return mark
+        return None
+
+    def as_label(self, kind: str, is_given: bool) -> list[Reading]:
+        """Returns the readings as labels or scores; `kind` is known unless it is "", and so may be the column."""
+        name: dict[str, Any] = {"label_column": self.name}
+        numbers, mark = self.numbers
+        hint = self.hint - 0.001 * len(self.kinds)
+        if len(self.kinds) < 2 or (not is_given and self.is_other and not self.is_named(SURE_LABEL_NAMES)):
+            return []
+        if numbers:
+            score = name | ({"kind": "regression"} if not kind else {}) | ({"decimal": mark} if mark != "." else {})
+            if kind == "regression" or (kind == "" and not self.are_classes(is_given)):
+                both = [Reading(hint - 0.5, name | {"kind": "classifier"})] * (
+                    not kind and self.repeats and len(self.kinds) < 11
+                )
+                return [Reading(hint, score), *both] if self.are_scores or is_given else []
+            return [Reading(hint, name)] if self.are_classes() or is_given else []
+        if kind == "regression":
+            return []
+        if kind != "classifier" and (separator := self.separator()) is not None:
+            several = (
+                name | ({"label_separator": separator} if separator else {}) | ({} if kind else {"kind": "multi_label"})
+            )
+            one = [Reading(hint, name | {"kind": "classifier"})] * (not kind and bool(separator))
+            return [Reading(hint + 1, several), *one]
+        is_label = self.repeats and not (len(self.kinds) > FEW and self.length >= 4)
+        return [Reading(hint, name)] if is_given or is_label or self.hint > 2 else []
+
+
+def label_readings(columns: Sequence[Column], known: str, kind: str) -> list[Reading]:
+    """Returns the likely columns of labels or scores, or the `known` one; `kind` is "" if it is not known."""
+    if known:
+        return next(
+            (column.as_label(kind, True) for column in columns if column.name == known),
+            [Reading(0, {"label_column": known})],
+        )
+    likely = sorted(
+        ((column, reading) for column in columns for reading in column.as_label(kind, False)),
+        key=lambda pair: -pair[1].score,
+    )
+    chosen: list[tuple[Column, Reading]] = []
+    for column, reading in likely:  # names of classes beside their numbers are the same labels
+        if all(one is column or not _same_classes(one, column) for one, _ in chosen):
+            chosen.append((column, reading))
+    return [reading for _, reading in chosen]
+
+
+def _same_classes(one: Column, other: Column) -> bool:
+    both = {*zip(one.cells, other.cells)}
+    return len({*one.cells}) == len({*other.cells}) == len(both)
+
+
+def text_readings(
+    columns: Sequence[Column], label: Mapping[str, Any], text: str, pair: str | None
+) -> Iterator[Reading]:
+    """Yields the likely columns of the text or of both texts, beside a `label`; `text` and `pair` are known columns, ""
+    and None if they are not.
     """
-    words = {word for cell in first if cell.count(" ") < MOST_WORDS for word in WORD.findall(plain_name(cell))}
-    if words & (TEXT_NAMES | LABEL_NAMES):
+    labels = {label.get("label_column"), *label.get("label_columns", ())}
+    others = [column for column in columns if column.name not in labels and column.values]
+    found = [column for column in others if column.is_text]
+    found = [column for column in found if column.length >= 4 or not column.is_named(OTHER_NAMES)] or found
+    if text or not found:
+        words = [column for column in others if not (column.numbers[0] or column.is_other or column.is_list)]
+        of_longest = max(words, key=lambda column: sum(map(len, column.values)), default=None)
+        if alone := text or (of_longest.name if of_longest else ""):
+            yield Reading(0 if text else -MARGIN, {"text_column": alone})  # not known, it does not look like a text
+        return
+    found.sort(key=lambda column: (column.is_named(TEXT_NAMES), sum(map(len, column.values))), reverse=True)
+    for number, column in enumerate(found):
+        yield Reading(-0.5 * number, {"text_column": column.name})
+    if pair is None:
+        of_pairs = any(OF_PAIRS.match(kind) for column in columns if column.name in labels for kind in column.kinds)
+        in_order = [column for column in others if column in found]
+        pairs = [(one, other) for number, one in enumerate(in_order) for other in in_order[number + 1 :]]
+        for one, other in pairs:
+            named = _are_pair(one.name, other.name)
+            yield Reading(
+                2.5 * named + 1.5 * of_pairs - 0.3 * (len(pairs) > 1),
+                {"text_column": one.name, "text_pair_column": other.name},
+            )
+
+
+def _are_pair(first: str, second: str) -> bool:
+    """Whether names are those of two texts that belong together."""
+    one, other = (COUNTED.fullmatch(name) for name in (first, second))
+    if one and other and one[0] != other[0] and [one[1], one[3], one[5]] == [other[1], other[3], other[5]]:
         return True
-    signs = {
-        sign
-        for cell, column in zip(first, columns)
-        if cell.strip()
-        and (sign := _is_name(cell.strip(), [value.strip() for value in column if value.strip()])) is not None
-    }
-    return None if len(signs) > 1 else next(iter(signs), True)
-
-
-def _is_name(cell: str, values: Sequence[str]) -> bool | None:
-    """Whether the first cell of a column is its name; None without a sign."""
-    if values and all(map(_is_number, values)):
-        return not _is_number(cell)
-    if may_be_labels(values):
-        return cell not in values
-    mean = sum(map(len, values)) / max(len(values), 1)
-    if len(cell) < SHORT_NAME * mean:
-        return True
-    return False if cell.count(" ") > 1 and len(cell) > AS_LONG * mean else None
-
-
-def may_be_labels(values: Sequence[str]) -> bool:
-    """Whether the cells of a column repeat themselves as labels do."""
-    kinds = len({*values})
-    return (
-        2 <= kinds < len(values)
-        and kinds <= max(2, min(MOST_LABELS, len(values) / 2))
-        and sum(map(len, values)) <= LONGEST_LABEL * len(values)
+    names = plain_name(first), plain_name(second)
+    return any(
+        names[not turned].startswith(begin) and any(end in names[turned] for end in ends.split())
+        for begin, ends in PAIRS
+        for turned in (True, False)
     )
 
 
-def likely_columns(columns: Mapping[str, Sequence[str]], text: str, label: str, scores: bool) -> list[tuple[str, str]]:
-    """Returns the likely columns of (texts, labels), the likeliest first: one pair if there is no doubt.
+def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:
+    """How much the first line of a table looks like names of its columns: 2 or more if it does, -2 or less if it is a
+    row.
 
-    `text` and `label` are columns that are known, or "". Labels are `scores` if they should be numbers.
+    A name is no number above numbers, no label that comes again, and short above long texts.
     """
-    filled = {name: [value for value in map(str.strip, values) if value] for name, values in columns.items()}
-    labels = [label] if label else _likely_labels(filled, text, scores)
-    texts = [text] if text else _likely_texts({name: values for name, values in filled.items() if [name] != labels})
-    pairs = [(one, other) for one in texts for other in labels if one != other]
-    return pairs[:MOST]
-
-
-def _likely_labels(filled: Mapping[str, Sequence[str]], text: str, scores: bool) -> list[str]:
-    """The columns that may be labels; the only one with a usual name, if there is one."""
-    likely = [
-        name
-        for name, values in filled.items()
-        if name != text and values and (all(map(_is_number, values)) if scores else may_be_labels(values))
-    ]
-    named = [
-        name
-        for name, values in filled.items()
-        if plain_name(name) in LABEL_NAMES and len({*values}) > 1 and name != text and (name in likely or not scores)
-    ]
-    return named[:1] if len(named) == 1 else sorted(named or likely, key=lambda name: len({*filled[name]}))
-
-
-def _likely_texts(filled: Mapping[str, Sequence[str]]) -> list[str]:
-    """The column of the longest texts, or several that are nearly as long; the only one of them with a usual name."""
-    lengths = {name: length for name, values in filled.items() if (length := _mean_letters(values))}
-    longest = sorted(
-        (name for name, length in lengths.items() if length >= AS_LONG * max(lengths.values())),
-        key=lengths.__getitem__,
-        reverse=True,
-    )
-    named = [name for name in longest if plain_name(name) in TEXT_NAMES]
-    return named if len(named) == 1 else longest
-
-
-def _mean_letters(values: Sequence[str]) -> float:
-    """Mean number of letters in the cells of a column; addresses and keys, single words of ASCII, count as one."""
-    return sum(
-        min(letters := sum(map(str.isalpha, value)), letters if not value.isascii() or " " in value else 1)
-        for value in values
-    ) / max(len(values), 1)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", ".", 1))
-    except ValueError:
-        return False
-    return True
+    signs: list[int] = []
+    for cell, column in zip(map(str.strip, first), columns):
+        if not cell or not column.values:
+            continue
+        here = Column("", [cell])
+        if column.numbers[0] or column.is_other:
+            like = bool(here.numbers[0]) if column.numbers[0] else here.is_other
+            signs.append(-3 if like else 3)
+        elif cell in column.kinds and len(column.kinds) < len(column.values):
+            signs.append(-3)
+        elif column.repeats and not column.is_text:
+            signs.append(1 + (len(column.values) >= 5 * len(column.kinds)))
+        elif here.length > 3:
+            signs.append(-2)
+        else:
+            signs.append(len(cell) < 0.25 * sum(map(len, column.values)) / len(column.values))
+        is_name = any(known.fullmatch(plain_name(cell)) for known in NAMES)
+        signs.append(2 * (is_name and cell not in column.kinds))
+    total = sum(signs)
+    return total if min(signs, default=0) < 0 < max(signs) else 2 * total or 2

@@ -14,7 +14,7 @@ from official_bert.data.labelled_texts import EmptyText
 from official_bert.data.suffixes import suffix_of
 from official_bert.data.tables import spelled
 from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tagged.chunk_tags import of_scheme
+from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, of_scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit
 from official_bert.typed_values import and_others
@@ -26,6 +26,8 @@ SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
 CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
 UNIVERSAL_COMMENT = re.compile(r"# ?(sent_id|text|newdoc|newpar|global\.columns)\b")
 FIRST_UNIVERSAL_WORD, UNIVERSAL_COLUMNS = re.compile(r"1(-\d+)?\t"), 10
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?:(?=.)")
+MULTICONER = re.compile(r"# id \S+\s+domain=")  # the comment before a sentence, with as many columns as a word
 BEGINNING = 20  # lines that tell the form of a file
 # Forms that are no words with their tags: the beginning of one of their first lines, and the way to convert them.
 OTHER_FORMS = {
@@ -160,11 +162,40 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
     if (named := _named_columns(lines)) and len(named.names) == width:
         word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
     notes: list[str] = []
+    cells = [
+        [line.cells[place] for place in (word, tag)] for line in lines if len(line.cells) == width > max(word, tag)
+    ]
+    if any(
+        " " in tags and _are_tags(tags.split()) and len(words.split()) == len(tags.split()) for words, tags in cells
+    ):
+        raise ValueError(
+            f"{path}: expected lines of words with their tags, got whole sentences in cells: write a word and its tag "
+            "a line, and a blank line behind each sentence"
+        )
     lines = _without_names(path, lines, word, tag, named, notes)
     blocks: Sequence[Block] = _blocks(lines, sentence)
     if not universal:
-        blocks = _without_comments(path, blocks, tag, width, notes)
+        blocks = _without_language(_without_comments(path, blocks, tag, width, notes), word, notes)
     return ColumnFile(blocks, word, tag, width, universal, notes)
+
+
+def _are_tags(tags: Sequence[str]) -> bool:
+    return all(tag == OUTSIDE or has_prefix(tag) for tag in tags)
+
+
+def _without_language(blocks: Sequence[Block], word: int, notes: list[str]) -> Sequence[Block]:
+    """Leaves out WikiAnn's language in front of each word: `en:Rome`."""
+    words = [line.cells[word] for block in blocks for line in block.lines if word < len(line.cells)]
+    begins = {match[0] if (match := LANGUAGE.match(cell)) else "" for cell in words}
+    if len(begins) != 1 or not (begin := begins.pop()):
+        return blocks
+    notes.append(f"{begin} in front of every word, left out")
+
+    def shortened(line: Line) -> Line:
+        cells = [cell.removeprefix(begin) if place == word else cell for place, cell in enumerate(line.cells)]
+        return line._replace(cells=cells)
+
+    return [dataclasses.replace(block, lines=list(map(shortened, block.lines))) for block in blocks]
 
 
 def _is_universal(path: str, beginning: Sequence[str]) -> bool:
@@ -190,7 +221,7 @@ def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[
     if table and lines and "\t" not in lines[0] and {*",;"} & {*lines[0]}:
         raise ValueError(
             f"{table}: expected columns named word (or token) and tag (or label), got {lines[0][:60]!r}; "
-            "options.separator=, reads columns by their numbers"
+            f"options.separator={',' if ',' in lines[0] else ';'} reads columns by their numbers"
         )
     if all("\t" in text for text in lines):
         widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
@@ -291,7 +322,8 @@ def _without_comments(path: str, blocks: Sequence[Block], tag: int, width: int, 
         rows: list[Line] = []
         widths_here = {len(line.cells) for line in block.lines if not line.text.startswith("#")} or {width}
         for line in block.lines:
-            odd = len(line.cells) not in widths_here or (line.text.startswith("##") and not rows)
+            before = not rows and bool(MULTICONER.match(line.text) or line.text.startswith("##"))
+            odd = before or len(line.cells) not in widths_here
             if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
                 comments.append(line.number)
             else:

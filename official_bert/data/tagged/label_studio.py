@@ -11,6 +11,7 @@ from official_bert.data.tagged.spans import Reader, Record, Span, of_utf16
 
 TYPES = ("labels", "hypertextlabels")  # of regions that are entities, and keys of their labels
 FIRST_NODE = re.compile(r"(/\w+(\(\))?(\[1\])?)+")  # the XPath of the only node of a plain text
+ADDRESS = re.compile(r"\w+://\S+")
 MARKUP = re.compile(r"</?[A-Za-z][^<>]*>")
 Task = Mapping[str, Any]
 
@@ -52,8 +53,14 @@ def reader(tasks: Sequence[Task]) -> Reader:
 
     def read(task: Task) -> Record | None:
         everybody = _annotations(task)
-        annotations = [one for one in everybody if not (one.get("was_cancelled") or one.get("skipped"))]
+        annotations = [
+            one for one in everybody if not (one.get("was_cancelled") or one.get("skipped") or _rejected(one))
+        ]
         text = _text_at(task["data"], key)
+        if ADDRESS.fullmatch(text):
+            raise ValueError(
+                f"expected a text under {key!r}, got the url of one, {text!r:.60}: put the texts in their place"
+            )
         if not annotations:
             return None if everybody else (text, None)
         truth = next((one for one in annotations if one.get("ground_truth")), annotations[0])
@@ -106,6 +113,12 @@ def _written(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
 
 def _annotations(task: Task) -> Sequence[Task]:
     return task.get("annotations") or task.get("completions") or []  # before version 1.0
+
+
+def _rejected(annotation: Task) -> bool:
+    """Whether the last review of an annotation rejected it."""
+    reviews = [review for review in annotation.get("reviews") or [] if "accepted" in review]
+    return bool(reviews) and reviews[-1]["accepted"] is False
 
 
 def _shown_results(task: Task) -> Iterator[Task]:

@@ -132,8 +132,9 @@ def _is_pair(row: Any) -> bool:
 
 
 def _is_of_prodigy(row: Any) -> bool:
-    """Whether a row is one of Prodigy's: one that people skipped may lack spans."""
-    return _is_text_row(row, "spans") or (_is_text_row(row) and row.get(ANSWER) in ANSWERS[1:])
+    """Whether a row is one of Prodigy's: one that people skipped, or in which they marked nothing, may lack spans."""
+    is_answered = _is_text_row(row, ANSWER) and not {"label", "options", "accept"} & {*row}
+    return _is_text_row(row, "spans") or (_is_text_row(row) and row.get(ANSWER) in ANSWERS[1:]) or is_answered
 
 
 def _read_doccano_old(row: Mapping[str, Any]) -> Record:
@@ -325,6 +326,11 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
     others'.
     """
     form = common_form(rows)
+    if any(isinstance(row, Mapping) and row.get("_view_id") == "ner" and ANSWER in row for row in rows.values):
+        raise ValueError(
+            f"{rows}: expected texts with all their entities, got Prodigy's answers to one entity each (binary): "
+            "export what `prodigy data-to-spacy`, or `prodigy ner.silver-to-gold`, makes of them"
+        )
     rejected = unconfirmed([row.get(ANSWER) if isinstance(row, Mapping) else None for row in rows.values])
     try:
         read = form.reader(rows.values) if form.reader else form.read

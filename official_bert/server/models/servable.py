@@ -126,7 +126,7 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRun:
-    """Answers serialized Examples by a signature that parses them and the default one, so that weights are there once."""
+    """Answers serialized Examples by a signature that parses them and the default one: weights are there once."""
 
     parse: Signature
     answer: Signature

@@ -164,7 +164,10 @@ class RecordReader:
         ]
         if not self.kind.masks and values:
             logging.warning(
-                "config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(values)
+                "config.options.masking (%s) is not read: objective %s %s",
+                ", ".join(values),
+                self.options.objective,
+                self.kind.why_unread,
             )
         elif unread_keys and not paths:
             logging.warning(

@@ -15,10 +15,13 @@ from official_bert.data import records
 from official_bert.data.pretraining import dynamic_masking
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.sources import RecordSource
 from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
+from official_bert.objectives.cross_entropy import CrossEntropy
 from official_bert.objectives.masked_lm import MaskedLM
 from official_bert.objectives.next_sentence import NextSentence
 from official_bert.objectives.objective import Batch, Objective, Sum
+from official_bert.tasks.pretraining.held_out import HeldOutRecords
 from official_bert.tasks.pretraining.options import Options
 from official_bert.tasks.pretraining.record_kinds import packed_features
 from official_bert.text.tokenizer import Tokenizer
@@ -32,6 +35,7 @@ class MaskedWords:
     """Masked words, and next sentences or the order of two segments, or neither."""
 
     masks = True  # whether `options.masking` is read
+    why_unread = "masks nothing"  # why it is not
 
     def __init__(self, config: Config, options: Options):
         self.config, self.options = config, options
@@ -87,6 +91,12 @@ class MaskedWords:
             options.max_seq_length,
             options.max_predictions_per_seq,
             self.config.seed,
+        )
+
+    def held_out(self, source: RecordSource) -> HeldOutRecords:
+        """Records to evaluate on."""
+        return HeldOutRecords(
+            source, tuple(part.name for part in self.objective.parts if isinstance(part, CrossEntropy))
         )
 
     def more_inputs(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -12,10 +12,11 @@ from official_bert.model_config import EmbeddingSharing
 # Defaults of an objective, if they are others than those of the options: 85 % of the places become [MASK] and the rest
 # stay.
 BY_OBJECTIVE: Mapping[str, Mapping[str, Any]] = {
+    "masked_diffusion": {"sentence_loss": False},
     "replaced_tokens": {
         "sentence_loss": False,
         "masking": {"strategy": "token_draws", "mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0},
-    }
+    },
 }
 REPLACED_TOKENS = ("objective", "replaced_tokens")
 # Phases train one model.
@@ -48,11 +49,12 @@ class Options:
     sentences)."""
     sentence_loss: bool = True
     """False: the second segments stay, but no head learns their task (the paper's "No NSP")."""
-    objective: Literal["masked_lm", "next_token", "replaced_tokens"] = "masked_lm"
+    objective: Literal["masked_lm", "masked_diffusion", "next_token", "replaced_tokens"] = "masked_lm"
     """The task to learn. next_token: predict every token from those before it (paper 5.1), with model.attention
     left_to_right. replaced_tokens: find the tokens that a small generator has replaced, which is trained on masked
     words at the same time (ELECTRA); its defaults are sentence_loss false and masking token_draws, of which 85 % become
-    [MASK] and 15 % stay."""
+    [MASK] and 15 % stay. masked_diffusion: masked words at a rate that is drawn for each row, of records without masks;
+    the loss bounds -log p of a text, and sentence_loss is false by default."""
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     """Masks of records made with --masking=dynamic."""
     generator_width: PositiveShare = only_with(0.25, *REPLACED_TOKENS)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from official_bert.dotted_names import by_name
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors
 from official_bert.serving.task_serving import Serving
@@ -26,10 +27,10 @@ CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind 
 class ServedFillMask(ServedModel):
     """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
 
-    outputs = ("tokens", "probabilities", "num_blanks", "truncated")
-    padded_text = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
+    outputs: ClassVar[tuple[str, ...]] = ("tokens", "probabilities", "num_blanks", "truncated")
+    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
     padded_ids: ClassVar = {"logits": "masked_lm_positions"}
-    reads = ("top_k", "max_positions")
+    reads: ClassVar[tuple[str, ...]] = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def __init__(
@@ -77,7 +78,19 @@ class ServedFillMask(ServedModel):
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
         a text has so many, and `truncated` [B].
         """
-        features, truncated = self.pack(self._tokenize(inputs["text"]))
+        features, positions, present, truncated = self.find_blanks(inputs["text"])
+        logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
+        return {
+            **best_words(logits, present, self.words, self.top_k),
+            "num_blanks": tf.reduce_sum(tf.cast(present, tf.int32), axis=1),
+            "truncated": truncated,
+        }
+
+    def find_blanks(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns texts [B] as rows of ids, the places of their blanks [B,M], which of these are `present` [B,M], and
+        whether each text was cut [B].
+        """
+        features, truncated = self.pack(self._tokenize(text))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
         places = tf.RaggedTensor.from_value_rowids(
             tf.where(blanks)[:, 1], tf.where(blanks)[:, 0], nrows=tf.shape(blanks, tf.int64)[0], validate=False
@@ -85,13 +98,7 @@ class ServedFillMask(ServedModel):
         most = tf.reduce_max(tf.concat([places.row_lengths(), [0]], 0))
         places = require([in_range("text: expected", most, 0, self.max_positions, "times [MASK] in a text")], places)
         positions = tf.cast(places.to_tensor(), tf.int32)  # [B,M]
-        present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
-        logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
-        return {
-            **best_words(logits, present, self.words, self.top_k),
-            "num_blanks": tf.cast(places.row_lengths(), tf.int32),
-            "truncated": truncated,
-        }
+        return features, positions, tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1]), truncated
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns ids of texts with [MASK] in them, which the tokenizer alone would split into `[`, `mask` and `]`."""
@@ -112,6 +119,11 @@ class ServedFillMask(ServedModel):
             joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False
         )
 
+    def scorer(self) -> Any:
+        """Returns what tells how probable texts are, a `generation.scoring.Scorer`."""
+        make = by_name("official_bert.generation.scoring:Scorer")
+        return make(self.model, self.tokenizer.host, self.max_seq_length)
+
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
         """Says so of a text without a blank."""
@@ -130,6 +142,10 @@ class ServedFillMask(ServedModel):
 
 class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
+
+    def scorer(self) -> Any:
+        """Raises ValueError: the rows to score hide tokens that such a model does not see anyway."""
+        raise ValueError("score: expected a model that sees both sides of a token, got one that reads left to right")
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V] for `masked_lm_positions` [G,M], from the places before them."""
@@ -152,9 +168,11 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
 
 
 def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    return (ServedNextToken if task.option("objective", "") == "next_token" else ServedFillMask).make(
-        task, model, options
-    )
+    if task.option("objective", "") == "next_token":
+        return ServedNextToken.make(task, model, options)
+    if options.passes is not None or options.beams is not None:
+        return by_name("official_bert.generation.served:make_together")(task, model, options)
+    return ServedFillMask.make(task, model, options)
 
 
 BLANKS = Serving((ServedFillMask,), _make)

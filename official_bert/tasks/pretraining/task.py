@@ -11,10 +11,9 @@ from jaxtyping import Float
 from official_bert.data.rows import Source
 from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
-from official_bert.objectives.cross_entropy import CrossEntropy
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.tasks.pretraining.data import RecordReader
-from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
+from official_bert.tasks.pretraining.held_out import warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
@@ -23,6 +22,7 @@ from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 # By `options.objective`, and that of spans' boundaries; the kinds of BERT's relatives by their dotted names.
 KINDS: Mapping[str, type[MaskedWords] | str] = {
     "masked_lm": MaskedWords,
+    "masked_diffusion": "official_bert.tasks.pretraining.diffused_words:DiffusedWords",
     "next_token": NextTokens,
     "replaced_tokens": "official_bert.tasks.pretraining.replaced_tokens:ReplacedWords",
     "spans": "official_bert.tasks.pretraining.spans:MaskedSpans",
@@ -98,8 +98,7 @@ class Task(TaskBase):
         held_out = None
         if steps.evaluate and files.eval_file:
             source = reader.source(files, files.eval_file, training.eval_batch_size, shuffle=False)
-            names = (part.name for part in self.objective.parts if isinstance(part, CrossEntropy))
-            held_out = HeldOutRecords(source, tuple(names))
+            held_out = self.kind.held_out(source)
             warn_of_shared_records(train.paths if train else [], source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 

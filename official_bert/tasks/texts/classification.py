@@ -14,11 +14,20 @@ from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights
-from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.labelled_texts import LabelledTexts, label_counts
 from official_bert.data.likely_tables import likely_options
 from official_bert.data.rows import Source
-from official_bert.data.tables import Table, TableOptions, spelled
-from official_bert.fields import Constraint, ScoreRange, as_flags, changed_fields, check_used, only_with
+from official_bert.data.tables import ANSWER, Table, TableOptions, spelled
+from official_bert.data.tabular.likely_columns import Column
+from official_bert.fields import (
+    Constraint,
+    OptionsNeededError,
+    ScoreRange,
+    as_flags,
+    changed_fields,
+    check_used,
+    only_with,
+)
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
@@ -39,7 +48,12 @@ Threshold = Annotated[
     ),
 ]
 SEVERAL = ("kind", "multi_label")
-OF_COLUMNS = ("header", "text_column", "label_column")  # what the training file shows of the others too
+OF_FILES = ("delimiter", "encoding", "file_format", "sheet", "header_row")  # what a file shows of itself alone
+FEW_ROWS = 10  # below it, rows of several labels may be missing by chance
+MORE_ROWS = (
+    "parts of the training file (no --eval_file, or options.folds) are stratified by label, and "
+    "options.class_weights=balanced weighs rare labels more"
+)
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
@@ -167,12 +181,12 @@ class Task(TextClassification):
             reading._labelled(table, labelled=True), note=f"{path}: read with {as_flags(found)}" if found else ""
         )
         # Other files may have another delimiter and encoding.
-        of_this_file = {name: getattr(self.options, name) for name in found if name not in OF_COLUMNS}
+        of_this_file = {name: getattr(self.options, name) for name in found if name in OF_FILES}
         return reading.with_options(**of_this_file), rows
 
     def _as_meant(self, path: Source) -> Self:
         """Returns the task that reads a table of labelled texts as it is likely meant."""
-        found = changed_fields(self.options, likely_options(self.options, path, self.options.kind == "regression"))
+        found = changed_fields(self.options, likely_options(self.options, path, self.config.options))
         return self.with_options(**found) if found else self
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
@@ -182,6 +196,14 @@ class Task(TextClassification):
             raise ValueError(
                 f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on"
             )
+        for text_set in rows.held_out or () if rows.train and task.labels else ():
+            counts = label_counts(text_set.data.targets, len(task.labels))
+            if lacking := [label for label, count in zip(task.labels, counts) if not count]:
+                note = (
+                    f"{text_set.data.path}: no row to evaluate on has the labels "
+                    f"{labelled_texts.described_names(lacking)}; {MORE_ROWS}"
+                )
+                rows = dataclasses.replace(rows, notes=(*rows.notes, note))
         if rows.train and rows.train.note:
             rows = dataclasses.replace(rows, notes=(rows.train.note, *rows.notes))
         return task, rows
@@ -226,11 +248,18 @@ class Task(TextClassification):
                 for value in table.columns[options.label_column]
             )
             labels = labelled_texts.find_labels([label for row in rows for label in row])
+            self._check_separator(table)
         else:
             labels = labelled_texts.find_labels(table.columns[options.label_column])
         where = f"{table.path}: column {options.label_column!r}"
         if not labels:
             raise ValueError(f"{where}: expected labels, got none in any of {len(table)} rows")
+        if len(labels) < 2 and options.kind == "classifier" and table.unaccepted:
+            raise OptionsNeededError(
+                f"{where}: expected at least two different labels, got {list(labels)}: in Prodigy's binary rows the "
+                "answer is the label",
+                [{"label_column": ANSWER}],
+            )
         if len(labels) < 2 and options.kind == "classifier":
             raise ValueError(f"{where}: expected at least two different labels, got {list(labels)}")
         if len(labels) > len(table) / 2 and len(labels) > 20:
@@ -238,7 +267,23 @@ class Task(TextClassification):
                 f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
                 "options.kind: regression"
             )
+        labelled_texts.warn_of_spellings(labels, where, logging.warning)
         return self.with_options(labels=tuple(labels))
+
+    def _check_separator(self, table: Table) -> None:
+        """Raises OptionsNeededError for a separator of labels that stands in no cell, if every cell has a label."""
+        column, mark = self.options.label_column, spelled(self.options.label_separator)
+        values = table.columns[column]
+        if len(values) < FEW_ROWS or any(
+            isinstance(value, list) or len(labelled_texts.split_labels(value, mark)) != 1 for value in values
+        ):
+            return
+        other = Column(column, list(map(str, values))).separator()
+        raise OptionsNeededError(
+            f"{table.path}: column {column!r}: expected several labels, but {mark!r} (options.label_separator) stands "
+            "in no cell",
+            [*([{"label_separator": other}] if other else []), {"kind": "classifier"}],
+        )
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
@@ -255,7 +300,7 @@ class Task(TextClassification):
         options = self.options
         if options.kind == "regression":
             low, high = options.score_range or (-math.inf, math.inf)
-            return labelled_texts.scores(table, options.label_column, low, high)
+            return labelled_texts.scores(table, options.label_column, low, high, options.decimal)
         if options.label_columns:
             order = classes.places(options.label_columns, options.labels)
             assert order is not None  # the options were refused

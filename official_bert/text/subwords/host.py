@@ -229,6 +229,13 @@ class LibraryTokenizer(SubwordTokenizer):
                 tokens.append((token, start, end + (start == end < behind and not self.is_blank(token))))
         return tokens
 
+    def word_numbers(self, text: str, ids: Sequence[int]) -> list[int]:
+        """Returns the number of the word of each token; byte-level BPE has a pattern for words."""
+        if self.kind != "byte_bpe":
+            return super().word_numbers(text, ids)
+        words = self._library.encode(_readable(text), add_special_tokens=False).word_ids
+        return [-1 - place if word is None else word for place, word in enumerate(words)]
+
     def tokenize_word(self, word: str) -> list[str]:
         """Returns the tokens of a word that stands behind a space."""
         return self.tokenize(f" {word}" if self.kind == "byte_bpe" else word)

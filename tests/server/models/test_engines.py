@@ -251,7 +251,7 @@ def test_a_server_with_an_engine_answers_all_protocols_new_versions_and_batches(
 
 @pytest.fixture
 def halved(tmp_path, monkeypatch):
-    """A servable with engines beside it: one that is off by too much, one that is not installed, and three of speeds."""
+    """A servable with engines beside it: one off by too much, one that is not installed, and three of speeds."""
     module, place = Halved(), tmp_path / "text" / "1"
     signatures = {"serving_default": module.whole, "prepare": module.prepare, "finish": module.finish}
     tf.saved_model.save(module, str(place), signatures=signatures)

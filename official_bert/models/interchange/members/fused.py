@@ -8,6 +8,13 @@ import numpy as np
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.member import Tensors
 
+# transformers' own names of what NomicBERT and jina-embeddings-v3 share, and the authors', which are written.
+SECOND_NAMES = {
+    r"\bembeddings\.LayerNorm\.": "emb_ln.",
+    r"(?<!encoder\.)\blayers\.": "encoder.layers.",
+    r"\bpost_attention_layernorm\.": "norm1.",
+    r"\bpost_mlp_layernorm\.": "norm2.",
+}
 Modules = Mapping[str, str]  # ends of modules' names, and a letter for each product in them, in order
 
 

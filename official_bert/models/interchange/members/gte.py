@@ -4,7 +4,6 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
-    USUAL_KEYS,
     Fields,
     Form,
     Member,
@@ -70,7 +69,6 @@ GTE = Member(
     fixed={"feed_forward": "gated", "unbiased": "gate"},
     fields=rotary.rotary,
     values=their_values,
-    keys=USUAL_KEYS,
     switches={
         "position_embedding_type": ("rope", None),
         "layer_norm_type": ("layer_norm", None),
@@ -84,7 +82,6 @@ GTE = Member(
         "max_position_embeddings": 8192,
         "type_vocab_size": 1,
         "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": 1e-12,
         "rope_theta": 160000.0,
     },
 )

@@ -10,7 +10,6 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
     ACTS,
-    USUAL_KEYS,
     Fields,
     Form,
     Member,
@@ -89,7 +88,6 @@ def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
             "cls.predictions.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        keys=USUAL_KEYS,
         fields=activations,
         values=functools.partial(their_values, repository=repository),
         switches={

@@ -1,9 +1,8 @@
 """jina-embeddings-v3 (Sturua et al. 2024) without its adapters: a RoBERTa with rotary positions."""
 
 from official_bert.models.interchange.members import rotary
-from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
 from official_bert.models.interchange.members.member import (
-    USUAL_KEYS,
     Form,
     Member,
     dense,
@@ -31,9 +30,7 @@ JINA_V3 = Member(
         *layers(
             PREFIX + "encoder.layers.{i}.",
             {
-                "attention/query": "mixer.q",
-                "attention/key": "mixer.k",
-                "attention/value": "mixer.v",
+                **{f"attention/{part}": f"mixer.{part[0]}" for part in ("query", "key", "value")},
                 "attention/output": "mixer.out_proj",
                 "attention_LayerNorm": "norm1",
                 "intermediate": "mlp.fc1",
@@ -51,15 +48,11 @@ JINA_V3 = Member(
         "lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    # transformers' own names
     second_names={
+        **SECOND_NAMES,
         r"\.parametrizations\.weight\.original$": ".weight",
-        r"\bembeddings\.LayerNorm\.": "emb_ln.",
-        r"(?<!encoder\.)\blayers\.": "encoder.layers.",
         r"\bself_attn\.o_proj\.": "mixer.out_proj.",
         r"\bself_attn\.([qkv])_proj\.": r"mixer.\1.",
-        r"\bpost_attention_layernorm\.": "norm1.",
-        r"\bpost_mlp_layernorm\.": "norm2.",
     },
     left_out={".lora_": "its adapters of tasks (lora_adaptations) are left out: vectors are those without a task"},
     unpack=FUSED.unpack,
@@ -67,7 +60,6 @@ JINA_V3 = Member(
     fixed={"masked_lm_act": "gelu_erf"},
     fields=rotary.rotary,
     values=rotary.their_rotary,
-    keys=USUAL_KEYS,
     switches={"position_embedding_type": ("rotary", "absolute", None), "emb_pooler": ("mean", None)},
     used=(
         *rotary.KEYS,

@@ -130,10 +130,6 @@ class Form:
         return [theirs for ours, theirs in self.rows if ours.startswith(tuple(HEAD_PREFIXES))]
 
 
-def _all(_: Any) -> bool:
-    return True
-
-
 def _nothing(_: Any) -> Fields:
     return {}
 
@@ -378,7 +374,7 @@ class Member:
     defaults: Values = dataclasses.field(default_factory=dict)  # of their keys, if a file leaves them out
     second_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)  # keys that some files have for others
     # whether a `config.json` of one of its model types is this member's, if several members have the type
-    claims: Callable[[Values], bool] = _all
+    claims: Callable[[Values], bool] = lambda _: True
     written_type: str = ""  # the model_type that is written, whatever files say; "": theirs
     # regular expressions of second names of tensors, and what replaces them
     second_names: Mapping[str, str] = dataclasses.field(default_factory=dict)

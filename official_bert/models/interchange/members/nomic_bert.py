@@ -1,9 +1,8 @@
 """NomicBERT (Nussbaum et al. 2024): BERT's layers with rotary positions and gated units, products without biases."""
 
 from official_bert.models.interchange.members import rotary
-from official_bert.models.interchange.members.fused import Fused
+from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
 from official_bert.models.interchange.members.member import (
-    USUAL_KEYS,
     Form,
     Member,
     dense,
@@ -20,17 +19,13 @@ FUSED = Fused(
     {"attn.Wqkv": "qkv", "mlp.fc12": "g", "mlp.fc11": "u"},
     {"attn.q": "q", "attn.k": "k", "attn.v": "v", "mlp.fc1": "gu"},
 )
-# transformers' own names, the authors' after them; those of queries, keys and values alone are the table's.
 NAMES = {
-    r"\bembeddings\.LayerNorm\.": "emb_ln.",
-    r"(?<!encoder\.)\blayers\.": "encoder.layers.",
+    **SECOND_NAMES,
     r"\bself_attn\.o_proj\.": "attn.out_proj.",
     r"\bself_attn\.([qkv])_proj\.": r"attn.\1.",
     r"\bmlp\.gate_proj\.": "mlp.fc12.",
     r"\bmlp\.up_proj\.": "mlp.fc11.",
     r"\bmlp\.down_proj\.": "mlp.fc2.",
-    r"\bpost_attention_layernorm\.": "norm1.",
-    r"\bpost_mlp_layernorm\.": "norm2.",
 }
 
 NOMIC_BERT = Member(
@@ -42,9 +37,7 @@ NOMIC_BERT = Member(
         *layers(
             PREFIX + "encoder.layers.{i}.",
             {
-                "attention/query": "attn.q",
-                "attention/key": "attn.k",
-                "attention/value": "attn.v",
+                **{f"attention/{part}": f"attn.{part[0]}" for part in ("query", "key", "value")},
                 "attention/output": "attn.out_proj",
                 "attention_LayerNorm": "norm1",
                 "intermediate": "mlp.fc1",
@@ -72,7 +65,6 @@ NOMIC_BERT = Member(
     fixed={"feed_forward": "gated", "unbiased": "products"},
     fields=rotary.rotary,
     values=rotary.their_rotary,
-    keys=USUAL_KEYS,
     second_keys={
         "n_embd": "hidden_size",
         "n_head": "num_attention_heads",
@@ -123,14 +115,8 @@ NOMIC_BERT = Member(
     ),
     defaults={
         "vocab_size": 30528,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
         "max_position_embeddings": 2048,
-        "type_vocab_size": 2,
         "hidden_act": "silu",
-        "layer_norm_eps": 1e-12,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "rotary_emb_base": 1000.0,

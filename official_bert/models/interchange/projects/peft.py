@@ -92,7 +92,9 @@ def read(folder: str, base: StoredModel) -> StoredModel:
         raise ValueError(f"{folder}: {lacking} is neither in the base, {base.origin}, nor in the adapter")
     modules = adapted.modules(model, member, table)
     of_head = {
-        theirs.removesuffix(".weight"): [ours.removesuffix("/kernel")]
+        theirs.removesuffix(".weight"): {
+            ours.removesuffix("/kernel"): np.arange(as_matrix(ours, weights[ours]).shape[1])
+        }
         for ours, theirs in form.rows
         if ours.endswith("/kernel") and ours in weights and theirs.removesuffix(".weight") not in modules
     }
@@ -306,9 +308,9 @@ class _Change:
         if self.start in RESIDUAL_STARTS:
             whole = np.concatenate([kernels[name][:, outputs] for name, outputs in names.items()], axis=1)
             rest = whole - _first_product(whole, len(down), scale(len(down)), self.start)
-            for (name, outputs), part in zip(names.items(), np.split(rest, ends, axis=1)):
+            for (name, outputs), residual in zip(names.items(), np.split(rest, ends, axis=1)):
                 kernels[name] = kernels[name].copy()
-                kernels[name][:, outputs] = part
+                kernels[name][:, outputs] = residual
                 self.weights[f"{name}/kernel"] = kernels[name].reshape(self.weights[f"{name}/kernel"].shape)
                 if f"{name}/kernel" not in self.replaced:
                     self.replaced.append(f"{name}/kernel")

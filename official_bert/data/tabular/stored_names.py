@@ -1,0 +1,38 @@
+"""What files of other libraries hold beside rows: pandas' JSON of whole columns, the names of classes in Parquet."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
+    """Returns the rows of `DataFrame.to_json()`, or of its orients `split` and `index`; None for another value."""
+    if not isinstance(value, Mapping) or not value:
+        return None
+    if {"columns", "index", "data"} == {*value}:
+        return [dict(zip(value["columns"], row)) for row in value["data"]]
+    inner = list(value.values())
+    if not all(isinstance(part, Mapping) and part and part.keys() == inner[0].keys() for part in inner):
+        return None
+    if all(key.isdecimal() for key in inner[0]):
+        return [{name: part[key] for name, part in value.items()} for key in inner[0]]
+    return inner if all(key.isdecimal() for key in value) else None
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict]:
+    """Returns the function that puts names in the place of a row's numbers of classes, as `datasets` writes both into
+    Parquet; -1 is None.
+    """
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        inner = {key: feature.get("feature", feature) for key, feature in features.items() if isinstance(feature, dict)}
+        names = {key: part["names"] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        names = {}
+
+    def named(value: Any, key: str) -> Any:
+        if isinstance(value, list):
+            return [named(part, key) for part in value]
+        return value if type(value) is not int else names[key][value] if 0 <= value < len(names[key]) else None
+
+    return lambda row: {**row, **{key: named(row[key], key) for key in names if key in row}}

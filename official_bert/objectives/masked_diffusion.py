@@ -1,0 +1,58 @@
+"""Masked diffusion (Sahoo et al. 2024; Nie et al. 2025): a masked LM whose masking rate is drawn anew for each row.
+
+A row's rate t is uniform in (0, 1], each maskable token is hidden with probability t, and the loss of a hidden token
+weighs 1 / t. Its mean over rates and masks is an upper bound of -log p(row): so this masked LM is a language model.
+
+B rows, P places.
+"""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+from jaxtyping import Float
+
+from official_bert.objectives import losses
+from official_bert.objectives.losses import Fraction
+from official_bert.objectives.objective import Batch, Objective, Outputs, RowValues
+
+LEAST_RATE = 1e-3  # so that 1 / t stays below 1,000
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedDiffusion(Objective):
+    """The bound in nats for each maskable token.
+
+    A batch has `masked_lm_ids` at the P places, `masked_lm_weights` (1 if hidden, else 0), `maskable` (1 if it could
+    have been), each [B,P], and `masking_rates` t [B]. A row with nothing hidden counts, with the loss 0.
+    """
+
+    names = ("loss",)
+    counter_names = ("mlm_accuracy",)
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+        rows = batch["example_weights"][:, None]
+        return {
+            "loss": losses.masked_diffusion(
+                outputs["mlm_logits"],
+                batch["masked_lm_ids"],
+                batch["masked_lm_weights"] * rows,
+                batch["masking_rates"],
+                batch["maskable"] * rows,
+            )
+        }
+
+    def weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
+        return {"loss": tf.reduce_sum(batch["maskable"] * batch["example_weights"][:, None])}
+
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
+        """The share of hidden words that are the likeliest of their place."""
+        hidden = batch["masked_lm_weights"] * batch["example_weights"][:, None]
+        return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], hidden)}
+
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
+        """`bound`: of each row the loss and its maskable tokens, float32 [B,2]."""
+        logits = tf.cast(outputs["mlm_logits"], tf.float32)
+        each = losses.negative_log_likelihoods(logits, batch["masked_lm_ids"]) * batch["masked_lm_weights"]
+        bound = tf.reduce_sum(each, axis=1) / batch["masking_rates"]
+        return {"bound": tf.stack([bound, tf.reduce_sum(batch["maskable"], axis=1)], axis=1)}
