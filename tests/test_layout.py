@@ -40,6 +40,7 @@ ORDER = [
     "objectives",
     "training",
     "serving",
+    "generation",
     "tasks",
     "interface",
     "main",

@@ -22,6 +22,7 @@ LogitsAt = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # the number of the pass, logits [B,M,V] -> logits from which words are chosen
 Perturb = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 NO_BLOCK = 2**30
+NO_LOOP = "filling blanks together asks the model several times, in a loop that these formats lack (--passes, --beams)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

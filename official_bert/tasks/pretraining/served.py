@@ -10,8 +10,9 @@ import keras
 import tensorflow as tf
 
 from official_bert.dotted_names import by_name
-from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors
+from official_bert.serving.bounds import in_range, require
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
+from official_bert.serving.served_words import ServedWords
 from official_bert.serving.task_serving import Serving
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
@@ -24,14 +25,12 @@ NO_BLANK = (
 CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind the last token that the model takes"
 
 
-class ServedFillMask(ServedModel):
+class ServedFillMask(ServedWords):
     """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
 
     outputs: ClassVar[tuple[str, ...]] = ("tokens", "probabilities", "num_blanks", "truncated")
     padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
-    padded_ids: ClassVar = {"logits": "masked_lm_positions"}
     reads: ClassVar[tuple[str, ...]] = ("top_k", "max_positions")
-    ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def __init__(
         self,
@@ -41,38 +40,8 @@ class ServedFillMask(ServedModel):
         top_k: int = 5,
         max_positions: int = 128,
     ):
-        super().__init__(model, tokenizer, max_seq_length)
-        self.max_positions = self.longest["masked_lm_positions"] = max_positions
+        super().__init__(model, tokenizer, max_seq_length, max_positions)
         self.top_k = min(top_k, len(tokenizer.vocab))
-        self.words = tf.constant(tokenizer.tokens)
-
-    def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns what must hold of the rows, and that positions are few and inside their rows."""
-        positions = inputs["masked_lm_positions"]
-        length = tf.shape(inputs["input_ids"])[1]
-        return [
-            *super().claims(inputs),
-            in_range(
-                "masked_lm_positions: expected", tf.shape(positions)[1], 0, self.max_positions, "positions in a row"
-            ),
-            in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1),
-        ]
-
-    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
-        places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
-        return self.run(
-            rows,
-            {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])},
-            lambda part, chosen: {
-                "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]
-            },
-            places,
-        )
-
-    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `logits` [G,M,V]."""
-        return {"logits": super().call_model(inputs)["mlm_logits"]}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
@@ -171,7 +140,7 @@ def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> Served
     if task.option("objective", "") == "next_token":
         return ServedNextToken.make(task, model, options)
     if options.passes is not None or options.beams is not None:
-        return by_name("official_bert.generation.served:make_together")(task, model, options)
+        return by_name("official_bert.tasks.pretraining.served_together:make_together")(task, model, options)
     return ServedFillMask.make(task, model, options)
 
 

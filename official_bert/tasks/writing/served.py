@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 
 from official_bert.generation.generate import gumbel
-from official_bert.generation.passes import Passes, fill
+from official_bert.generation.passes import NO_LOOP, Passes, fill, writable
 from official_bert.generation.pieces import Pieces
-from official_bert.generation.served import NO_LOOP, writable
 from official_bert.serving.served_model import Tensors
+from official_bert.serving.served_words import ServedWords
 from official_bert.serving.task_serving import Serving
-from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
@@ -24,7 +23,7 @@ NEVER_WRITTEN = ("PAD", "UNK", "CLS", "MASK")
 MOST_TOKENS = 2**17  # tokens of a row times its passes: what one text may cost
 
 
-class ServedText(ServedFillMask):
+class ServedText(ServedWords):
     """Writes an answer of at most `answer_length` tokens to a text, in passes."""
 
     outputs = ("answer", "score", "tokens", "passes", "truncated")
@@ -45,7 +44,7 @@ class ServedText(ServedFillMask):
         temperature: float = 0.0,
         seed: int = 0,
     ):
-        super().__init__(model, tokenizer, max_seq_length, max_positions=answer_length)
+        super().__init__(model, tokenizer, max_seq_length, answer_length)
         self.width = answer_length
         own_passes, own_block = how
         self.how = Passes.of_answer(answer_length, passes or own_passes, block_size or (0 if passes else own_block))
@@ -104,18 +103,9 @@ class ServedText(ServedFillMask):
         return {**features, "input_ids": tf.where(is_last, self.special["MASK"], features["input_ids"])}, truncated
 
     @staticmethod
-    def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Every text asks for an answer."""
-        return ""
-
-    @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the answer."""
         return [f"  {answer['answer']}   {answer['score']:.3f}"]
-
-    def scorer(self) -> Any:
-        """Raises ValueError: a score of a text says nothing about answers."""
-        raise ValueError("score: expected a model of pre-training, got one that writes answers")
 
 
 ANSWERS = Serving(

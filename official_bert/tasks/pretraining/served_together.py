@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.generation.passes import Filled, Passes, beam_fill, fill, writable
+from official_bert.generation.passes import NO_LOOP, Filled, Passes, beam_fill, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.bounds import in_range, require
 from official_bert.serving.served_model import ServingOptions, Tensors
@@ -19,7 +19,6 @@ from official_bert.training.task import TaskBase
 
 MOST_BLANKS = 4  # of beams: their number of candidates grows with each
 NEVER_WRITTEN = ("PAD", "UNK", "CLS", "SEP", "MASK")
-NO_LOOP = "filling blanks together asks the model several times, in a loop that these formats lack (--passes, --beams)"
 
 
 class ServedTogether(ServedFillMask):

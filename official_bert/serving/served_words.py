@@ -1,0 +1,54 @@
+"""The base of served models whose masked-LM head predicts the words at some places of a row.
+
+B rows, S tokens, M places, V words.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+from official_bert.serving.bounds import Claim, in_range
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+from official_bert.text.graph_loading import AnyGraphTokenizer
+
+
+class ServedWords(ServedModel):
+    """Gives logits for words at up to `max_positions` places of a row."""
+
+    padded_ids: ClassVar[Mapping[str, str]] = {"logits": "masked_lm_positions"}
+    ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
+
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, max_positions: int):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.max_positions = self.longest["masked_lm_positions"] = max_positions
+        self.words = tf.constant(tokenizer.tokens)
+
+    def claims(self, inputs: Tensors) -> list[Claim]:
+        """Returns what must hold of the rows, and that positions are few and inside their rows."""
+        positions = inputs["masked_lm_positions"]
+        length = tf.shape(inputs["input_ids"])[1]
+        return [
+            *super().claims(inputs),
+            in_range(
+                "masked_lm_positions: expected", tf.shape(positions)[1], 0, self.max_positions, "positions in a row"
+            ),
+            in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1),
+        ]
+
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
+        places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
+        return self.run(
+            rows,
+            {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])},
+            lambda part, chosen: {
+                "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]
+            },
+            places,
+        )
+
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `logits` [G,M,V]."""
+        return {"logits": super().call_model(inputs)["mlm_logits"]}
