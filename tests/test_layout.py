@@ -21,6 +21,7 @@ ORDER = [
     "archives",
     "stores",
     "remote_stores",
+    "generation/",
     "files",
     "copies",
     "fields",
@@ -49,6 +50,7 @@ ORDER = [
 APART = {"server": ("dotted_names", "config", "files", "copies", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = (
     "remote_stores",
+    "generation/",
     "text/graph",
     "data/records",
     "data/sources",

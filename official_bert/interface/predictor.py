@@ -52,37 +52,12 @@ Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
 # Options of tasks that say how data are read or answers are written, and change nothing in a trained model.
 READING_OPTIONS = (
-    "file_format",
-    "delimiter",
-    "header",
-    "encoding",
-    "text_column",
-    "text_pair_column",
-    "begin_column",
-    "choice_columns",
-    "choices_column",
-    "label_column",
-    "label_columns",
-    "label_separator",
-    "keys_column",
-    "answer_as",
-    "first_choice",
-    "negative_columns",
-    "score_column",
-    "word_column",
-    "tag_column",
-    "separator",
-    "places",
-    "overlaps",
-    "empty_text",
-    "missing_label",
-    "unknown_ids",
-    "score_range",
-    "several_answers",
-    "candidates",
-    "passes",
-    "block_size",
-)
+    "file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column",
+    "choice_columns", "choices_column", "label_column", "label_columns", "label_separator", "keys_column",
+    "answer_as", "first_choice", "negative_columns", "score_column", "word_column", "tag_column", "separator",
+    "places", "overlaps", "empty_text", "missing_label", "unknown_ids", "score_range", "several_answers",
+    "candidates", "passes", "block_size",
+)  # fmt: skip
 PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
 KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from keras import ops
 
 from official_bert.layers.relatives.bilstm import last_states, run_bilstm
+from official_bert.layers.relatives.bilstm import make_bilstm as make_bilstm
 from official_bert.models.reader import Inputs, Reader, Rows, last_positions
 
 

@@ -34,8 +34,7 @@ PARTS: Mapping[str, str] = {
     "convolution": "official_bert.layers.relatives.convolution:Convolution",
     "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
     "windows": "official_bert.layers.relatives.windows:in_windows",
-    "bilstm": "official_bert.layers.relatives.bilstm:make_bilstm",
-    "bilstm reader": "official_bert.models.bilstm_reader:BiLSTMReader",
+    "bilstm": "official_bert.models.bilstm_reader",
     "long rows": "official_bert.layers.speed.long_rows:LongLayout",
 }
 
@@ -90,7 +89,8 @@ def make_convolution(config: ModelConfig, dtype: Any) -> keras.layers.Layer | No
 def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirectional]:
     """Makes the BiLSTMs on top of the encoder."""
     return [
-        by_name(PARTS["bilstm"])(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)
+        by_name(PARTS["bilstm"]).make_bilstm(config.hidden_size, f"bilstm_{index}", dtype)
+        for index in range(config.bilstm_layers)
     ]
 
 
@@ -128,7 +128,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
     """Makes the reader, which chooses the returned and the pooled rows."""
     texts = Reader() if config.attention == "bidirectional" else LastRowReader()
     if bilstms:
-        return by_name(PARTS["bilstm reader"])(texts, bilstms)
+        return by_name(PARTS["bilstm"]).BiLSTMReader(texts, bilstms)
     return MeanReader(texts) if config.pooling == "mean" else texts
 
 

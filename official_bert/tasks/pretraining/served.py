@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.dotted_names import by_name
+from official_bert.generation.scoring import Scorer
 from official_bert.serving.bounds import in_range, require
-from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
+from official_bert.serving.served_model import Tensors
 from official_bert.serving.served_words import ServedWords
-from official_bert.serving.task_serving import Serving
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
-from official_bert.training.task import TaskBase
 
 MASK = "[MASK]"
 NO_BLANK = (
@@ -88,10 +86,9 @@ class ServedFillMask(ServedWords):
             joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False
         )
 
-    def scorer(self) -> Any:
-        """Returns what tells how probable texts are, a `generation.scoring.Scorer`."""
-        make = by_name("official_bert.generation.scoring:Scorer")
-        return make(self.model, self.tokenizer.host, self.max_seq_length)
+    def scorer(self) -> Scorer:
+        """Returns what tells how probable texts are."""
+        return Scorer(self.model, self.tokenizer.host, self.max_seq_length)
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
@@ -112,7 +109,7 @@ class ServedFillMask(ServedWords):
 class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
 
-    def scorer(self) -> Any:
+    def scorer(self) -> Scorer:
         """Raises ValueError: the rows to score hide tokens that such a model does not see anyway."""
         raise ValueError("score: expected a model that sees both sides of a token, got one that reads left to right")
 
@@ -134,14 +131,3 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
         "tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
         "probabilities": tf.where(present[:, :, None], probabilities, 0.0),
     }
-
-
-def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    if task.option("objective", "") == "next_token":
-        return ServedNextToken.make(task, model, options)
-    if options.passes is not None or options.beams is not None:
-        return by_name("official_bert.tasks.pretraining.served_together:make_together")(task, model, options)
-    return ServedFillMask.make(task, model, options)
-
-
-BLANKS = Serving((ServedFillMask,), _make)

@@ -12,8 +12,9 @@ import tensorflow as tf
 from official_bert.generation.passes import NO_LOOP, Filled, Passes, beam_fill, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.bounds import in_range, require
-from official_bert.serving.served_model import ServingOptions, Tensors
-from official_bert.tasks.pretraining.served import MASK, ServedFillMask
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
+from official_bert.serving.task_serving import Serving
+from official_bert.tasks.pretraining.served import MASK, ServedFillMask, ServedNextToken
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.training.task import TaskBase
 
@@ -134,8 +135,14 @@ class ServedBeams(ServedTogether):
         return lines or [f"  {ServedBeams.lacks_question(row, answer)}"]
 
 
-def make_together(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedTogether:
-    """Makes the served model that `options` ask for. Raises ValueError for passes and beams at once."""
+def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+    if task.option("objective", "") == "next_token":
+        return ServedNextToken.make(task, model, options)
     if options.passes is not None and options.beams is not None:
         raise ValueError("--passes, --beams: expected one of them, got both")
-    return (ServedBeams if options.passes is None else ServedPasses).make(task, model, options)
+    kind = ServedFillMask if options.beams is None else ServedBeams
+    return (kind if options.passes is None else ServedPasses).make(task, model, options)
+
+
+# Of a model's outputs, the first class counts whose outputs they hold.
+BLANKS = Serving((ServedPasses, ServedBeams, ServedFillMask), _make)

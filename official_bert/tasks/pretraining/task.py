@@ -13,6 +13,7 @@ from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.tasks.pretraining.data import RecordReader
+from official_bert.tasks.pretraining.diffused_words import DiffusedWords
 from official_bert.tasks.pretraining.held_out import warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
@@ -22,7 +23,7 @@ from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 # By `options.objective`, and that of spans' boundaries; the kinds of BERT's relatives by their dotted names.
 KINDS: Mapping[str, type[MaskedWords] | str] = {
     "masked_lm": MaskedWords,
-    "masked_diffusion": "official_bert.tasks.pretraining.diffused_words:DiffusedWords",
+    "masked_diffusion": DiffusedWords,
     "next_token": NextTokens,
     "replaced_tokens": "official_bert.tasks.pretraining.replaced_tokens:ReplacedWords",
     "spans": "official_bert.tasks.pretraining.spans:MaskedSpans",
@@ -34,7 +35,7 @@ class Task(TaskBase):
 
     Options = Options
     head = "fill_mask"
-    serving = "official_bert.tasks.pretraining.served:BLANKS"
+    serving = "official_bert.tasks.pretraining.served_together:BLANKS"
 
     def __post_init__(self) -> None:
         super().__post_init__()
