@@ -59,13 +59,14 @@ class Contender:
     """A process that takes steps when told: those of a library, or ours of a checkout."""
 
     def __init__(self, name: str, size: dict):
-        library, environment = (
-            ("ours", os.environ | {"PYTHONPATH": os.path.abspath(name)}) if name in FLAGS.checkouts else (name, None)
-        )
+        library, environment, script = name, None, SCRIPT
+        if name in FLAGS.checkouts:  # whose own script knows its interface
+            library, environment = "ours", os.environ | {"PYTHONPATH": os.path.abspath(name)}
+            script = pathlib.Path(name).absolute() / "benchmarks" / SCRIPT.name
         python = FLAGS.torch_python if library.startswith("pytorch") else sys.executable
         self.name, self.seconds = name, []
         self.process = subprocess.Popen(
-            [python, str(SCRIPT), library, json.dumps(size)],
+            [python, str(script), library, json.dumps(size)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
