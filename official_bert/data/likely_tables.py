@@ -90,6 +90,7 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
 
 def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) -> list[Reading]:
     """The likely readings of columns as text and label."""
+    columns = [column for column in columns if not column.kinds <= {*ANSWERS}]  # neither texts nor labels
     kind = options.kind if "kind" in given else ""
     known = options.label_column if "label_column" in given else ""
     text = options.text_column if "text_column" in given else ""
@@ -97,7 +98,7 @@ def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) 
     if options.label_columns:
         labels = [Reading(0, {"label_columns": options.label_columns})]
     else:
-        others = [column for column in columns if column.name not in (text, pair) and not column.kinds <= {*ANSWERS}]
+        others = [column for column in columns if column.name not in (text, pair)]
         labels = label_readings(others, known, kind)
     return [
         Reading(label.score + texts.score, {**texts.values, **label.values})

@@ -154,9 +154,8 @@ class SelfAttention(Configured):
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
-        bias = layout.bias(self, q, k)  # [B or 1,N,Q,S], None in BERT
         kernel = self.kernel if queries is None else attend  # few rows need no recomputation
-        context = layout.attend(kernel, q, k, v, bias, self.dropout, training)  # [B,N,Q,H]
+        context = layout.attend(kernel, q, k, v, layout.bias(self, q, k), self.dropout, training)  # [B,N,Q,H]
         return self.merge_heads(layout.merge_rows(context))  # [B,Q,D]
 
     def scores(self, x: Float[Any, "B S D"]) -> Float[Any, "B N S S"]:

@@ -74,7 +74,7 @@ class TokenLayout:
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
-        """Returns what `positions` add to the scores of an attention layer, or None."""
+        """Returns what `positions` add to the scores of an attention layer, [B or 1,N,Q,S], or None (BERT)."""
         return self.positions.bias(attention, q, k)
 
     def attend(

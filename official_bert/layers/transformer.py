@@ -112,17 +112,10 @@ class TransformerLayer(Configured):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (some rows of x) or None for x
-        -> [B,Q,D].
-        """
+        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (None: x) -> [B,Q,D]."""
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
-        x = normalized_sum(
-            attended,
-            x if queries is None else queries,
-            self.attention_dropout,
-            self.attention_layer_norm,
-            training=training,
-        )  # [B,Q,D]
+        rows = x if queries is None else queries  # [B,Q,D]
+        x = normalized_sum(attended, rows, self.attention_dropout, self.attention_layer_norm, training=training)
         transformed = self.feed_forward_of(x, training)
         return normalized_sum(transformed, x, self.output_dropout, self.output_layer_norm, training=training)
 

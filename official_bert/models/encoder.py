@@ -89,13 +89,8 @@ class BertEncoder(keras.Model):
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         """The inputs and outputs of the class."""
         self.check(inputs)
-        embedded = self.embeddings(
-            inputs["input_ids"],
-            inputs["segment_ids"],
-            inputs.get("position_ids"),
-            inputs.get("task_type_ids"),
-            training=training,
-        )  # [B,S,D]
+        others = [inputs.get(name) for name in ("position_ids", "task_type_ids")]
+        embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], *others, training=training)  # [B,S,D]
         layout = encoder_parts.make_layout(self, inputs, embedded, training)
         x, layer_outputs, positions = layout.unpad(embedded), [], self.reader.computed_positions(inputs)
         for layer in self.stack.steps[:-1]:  # paper 3: L layers

@@ -150,7 +150,7 @@ def test_activations_at_one(name, value):
 def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="expected one of .*gelu"):
         get_activation("swish")
-    assert set(ACTIVATIONS) == {"gelu", "gelu_erf", "relu", "tanh", "linear"}
+    assert set(ACTIVATIONS) == {"gelu", "gelu_erf", "relu", "silu", "tanh", "linear"}
 
 
 def test_bfloat16_runs_add_embeddings_in_float32():

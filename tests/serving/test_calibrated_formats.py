@@ -78,4 +78,4 @@ def test_a_calibration_file_of_another_kind_is_refused_in_a_line(golden, tmp_pat
 def test_a_missing_quantizer_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nncf", None)
     with pytest.raises(ValueError, match=r"^--format=onnx_int8: nncf is not installed: install official-bert\[int8\]"):
-        quantize("onnx_int8", "model.onnx", [], "--format=onnx_int8")
+        quantize("onnx_int8", "model.onnx", [], "--format=onnx_int8", has_distances=False)
