@@ -50,6 +50,7 @@ PROGRESS = (
     r"([a-z ]+: \d+\.\d s(, |$))+|[a-z ]+: \d+%.*",  # stages of the generator
     # the server, here
     r"listening, with \w+(, \w+)*: .*|\w+ version \d+: (loaded in [\d.]+ s, \d+ warm-up requests in [\d.]+ s|unloaded)",
+    r"stopping: no longer ready; requests are answered for [\d.]+ s more",
     r"stopping: \d+ running requests are answered first, for \d+ s at most",
     r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
     r"warning: \d+ rows? to evaluate on, fewer than 100: .*",  # the fixtures are small
@@ -65,7 +66,10 @@ PRETRAIN = (
     "python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
     "--output_dir=runs/tiny"
 )
-SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1"
+SERVE = (
+    "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1 "
+    "--lame_duck_seconds=0.1"
+)
 
 
 def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> dict:

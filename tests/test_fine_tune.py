@@ -189,7 +189,11 @@ def test_wrong_arguments_are_named():
         ),
         (
             {"train": [{"a": "x y", "b": "y z", "label": 1}, {"a": "q r", "b": "r s", "label": 0}]},
-            "text_column='a' or text_column='b' or text_column='a', text_pair_column='b'$",
+            "expected a key 'text', found 'a', 'b', 'label'; text_column= names another$",  # two rows tell too little
+        ),
+        (
+            {"train": [{"seen": f"was {n} copper", "heard": f"her {n} atlas", "label": n % 2} for n in range(8)]},
+            "\ntext_column='seen', label_column='label' or text_column='seen', text_pair_column='heard', ",
         ),
         ({"train": "none.csv"}, "none.csv: no such file"),
         ({"train": ROWS, "task": "clasification"}, "expected one of"),

@@ -13,10 +13,17 @@ import official_bert
 from official_bert.interface import keras_objects
 from official_bert.layers import adapters, attention, embeddings, heads, layer_mixing, layer_norm
 from official_bert.layers.heads import OutputLayer
-from official_bert.layers.relatives import convolution, crf, disentangled_attention, pre_norm, relative_positions
+from official_bert.layers.relatives import (
+    convolution,
+    crf,
+    disentangled_attention,
+    more_norms,
+    pre_norm,
+    relative_positions,
+)
 from official_bert.layers.transformer import TransformerLayer
 from official_bert.model_config import ModelConfig
-from official_bert.models import bi_encoder, classifier, pretrainer, replaced_tokens
+from official_bert.models import bi_encoder, classifier, pretrainer, replaced_tokens, span_boundary
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.tasks.tagging import word_tagger
 from official_bert.training.optimization import BertOptimizer
@@ -123,6 +130,7 @@ ON_ENCODERS = (
     classifier.SpanPredictor,
     pretrainer.Pretrainer,
     pretrainer.ObservedPretrainer,
+    span_boundary.SpanPretrainer,
     replaced_tokens.ReplacedTokenDetector,
     word_tagger.CRFTagger,
 )
@@ -138,6 +146,8 @@ LAYERS = (
     lambda: heads.SpanBoundaryHead(TINY),
     lambda: layer_mixing.LayerMixing("sum"),
     lambda: layer_norm.LayerNormalization(),
+    lambda: more_norms.NormalizedAttention(TINY),
+    lambda: more_norms.TwiceNormLayer(TINY),
     lambda: pre_norm.PreNormLayer(TINY),
     lambda: relative_positions.DistanceEmbeddings(TINY),
     lambda: relative_positions.RelativePositions(TINY),

@@ -17,7 +17,7 @@ from official_bert.layers.relatives import (
     pre_norm,
     relative_positions,
 )
-from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens
+from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens, span_boundary
 from official_bert.tasks.tagging import word_tagger
 
 MODULES: tuple[types.ModuleType, ...] = (
@@ -38,6 +38,7 @@ MODULES: tuple[types.ModuleType, ...] = (
     pretrainer,
     relative_positions,
     replaced_tokens,
+    span_boundary,
     transformer,
     word_tagger,
 )
