@@ -3,7 +3,6 @@
 .venv/bin/python docs/write_promises.py
 """
 
-import importlib
 import pathlib
 import runpy
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from absl import flags
 
 from official_bert.__main__ import COMMANDS
+from official_bert.dotted_names import by_name
 from official_bert.serving.served_model import ServedModel
 from official_bert.tasks.loading import MODULES
 
@@ -45,8 +45,8 @@ def row(first: str, *lists: Iterable[str]) -> str:
 
 def tables() -> str:
     """Returns both tables."""
-    for module in {path.rpartition(".")[0] for path in MODULES.values()}:
-        importlib.import_module(f"{module}.served")
+    for name in MODULES.values():
+        by_name(by_name(name).serving)
     commands = [row(f"`{name}`", [f"--{flag}" for flag in flags_of(module)]) for name, module in COMMANDS.items()]
     models = sorted(row(cls.__name__.removeprefix("Served"), cls.text_inputs, cls.outputs) for cls in served_models())
     return "\n".join(
