@@ -8,7 +8,7 @@ help:
 	@echo "make install    .venv with everything that the other commands need; PYTHON=python3.13 takes another Python (3.11 to 3.13)"
 	@echo "make demo       text -> records -> pre-training -> exported model, on a corpus that needs no download"
 	@echo "                make demo CORPUS='path/*.txt' takes yours"
-	@echo "make test       the tests, about 6 minutes on 2 cores"
+	@echo "make test       the tests, 6 to 8 minutes on 2 cores"
 	@echo "make test-slow  what takes longer or needs more tools; SHARD=3/20: the third of 20 shards"
 	@echo "make c-program  build/predict, which answers with exported models without Python"
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
