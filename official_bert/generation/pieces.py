@@ -3,6 +3,7 @@
 A WordPiece with ## joins the word before it; a piece of byte-level BPE is its bytes; `▁` of a unigram model is a space.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ CLEAN_UPS = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (
 SPACE = r"\s+$"
 
 
+@functools.lru_cache(maxsize=4)  # of a whole vocabulary: each answer asks for it
 def piece_texts(tokenizer: Tokenizer) -> list[bytes]:
     """Returns the text of each id as it stands behind another token, in UTF-8; a piece that begins a word has a space
     before it.

@@ -37,10 +37,10 @@ class Pretrainer(EncoderWithHeads):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Also reads files of before SpanBERT's model had a class of its own."""
-        if not config.get("boundary"):
-            return super().from_config({key: value for key, value in config.items() if key != "boundary"})
-        own = by_name("official_bert.models.span_boundary:SpanPretrainer")
-        return own.from_config({key: value for key, value in config.items() if key != "boundary"})
+        known = {key: value for key, value in config.items() if key != "boundary"}
+        if config.get("boundary"):
+            return by_name("official_bert.models.span_boundary:SpanPretrainer").from_config(known)
+        return super().from_config(known)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         encoded = self.encoder({**inputs, "output_positions": inputs["masked_lm_positions"]}, training=training)
