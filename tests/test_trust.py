@@ -69,7 +69,6 @@ ALLOWED = {
         "importlib.import_module",
     ): "asks whether the packages of the peers are installed",
     ("docs/write_promises.py", "runpy"): "the commands of this package",
-    ("docs/write_promises.py", "importlib.import_module"): "the tasks of this package",
     ("tests/models/interchange/test_hugging_face.py", "pickle"): "writes hostile files, and reads none",
     ("tests/models/interchange/test_older_checkpoints.py", "pickle"): "writes files, and reads none",
     ("tests/test_docs.py", "exec"): "the examples in this repository's pages",
