@@ -26,14 +26,37 @@ CONFIG_FILE, WEIGHTS_FILE, TORCH_FILE = "adapter_config.json", "adapter_model.sa
 PREFIX = "base_model.model."
 HEADS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "tagger", "QUESTION_ANS": "span", "FEATURE_EXTRACTION": ""}
 # Keys that are read, that the tensors say too, or that only training and first values depend on. Others must be empty.
-KNOWN = frozenset(
-    """
-    peft_type task_type r lora_alpha use_rslora rank_pattern alpha_pattern bias use_dora lora_bias
-    target_modules exclude_modules modules_to_save layers_to_transform layers_pattern base_model_name_or_path
-    revision auto_mapping peft_version inference_mode lora_dropout init_lora_weights loftq_config eva_config
-    corda_config lora_ga_config megatron_core qalora_group_size runtime_config
-    """.split()
-)
+KNOWN = {
+    "peft_type",
+    "task_type",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "bias",
+    "use_dora",
+    "lora_bias",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_to_transform",
+    "layers_pattern",
+    "base_model_name_or_path",
+    "revision",
+    "auto_mapping",
+    "peft_version",
+    "inference_mode",
+    "lora_dropout",
+    "init_lora_weights",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "megatron_core",
+    "qalora_group_size",
+    "runtime_config",
+}
 # First values that leave the base as it is. Two others take the adapter's first product out of it.
 PLAIN_STARTS, RESIDUAL_STARTS = (True, False, None, "gaussian", "eva", "orthogonal"), ("pissa", "olora")
 COPY = re.compile(r"\.modules_to_save(\.default)?\.")  # of a module that is saved whole
