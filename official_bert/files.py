@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import IO, Any, Literal, TextIO
 from official_bert import json_values
 from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
 from official_bert.stores import SCHEME, matches, require_regular, scheme_of, store_of
+from official_bert.temporaries import temporary_folder
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -74,6 +74,16 @@ def size_of(path: str) -> int:
 def modified(path: str) -> int:
     """When a file changed, in nanoseconds; 0 if its store does not say it."""
     return store_of(path).modified(path)
+
+
+def disk_of(path: str) -> tuple[int, int] | None:
+    """The number of the disk that a path of this machine lies on, or will, and its free bytes; None for others."""
+    if is_remote(path):
+        return None
+    folder = os.path.abspath(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return os.stat(folder).st_dev, shutil.disk_usage(folder).free
 
 
 def open_bytes(path: str) -> IO[bytes]:
@@ -158,12 +168,14 @@ def made_folder(path: str) -> Iterator[None]:
 
 
 def make_private_folder(path: str) -> None:
-    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have
-    filled.
+    """Makes a folder that only its user may enter (mode 0700), or takes one that nobody else can have filled. Other
+    stores have rights of their own.
 
     Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it
     cannot be made.
     """
+    if is_remote(path):
+        return
     path = path.rstrip("/") or "/"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
@@ -267,8 +279,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
                     f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}"
                 )
             for path in paths:
-                if not is_remote(path):
-                    require_regular(path, f"{flag}{'=' if flag else ''}{path}")
+                require_regular(path, f"{flag}{'=' if flag else ''}{path}")
             files += paths
     if not files:
         raise ValueError("no input file given (--input_file)")
@@ -407,16 +418,14 @@ def full_disk_names(path: str, temporary: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary_for(path: str) -> Iterator[str]:
+def temporary_for(path: str) -> Iterator[str]:
     """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
 
     It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
     """
-    if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder, full_disk_names(path, folder):
-            yield os.path.join(folder, os.path.basename(path.rstrip("/")))
-        return
     temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    if is_remote(path):
+        temporary = os.path.join(temporary_folder(), os.path.basename(temporary))
     try:
         with full_disk_names(path, temporary):
             yield temporary
@@ -427,7 +436,7 @@ def _temporary_for(path: str) -> Iterator[str]:
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
     """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
-    with _temporary_for(path) as temporary:
+    with temporary_for(path) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -484,7 +493,7 @@ def written_folder(folder: str) -> Iterator[str]:
     Raises ValueError if `folder` exists and is not empty.
     """
     require_new_folder(folder)
-    with _temporary_for(folder) as temporary:
+    with temporary_for(folder) as temporary:
         os.makedirs(temporary)
         yield temporary
         publish(temporary, folder)

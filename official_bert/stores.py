@@ -1,7 +1,7 @@
 """Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
 `memory://` ...).
 
-`files` alone uses this module. Other stores than this machine are in `remote_stores`.
+`files` alone uses this module. Other stores than this machine are in `remote_stores/`.
 """
 
 import contextlib
@@ -39,11 +39,42 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
+class Location:
+    """A path, resolved where it enters, and the path on this machine with the same content: here, itself."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def fetch(self) -> str:
+        """Returns the path on this machine of a file, a folder or the prefix of files: its own, or that of a copy.
+
+        A copy is made again if the file has changed. Messages name the file (`temporaries.original_paths`).
+        """
+        return self.path
+
+    def forget(self) -> None:
+        """Removes the copy, if there is one."""
+
+    def pull(self) -> None:
+        """Brings here what others have written into the folder since, and removes here what they have removed."""
+
+    def push(self) -> None:
+        """Copies back what has changed, the files that readers look for last, and removes what was removed here."""
+
+    def beside(self, ending: str) -> str:
+        """Returns a path on this machine for what goes with a file: beside it, or among the temporary files."""
+        return f"{self.path}{ending}"
+
+
 class Store:
     """The files of this machine, by their whole paths; other stores do the same for theirs.
 
     Failures are OSErrors that name the path.
     """
+
+    def locate(self, path: str) -> Location:
+        """Returns the location of a path in this store."""
+        return Location(path)
 
     def kind(self, path: str) -> Kind:
         """Whether a path is a file or a folder; "" if there is neither."""
@@ -87,13 +118,20 @@ class Store:
 def store_of(path: str) -> Store:
     """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
     scheme = scheme_of(path)
-    return by_name("official_bert.remote_stores:open_store")(path, scheme) if scheme else Store()
+    return by_name("official_bert.remote_stores.stores:open_store")(path, scheme) if scheme else Store()
+
+
+def locate(path: str) -> Location:
+    """Returns the location of a path in any store."""
+    return store_of(path).locate(path)
 
 
 def require_regular(path: str, where: str) -> None:
-    """Raises ValueError, beginning with `where`, for a pipe or a device at a path of this machine: to open or read one
-    may take for ever, and what was read to tell its content would be gone.
+    """Raises ValueError, beginning with `where`, for a pipe or a device, which only this machine has: to open or read
+    one may take for ever, and what was read to tell its content would be gone.
     """
+    if scheme_of(path):
+        return
     mode = os.stat(path).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise ValueError(

@@ -5,7 +5,7 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 is a command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import require_here, run_main
 
 import functools
 import json
@@ -23,7 +23,6 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
-from official_bert.copies import require_here
 from official_bert.data import records
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts

@@ -13,7 +13,7 @@ repeated. Each finished row is a line of `results.jsonl`, so rows may be made on
 and the plots.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import require_here, run_main
 
 import contextlib
 import dataclasses
@@ -31,7 +31,6 @@ from typing import Any
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
 from official_bert.text.loading import VOCAB_FILE

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from official_bert.copies import original_paths
 from official_bert.files import absolute, exists
 from official_bert.layers.adapters import attach
 from official_bert.layers.dense import Dense
@@ -19,6 +18,7 @@ from official_bert.models.interchange.over_base import read_peft as read_peft
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
 from official_bert.models.parts import part_of
 from official_bert.models.run_folder import RunFolder
+from official_bert.temporaries import original_paths
 from official_bert.training_config import AdaptersConfig
 
 WHERE = "config.training.adapters"

@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert import config
-from official_bert.copies import own_folder, stand_for
 from official_bert.dotted_names import by_name
 from official_bert.model_config import OF_RELATIVES
 from official_bert.models import adaptation
@@ -22,6 +21,7 @@ from official_bert.models.interchange.prefixes import local_checkpoint, newest_w
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.temporaries import new_folder, stand_for
 
 __all__ = [
     "Initialization",
@@ -128,7 +128,7 @@ def merged_copy(path: str, base: str) -> str:
     stored = formats.read(path, base=base)
     for warning in stored.warnings:
         logging.warning("%s: %s", path, warning)
-    folder = os.path.join(own_folder("merged"), os.path.basename(os.path.normpath(path)))
+    folder = os.path.join(new_folder(), os.path.basename(os.path.normpath(path)))
     formats.write(dataclasses.replace(stored, adapters=None), "ours", folder)
     stand_for(folder, path)
     return folder

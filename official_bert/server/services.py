@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.copies import local_copy
 from official_bert.server.listeners.connections import Connections
 from official_bert.server.metrics import Metrics
 from official_bert.server.models.engine_choice import AUTO, choose_engine
@@ -135,8 +134,7 @@ class Services:
         key = folder, fingerprint(folder)
         graph = self._graphs.get(key)
         if graph is None or not graph.users:
-            folder_here = local_copy(folder)
-            graph = self._graphs[key] = LoadedGraph(folder_here, config, folder_here != folder)
+            graph = self._graphs[key] = LoadedGraph(folder, config)
         return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:

@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
+from official_bert.files import exists, full_disk_names, list_versions, made_folder, normal, publish, temporary_for
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.split_signature import EXAMPLES, PARSE
 from official_bert.serving import warmup
@@ -134,9 +133,10 @@ def published(output: str, targets: dict[str, str]) -> Iterator[str]:
     """Gives a temporary folder to write each form of a version into, by its name; at the end they get their places."""
     with (
         made_folder(output),
-        tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(output) else output) as temporary,
+        temporary_for(os.path.join(output, ".writing")) as temporary,
         full_disk_names(output, temporary),
     ):
+        os.mkdir(temporary)
         yield temporary
         # the SavedModels last: a server looks for the others when it loads one
         for form, target in reversed(targets.items()):

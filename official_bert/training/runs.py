@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from official_bert.config import differences, to_dict
-from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
+from official_bert.temporaries import original_paths
 from official_bert.training import answering, evaluation, loop, run_config
 from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import ending
@@ -81,7 +81,9 @@ class FineTuning:
             ending.write_card(self.run, measured, self.files, self.report, self.command)
         if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
-            ending.write_page(self.run, measured, self.files, weights, evaluation_name, self.report, self.command)
+            ending.write_page(
+                self.run, measured, self.files, original_paths(weights), evaluation_name, self.report, self.command
+            )
 
     @functools.cached_property
     def _digest(self) -> str:

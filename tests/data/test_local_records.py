@@ -10,7 +10,7 @@ import threading
 import pytest
 from oracles.records import write_tfrecords
 
-from official_bert import copies, stores
+from official_bert import stores, temporaries
 from official_bert.data import local_records as module
 from official_bert.data.local_records import cache_folder, check_space, local_records, needs_copy
 from official_bert.data.records import read_records
@@ -136,7 +136,7 @@ def test_two_at_once_make_one_copy(packed, folder, monkeypatch):
 @pytest.mark.parametrize("cache", ["", "memory://cache", "/proc/none"])
 def test_without_a_place_copies_go_with_the_process(packed, cache):
     folder = cache_folder(cache)
-    assert folder.startswith(copies.temporary_folder())
+    assert folder.startswith(temporaries.temporary_folder())
     assert list(read_records(local_records(packed, folder))) == ROWS
 
 

@@ -17,7 +17,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from official_bert.copies import require_here
 from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.masking import VocabularyFacts
@@ -141,7 +140,6 @@ def _damaged(folder: str) -> ValueError:
 
 def check_store_folder(folder: str) -> None:
     """Requires that `folder` holds a store, is empty, or does not exist."""
-    require_here(folder, "token_store", "its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     check_folder(os.path.dirname(os.path.abspath(folder)))

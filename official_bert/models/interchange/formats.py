@@ -1,11 +1,8 @@
 """Finds the format of a checkpoint; reads and writes all formats."""
 
-import atexit
 import dataclasses
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.dotted_names import by_name
 from official_bert.files import read_mapping, require_regular_files, written_folder
@@ -35,6 +31,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.run_folder import RunFolder
 from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.runtimes.finite import require_finite
+from official_bert.temporaries import new_folder, stand_for
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
@@ -202,9 +199,7 @@ def vocab_file_of(model: StoredModel) -> str:
             return file
     if model.vocab is None and not model.tokenizer:
         return ""
-    temporary = tempfile.mkdtemp(prefix="official_bert_")
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    stored_models.write_vocab(model, temporary)
+    stored_models.write_vocab(model, temporary := new_folder())
     stand_for(file := loading.stored_in(temporary), model.folder or model.origin)
     return file
 

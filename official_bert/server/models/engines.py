@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.copies import local_copy
 from official_bert.files import folder_of
 from official_bert.runtimes.engines import FILE, PortableModel, load_engine
 from official_bert.runtimes.split_signature import (
@@ -114,8 +113,7 @@ def load_runs(
     """
     engine_folder = folder_of_engine(folder, engine)
     where = f"--engine={engine}"
-    if (folder_here := local_copy(engine_folder)) != engine_folder:
-        servable.copies.append(folder_here)
+    folder_here = servable.fetch(engine_folder)
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 
-from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
 from official_bert.reports.model_card import Data, about_section, make_card, settings_section
@@ -52,7 +51,7 @@ def write_page(
 
     resolved, held_out = measured.resolved, measured.resolved.held_out
     config = resolved.task.config
-    weights, own_folder = original_paths(weights), os.path.join(run.path, "")
+    own_folder = os.path.join(run.path, "")
     begun_with = str(run.origin.get("init_checkpoint", "")) if weights.startswith(own_folder) else None
     trained_on = (
         [("training", str(files.train_file or files.data_dir), _count(resolved.train))] if resolved.train else []

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from official_bert.stores import Kind, Store, scheme_of
+from official_bert.remote_stores.copies import RemoteLocation
+from official_bert.stores import Kind, Location, Store, scheme_of
 
 TENSORFLOW_SCHEMES = ("gs", "ram")
 T = TypeVar("T")
@@ -66,7 +67,14 @@ class _TensorFlowFile(io.RawIOBase):
         super().close()
 
 
-class TensorFlowStore(Store):
+class RemoteStore(Store):
+    """A store that has copies here."""
+
+    def locate(self, path: str) -> Location:
+        return RemoteLocation(path, self)
+
+
+class TensorFlowStore(RemoteStore):
     """The file systems that TensorFlow reads and writes itself."""
 
     def __init__(self) -> None:
@@ -127,7 +135,7 @@ class TensorFlowStore(Store):
         self._files.makedirs(path)
 
 
-class FsspecStore(Store):
+class FsspecStore(RemoteStore):
     """Every other scheme, through fsspec. Listings are never taken from a cache: other processes write too."""
 
     def __init__(self, path: str, scheme: str):
