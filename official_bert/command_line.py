@@ -373,10 +373,10 @@ def error_line(error: BaseException, values: Any) -> str:
         commands = [f"  {shlex.join(sys.orig_argv)} {as_flags(options)}" for options in error.readings]
         these = "this command reads it" if len(commands) == 1 else "one of these commands reads it"
         rows = [f"  {row}" for row in error.rows]
-        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *rows, *commands])
+        return "\n".join([f"error: {error_in_one_line(error.problem)}; {these}:", *rows, *commands])
     if isinstance(error, (ValueError, OSError)):
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
-        return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
+        return f"error: {text}{note_of_full_disks(values) if is_nameless else ''}"
     if isinstance(error, concurrent.futures.BrokenExecutor):
         return "error: a worker process was killed, perhaps for lack of memory (fewer --num_workers need less)"
     if isinstance(error, ModuleNotFoundError):
@@ -384,7 +384,7 @@ def error_line(error: BaseException, values: Any) -> str:
         return missing_extra(error.name) or (backend if error.name in BACKENDS else "")
     if reason:
         text = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", text)  # TensorFlow's names of its operations
-        return f"error: {reason}: {original_paths(text)}{note_of_full_disks(values)}"
+        return f"error: {reason}: {text}{note_of_full_disks(values)}"
     if is_out_of_memory(error):
         return out_of_memory_line()
     return ""
@@ -436,7 +436,7 @@ def run_main(main: Any) -> None:
                 return main(arguments)
         except (Exception, KeyboardInterrupt) as error:
             is_unread = isinstance(error, BrokenPipeError) and output_is_closed()
-            if not is_unread and (line := error_line(error, flags.FLAGS)):
+            if not is_unread and (line := original_paths(error_line(error, flags.FLAGS))):
                 raise SystemExit(as_installed(line) if is_installed else line) from None
             raise
 

@@ -21,13 +21,11 @@ from typing import IO, Any, Literal, TextIO
 
 from official_bert import json_values
 from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
-from official_bert.stores import SCHEME, matches, require_regular, scheme_of, store_of
+from official_bert.stores import SCHEME, require_regular, scheme_of, store_of
 from official_bert.temporaries import temporary_folder
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-# ends of names that readers look for: whatever they name is there by then
-SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
 
 
 def disk_full_reason(error: BaseException) -> str:
@@ -214,27 +212,12 @@ def files_below(folder: str) -> list[str]:
     return store_of(folder).below(folder)
 
 
-def upload(names: Sequence[str], folder: str, target: str) -> None:
-    """Copies files of a folder on this machine to a folder anywhere; those that readers look for last."""
-
-    def rank(name: str) -> int:
-        return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
-
-    for name in sorted(names, key=lambda name: (rank(name), name)):
-        make_folder(folder_of(os.path.join(target, name)))
-        store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
-
-
 def publish(path: str, target: str) -> None:
     """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
     make_folder(folder_of(target))
-    if is_remote(target) and os.path.isdir(path):
-        upload([os.path.relpath(file, path) for file in files_below(path)], path, target)
-    elif is_remote(target):
-        store_of(target).upload(path, target)
-        os.unlink(path)
-    elif os.path.isdir(path) or os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
-        os.replace(path, target)
+    device = os.stat(path).st_dev
+    if is_remote(target) or os.path.isdir(path) or device == os.stat(os.path.dirname(target) or ".").st_dev:
+        store_of(target).publish(path, target)
     else:  # a file cannot be renamed to another disk
         with written_beside(target) as temporary:
             shutil.copyfile(path, temporary)
@@ -243,17 +226,7 @@ def publish(path: str, target: str) -> None:
 
 def matching(pattern: str) -> list[str]:
     """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
-    if not is_remote(pattern):
-        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
-    if exists(pattern) or not glob.has_magic(pattern):
-        return [pattern] if exists(pattern) else []
-    base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
-    paths = set()
-    for path in store_of(base).below(base):
-        while len(path) > len(base) and path not in paths:
-            paths.add(path)
-            path = folder_of(path)
-    return sorted(path for path in paths if matches(path, pattern))
+    return store_of(pattern).matching(pattern)
 
 
 def shard_names(name: str) -> list[str]:

@@ -6,11 +6,12 @@
 
 import contextlib
 import fnmatch
+import glob
 import os
 import re
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from official_bert.dotted_names import by_name
@@ -105,6 +106,14 @@ class Store:
         """Copies a file of this machine to the path `target`, which has its content at once."""
         shutil.copyfile(path, target)
 
+    def publish(self, path: str, target: str) -> None:
+        """Gives a whole file or folder of this machine its final name in the store."""
+        os.replace(path, target)
+
+    def matching(self, pattern: str) -> list[str]:
+        """The sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
+        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+
     def remove(self, path: str) -> None:
         """Removes a file or, with everything in it, a folder; there may be neither."""
         with contextlib.suppress(FileNotFoundError):
@@ -118,7 +127,10 @@ class Store:
 def store_of(path: str) -> Store:
     """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
     scheme = scheme_of(path)
-    return by_name("official_bert.remote_stores.stores:open_store")(path, scheme) if scheme else Store()
+    if not scheme:
+        return Store()
+    open_store: Callable[[str, str], Store] = by_name("official_bert.remote_stores.stores:open_store")
+    return open_store(path, scheme)
 
 
 def locate(path: str) -> Location:

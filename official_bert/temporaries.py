@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import os
 import shutil
 import tempfile
 
@@ -18,13 +17,6 @@ def new_folder() -> str:
 def temporary_folder() -> str:
     """Returns the folder for copies of files that lie elsewhere."""
     return new_folder()
-
-
-def own_folder(name: str) -> str:
-    """Makes a folder of a name that goes with this process."""
-    folder = os.path.join(new_folder(), name)
-    os.mkdir(folder)
-    return folder
 
 
 @functools.cache

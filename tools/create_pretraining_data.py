@@ -264,8 +264,8 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             reporter.show("tokenizing", done / max(1, total))
 
         reporter.show("tokenizing", 0)
-        tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), settings.units()
-        tokenizer = UnitTokenizer(tokenizer, units) if units else tokenizer
+        lines, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), settings.units()
+        tokenizer = UnitTokenizer(lines, units) if units else lines
         store = token_store.build_store(
             folder, description, tokenizer, settings.num_workers, add, discard=settings.discard
         )

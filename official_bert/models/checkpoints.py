@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -96,7 +96,9 @@ def initialize_from(
     if stored.any_linear_head and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
     if any(name.startswith(f"{GENERATOR}/") for name in variables):
-        stored = by_name("official_bert.models.interchange.generators").put_together(stored, variables)
+        put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
+        put_together = by_name("official_bert.models.interchange.generators").put_together
+        stored = put_together(stored, variables)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {

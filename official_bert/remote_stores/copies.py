@@ -7,10 +7,25 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 
-from official_bert.files import folder_of, normal, remove, upload, written_beside
+from official_bert.files import folder_of, normal, remove, written_beside
 from official_bert.stores import Location, Store, scheme_of
 from official_bert.temporaries import stand_for, temporary_folder
+
+# ends of names that readers look for: whatever they name is there by then
+SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
+
+
+def upload(store: Store, names: Sequence[str], folder: str, target: str) -> None:
+    """Copies files of a folder on this machine to a folder of a store; those that readers look for last."""
+
+    def rank(name: str) -> int:
+        return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
+
+    for name in sorted(names, key=lambda name: (rank(name), name)):
+        store.make_folder(folder_of(os.path.join(target, name)))
+        store.upload(os.path.join(folder, name), os.path.join(target, name))
 
 
 class RemoteLocation(Location):
@@ -92,7 +107,7 @@ class RemoteLocation(Location):
     def push(self) -> None:
         now = self._state()
         changed = [name for name, state in now.items() if self._copied.get(name) != state and not name.startswith(".")]
-        upload(changed, self.folder, self.path)
+        upload(self.store, changed, self.folder, self.path)
         for name in changed:  # with the same time here, nothing is brought back that was just written
             if when := self.store.modified(os.path.join(self.path, name)):
                 os.utime(os.path.join(self.folder, name), ns=(when, when))

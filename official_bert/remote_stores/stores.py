@@ -1,13 +1,16 @@
 """Stores elsewhere than on this machine: TensorFlow's and fsspec's, both imported when a path asks for them."""
 
 import functools
+import glob
 import io
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from official_bert.remote_stores.copies import RemoteLocation
-from official_bert.stores import Kind, Location, Store, scheme_of
+from official_bert.files import exists, files_below, folder_of
+from official_bert.remote_stores.copies import RemoteLocation, upload
+from official_bert.stores import Kind, Location, Store, matches, scheme_of
 
 TENSORFLOW_SCHEMES = ("gs", "ram")
 T = TypeVar("T")
@@ -72,6 +75,24 @@ class RemoteStore(Store):
 
     def locate(self, path: str) -> Location:
         return RemoteLocation(path, self)
+
+    def publish(self, path: str, target: str) -> None:
+        if os.path.isdir(path):
+            upload(self, [os.path.relpath(file, path) for file in files_below(path)], path, target)
+        else:
+            self.upload(path, target)
+            os.unlink(path)
+
+    def matching(self, pattern: str) -> list[str]:
+        if exists(pattern) or not glob.has_magic(pattern):
+            return [pattern] if exists(pattern) else []
+        base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
+        paths = set()
+        for path in self.below(base):
+            while len(path) > len(base) and path not in paths:
+                paths.add(path)
+                path = folder_of(path)
+        return sorted(path for path in paths if matches(path, pattern))
 
 
 class TensorFlowStore(RemoteStore):

@@ -78,10 +78,10 @@ class FineTuning:
         if self.steps.predict:
             self._predict(measured)
         if measured and self.steps.train:
-            ending.write_card(self.run, measured, self.files, self.report, self.command)
+            ending.documents().write_card(self.run, measured, self.files, self.report, self.command)
         if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
-            ending.write_page(
+            ending.documents().write_page(
                 self.run, measured, self.files, original_paths(weights), evaluation_name, self.report, self.command
             )
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -23,8 +24,10 @@ def local_checkpoint(path: str) -> str:
     name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
-        is_here = os.path.exists(path) and not path.endswith(".zip")
-        return path if is_here else by_name("official_bert.models.interchange.hub:local_folder")(path)
+        if os.path.exists(path) and not path.endswith(".zip"):
+            return path
+        local_folder: Callable[[str], str] = by_name("official_bert.models.interchange.hub:local_folder")
+        return local_folder(path)
     folder = normal(path if is_folder(path) else folder_of(path))
     for place in {folder, RunFolder.around(path).path}:
         for name in list_names(place):
