@@ -14,7 +14,7 @@ import zipfile
 
 from absl import flags
 
-from official_bert.files import is_file, matching, read_bytes, written_beside
+from official_bert.storage.files import is_file, matching, read_bytes, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS

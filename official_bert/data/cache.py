@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import make_folder, make_private_folder, open_bytes, written_beside
-from official_bert.stores import locate
+from official_bert.storage.files import make_folder, make_private_folder, open_bytes, written_beside
+from official_bert.storage.stores import locate
 
 
 def file_digest(path: str) -> str:

@@ -20,8 +20,8 @@ from official_bert.models.interchange.formats import find_prefix as checkpoint_a
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
-from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
-from official_bert.temporaries import new_folder, stand_for
+from official_bert.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.storage.temporaries import new_folder, stand_for
 
 __all__ = [
     "Initialization",
@@ -97,7 +97,7 @@ def initialize_from(
         stored = formats.as_head(stored, "tagger")
     if any(name.startswith(f"{GENERATOR}/") for name in variables):
         put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
-        put_together = by_name("official_bert.models.interchange.generators").put_together
+        put_together = by_name("official_bert.models.interchange.members.generators").put_together
         stored = put_together(stored, variables)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)

@@ -15,7 +15,7 @@ from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, predict
 from official_bert.server.listeners.connections import Connections
 from official_bert.server.metrics import Metrics
 from official_bert.server.models.engine_choice import AUTO, choose_engine
-from official_bert.server.models.engines import use_engine
+from official_bert.server.models.engine_servable import use_engine
 from official_bert.server.models.model_manager import ModelManager
 from official_bert.server.models.servable import LoadedGraph, Servable
 from official_bert.server.models.version_folders import fingerprint

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from official_bert.dotted_names import by_name
-from official_bert.files import exists, read_bytes
-from official_bert.temporaries import original_paths
+from official_bert.storage.files import exists, read_bytes
+from official_bert.storage.temporaries import original_paths
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer

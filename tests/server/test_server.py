@@ -24,11 +24,11 @@ from commands import imported_tool, run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from official_bert import files
 from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
-from official_bert.temporaries import temporary_folder
+from official_bert.storage import files
+from official_bert.storage.temporaries import temporary_folder
 from official_bert.tools.client import GrpcClient, RestClient, ServingError
 
 

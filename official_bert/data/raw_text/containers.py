@@ -15,9 +15,9 @@ from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_INPUT, Opened, check_bounds, open_bytes
 from official_bert.data.raw_text.packed_files import kind_of as kind_of
 from official_bert.data.raw_text.packed_files import read_head as read_head
-from official_bert.files import folder_of, size_of
-from official_bert.files import open_bytes as open_unpacked
 from official_bert.limits import LONGEST_LINE
+from official_bert.storage.files import folder_of, size_of
+from official_bert.storage.files import open_bytes as open_unpacked
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)

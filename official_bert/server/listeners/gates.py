@@ -25,7 +25,7 @@ from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.requests.process import LARGE_BYTES
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
-from official_bert.stores import locate
+from official_bert.storage.stores import locate
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

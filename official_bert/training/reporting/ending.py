@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from official_bert.dotted_names import by_name
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.training.task import DataFiles, Measured
 
 

@@ -16,7 +16,7 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.runtimes.finite import require_finite
-from official_bert.stores import locate
+from official_bert.storage.stores import locate
 
 NAME = ".keras file"
 NO_CLASSES = (
