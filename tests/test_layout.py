@@ -18,12 +18,8 @@ ORDER = [
     "dotted_names",
     "limits",
     "json_values",
-    "archives",
-    "stores",
-    "temporaries",
-    "generation/",
-    "files",
-    "remote_stores",
+    "storage",
+    "long_work",
     "fields",
     "typed_values",
     "model_config",
@@ -35,7 +31,9 @@ ORDER = [
     "runtimes",
     "reports",
     "text",
+    "run_folder",
     "data",
+    "search",
     "layers",
     "models",
     "objectives",
@@ -47,9 +45,9 @@ ORDER = [
     "main",
 ]
 # imports nothing else, and only mains import it
-APART = {"server": ("dotted_names", "config", "files", "stores", "command_line", "runtimes", "server")}
+APART = {"server": ("dotted_names", "config", "storage", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = (
-    "remote_stores",
+    "storage/remote_stores",
     "generation/",
     "text/graph",
     "data/record_files/records",
@@ -72,9 +70,9 @@ TENSORFLOW_PLACES = (
 )
 # Modules that ask whether a path lies on this machine, or in which store.
 ASKING_WHERE = {
-    "files.py",
-    "remote_stores/copies.py",
-    "remote_stores/stores.py",
+    "storage/files.py",
+    "storage/remote_copies.py",
+    "storage/remote_stores.py",
     "command_line.py",  # flags that only paths of this machine fit
     "models/interchange/prefixes.py",  # other paths may be names on a hub
     "run_folder.py",  # other stores know no locks
@@ -191,7 +189,7 @@ def wrong_import(here: str, own_family: str, name: str) -> str:
 def test_few_modules_ask_where_a_path_lies():
     asking, resolving = set(), set()
     for path in SOURCES:
-        names = {name.removeprefix("official_bert.") for name, _ in imports(path)}
+        names = {name.removeprefix("official_bert.storage.") for name, _ in imports(path)}
         names |= {ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
         where = str(path.relative_to(ROOT)).removeprefix("official_bert/")
         if names & {"files.is_remote", "stores.scheme_of", "stores.store_of", "stores.Store"}:
@@ -346,7 +344,7 @@ def test_the_names_of_a_runs_files_are_written_once():
         if name.endswith("_FILE") and value not in ("checkpoint", ".lock")
     }
     # the vocabulary's
-    homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
+    homes = (PACKAGE / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
     again = [
         f"{path}:{node.lineno}: {node.value}"
         for path in SOURCES
