@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich import filesize
 
 from official_bert.storage import files
+from official_bert.storage.stores import matches
 from official_bert.storage.suffixes import is_packed
 
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
@@ -73,7 +74,7 @@ def _matching_pattern(path: str, patterns: str) -> str:
     """Returns the first pattern that matches a file of this name, "" for none."""
     for pattern in filter(None, patterns.split(",")):
         inside = os.path.join(pattern, "**") if files.is_folder(pattern) else pattern
-        if re.search(r"[*?\[]", inside) and files.matches(files.absolute(path), files.absolute(inside)):
+        if re.search(r"[*?\[]", inside) and matches(files.absolute(path), files.absolute(inside)):
             return pattern
     return ""
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from official_bert.storage.files import exists, files_below, folder_of
+from official_bert.storage.files import files_below, folder_of
 from official_bert.storage.remote_copies import RemoteLocation, upload
 from official_bert.storage.stores import Kind, Location, Store, matches, scheme_of
 
@@ -84,8 +84,8 @@ class RemoteStore(Store):
             os.unlink(path)
 
     def matching(self, pattern: str) -> list[str]:
-        if exists(pattern) or not glob.has_magic(pattern):
-            return [pattern] if exists(pattern) else []
+        if self.kind(pattern) or not glob.has_magic(pattern):
+            return [pattern] if self.kind(pattern) else []
         base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
         paths = set()
         for path in self.below(base):

@@ -1,7 +1,7 @@
 """Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
 `memory://` ...).
 
-`files` alone uses this module. Other stores than this machine are in `remote_stores/`.
+`files` uses this module, and `locate` whoever needs files on this machine. Other stores are in `remote_stores`.
 """
 
 import contextlib
