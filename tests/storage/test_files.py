@@ -112,7 +112,7 @@ def test_bad_bytes_and_missing_files_are_named(tmp_path):
 
 def run(code, *arguments, **options):
     """Starts a process that runs `code` after `from official_bert.storage.files import *`."""
-    code = "import os, signal, sys\nfrom official_bert import files\n" + code
+    code = "import os, signal, sys\nfrom official_bert.storage import files\n" + code
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, **options
     )
