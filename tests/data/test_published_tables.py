@@ -26,6 +26,9 @@ def test_the_json_of_pandas_is_read(tmp_path, orient):
     (tmp_path / "a.json").write_text(FRAME.to_json(orient=orient))
     table = TableOptions().read_table(str(tmp_path / "a.json"), ["text", "label"])
     assert table.columns == {"text": list(FRAME.text), "label": list(FRAME.label)}
+    if orient == "columns":  # an index of names
+        (tmp_path / "a.json").write_text(FRAME.set_index(pandas.Index(["r1", "r2", "r3"])).to_json())
+        assert TableOptions().read_table(str(tmp_path / "a.json"), ["text"]).columns == {"text": list(FRAME.text)}
 
 
 def test_names_of_classes_in_parquet_take_the_place_of_numbers(tmp_path):
