@@ -4,6 +4,7 @@ ones are read at once.
 
 import csv
 import io
+import json
 import random
 import re
 
@@ -15,7 +16,7 @@ from made_tables import ordinary_tables
 from official_bert.data.tabular.tables import Rows
 from official_bert.fields import OptionsNeededError
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import with_given
+from official_bert.training.file_task import REMEDIES, with_given
 from official_bert.training.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
@@ -203,20 +204,99 @@ def rarely_missing(rng, row):
     return "N/A" if row % 20 == 1 else ["good", "bad"][row % 2]
 
 
-def test_every_command_that_an_error_offers_reads_the_table(tmp_path):
-    person, offered = InThisProcess(tmp_path), 0
-    for name in ("title.csv", "dates.csv", "several0.csv", "maybe_header.csv", "missing.csv"):
-        content = MEANT[name][0] if name in MEANT else table({"text": MIDDLE, "label": rarely_missing})
-        (tmp_path / name).write_text(content)
-        said = (r"error: .*", "python .*", r".* \| .*")
-        line = f"python tools/inspect_data.py {name} --task=classification --num_examples=0"
-        done = person.types(line, status=1, messages=said)
-        commands = [line.strip() for line in done.err.splitlines() if line.startswith("  python ")]
-        assert 1 <= len(commands) <= 4 and all(command.startswith(line) for command in commands)
-        for command in commands:
-            assert "rows" in person.types(command, messages=(r".*: read with .*", r".*; left out.*")).out
-        offered += len(commands)
-    assert offered >= 8
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def squad(*answers, text="the old town"):
+    places = [{"text": answer, "answer_start": text.index(answer)} for answer in answers]
+    asked = [{"id": "1", "question": "what is old", "answers": places}]
+    return json.dumps({"data": [{"title": "t", "paragraphs": [{"context": text, "qas": asked}]}]})
+
+
+PAIRS = [[f"who is {number // 2}", f"it is the number {number} again", number % 2] for number in range(20)]
+PRODIGY = [{"text": f"some text {row}", "label": "A", "answer": ["accept", "reject"][row % 2]} for row in range(6)]
+SPANS = {"text": "Anna of Rome", "label": [[0, 4, "PER"], [0, 12, "PER"]]}
+ENDINGS = "startphrase,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+# Files (the first one is read), the task with options, and the options that the message offers.
+MESSAGES = {
+    "columns": ({"a.csv": MEANT["title.csv"][0]}, "classification", "text_column text_pair_column label_column"),
+    "scores": ({"a.csv": MEANT["dates.csv"][0]}, "classification", "kind decimal"),
+    "several labels": ({"a.csv": MEANT["several0.csv"][0]}, "classification", "kind label_separator"),
+    "names or a row": ({"a.csv": MEANT["maybe_header.csv"][0]}, "classification", "header"),
+    "missing labels": ({"a.csv": table({"text": MIDDLE, "label": rarely_missing})}, "classification", "missing_label"),
+    "empty texts": ({"a.csv": "text,label\n,a\nb c d,b\ne f g,a\nh i j,b\n"}, "classification", "empty_text"),
+    "no separator": (
+        {"a.csv": MEANT["stars.csv"][0]},
+        "classification --set options.kind=multi_label --set options.label_column=stars",
+        "kind",
+    ),
+    "binary answers": ({"a.jsonl": lines(*PRODIGY)}, "classification", "label_column"),
+    "encodings": (
+        {"a.csv": ("text,label\n" + "".join(f"x\x81\x8d {'ab'[row % 2]} y,{'ab'[row % 2]}\n" for row in range(9)))},
+        "classification",
+        "encoding",
+    ),
+    "numbers in words": (
+        {"a.csv": "text,label\n" + "".join(f"a {row} b,{row / 3:.3f}\n" for row in range(50))},
+        "classification --set options.text_column=text --set options.label_column=label --set options.kind=classifier",
+        "kind",
+    ),
+    "lists": (
+        {"a.jsonl": lines(*[{"text": "a b", "label": ["x", "y"]}, {"text": "c d", "label": ["x"]}])},
+        "classification",
+        "kind",
+    ),
+    "grades": ({"a.csv": as_csv(["text", "text_pair", "relevant"], PAIRS)}, "retrieval", "label_column"),
+    "grades of a reranker": ({"a.csv": as_csv(["text", "text_pair", "relevant"], PAIRS)}, "reranking", "label_column"),
+    "texts of a search": (
+        {"a.csv": as_csv(["query", "passage", "relevant"], PAIRS)},
+        "retrieval",
+        "label_column text_column text_pair_column",
+    ),
+    "tags": ({"a.txt": "The DT\ncat NN\n"}, "ner", "scheme"),
+    "entities": ({"a.jsonl": lines(SPANS)}, "ner", "overlaps"),
+    "choices": ({"a.csv": ENDINGS + "a,b,c,d,e,f,g,1\na,b,c,e,e,f,g,4\n"}, "swag", "first_choice"),
+    "no answer": (
+        {"a.json": json.dumps([{"question": "q", "context": "c d", "answers": []}])},
+        "squad",
+        "version_2_with_negative",
+    ),
+    "several answers": ({"a.json": squad("old", "town")}, "squad", "several_answers"),
+    "unknown ids": (
+        {
+            "qrels/train.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\nq\tz\t1\n",
+            "corpus.jsonl": lines({"_id": "a", "text": "one text"}, {"_id": "b", "text": "another"}),
+            "queries.jsonl": lines({"_id": "q", "text": "what is one"}),
+        },
+        "retrieval",
+        "unknown_ids",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_command_that_an_error_offers_works(tmp_path, name):
+    files, task, options = MESSAGES[name]
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content.encode("latin-1"))
+    person, said = InThisProcess(tmp_path), (r"error: .*", "python .*", r".* \| .*", r".*: read with .*", ".* left out")
+    line = f"python tools/inspect_data.py {next(iter(files))} --num_examples=0 --task={task}"
+    done = person.types(line, status=1, messages=said)
+    commands = [line.strip() for line in done.err.splitlines() if line.startswith("  python ")]
+    assert 1 <= len(commands) <= 4 and all(command.startswith(line) for command in commands)
+    offered = re.findall(r"options\.(\w+)=", " ".join(command.removeprefix(line) for command in commands))
+    assert {*offered} >= {*options.split()}
+    for command in commands:
+        assert (
+            "rows" in person.types(command, messages=(r".*: read with .*", r".*; (left out|ignored).*", ".*out.*")).out
+        )
+
+
+def test_every_remedy_is_among_the_commands_that_were_tried():
+    offered = {option for _, _, options in MESSAGES.values() for option in options.split()}
+    assert {option for remedy in REMEDIES for option in remedy} <= offered
 
 
 @pytest.mark.parametrize(
