@@ -123,8 +123,8 @@ class Column:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether cells are texts, most of which are different."""
-        is_new = 2 * len(self.kinds) >= len(self.values) or not self.is_short
+        """Whether most cells are texts, most of which are different."""
+        is_new = 2 * len(self.kinds) >= len(self.values) > 0.4 * len(self.cells) or not self.is_short
         return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
 
     @property

@@ -49,6 +49,10 @@ def one_of(*labels):
     return lambda rng, row: rng.choice(labels)
 
 
+def chinese(length):
+    return lambda rng, row: "".join(rng.choice("这个产品非常好用质量不错物流很快") for _ in range(length))
+
+
 # Name and content; the options that are right; whether it is read at once.
 MEANT = {
     "nli.tsv": (
@@ -110,7 +114,7 @@ MEANT = {
             {"kind": "multi_label", "label_separator": mark, "label_column": "tags"},
             False,
         )
-        for number, mark in enumerate(["|", ";", ", "])
+        for number, mark in enumerate(["|", ";", ", ", "; "])
     },
     "lists.csv": (
         table({"memo": MIDDLE, "tags": lambda r, n: str(r.sample(["red", "blue", "green"], r.randint(1, 2)))}),
@@ -142,6 +146,40 @@ MEANT = {
         {"label_column": "label"},
         True,
     ),
+    "turned.csv": (
+        table({"label": one_of("entailment", "neutral"), "sentence2": MIDDLE, "sentence1": LONG}),
+        {"text_column": "sentence1", "text_pair_column": "sentence2", "label_column": "label"},
+        True,
+    ),
+    "chinese.csv": (
+        table({"原文": chinese(20), "假设": chinese(9), "标签": one_of("蕴含", "矛盾")}),
+        {"text_column": "原文", "text_pair_column": "假设", "label_column": "标签"},
+        False,
+    ),
+    "outcome.csv": (
+        table({"message": MIDDLE, "kind": one_of("a", "b", "c"), "outcome": one_of("accept", "reject")}),
+        {"text_column": "message", "label_column": "outcome"},
+        False,
+    ),
+    "sources.csv": (
+        table(
+            {
+                "source1": lambda r, n: text(r) if n % 5 == 0 else "none",
+                "source2": lambda r, n: text(r) if n % 5 == 0 else "none",
+                "sentence1": MIDDLE,
+                "sentence2": MIDDLE,
+                "label": one_of("same", "other"),
+            }
+        ),
+        {"text_column": "sentence1", "text_pair_column": "sentence2", "label_column": "label"},
+        True,
+    ),
+    "report.csv": (
+        table({"no": ROW, "note": MIDDLE, "team": one_of("a", "b")}, before="Survey\nCreated,2024-01-01\n\n"),
+        {"header_row": 4, "text_column": "note", "label_column": "team"},
+        True,
+    ),
+    "two_rows.csv": ("message,label\nsome words here,1\nother words there,0\n", {"label_column": "label"}, True),
     "quoted.tsv": (
         'text\tlabel\n"He said ""hi"" to me"\t1\n"a ""b"""\t0\nplain text\t1\n',
         {"file_format": "csv"},
@@ -171,7 +209,7 @@ def test_a_table_is_read_right_or_refused_with_options_that_read_it(tmp_path, na
     (tmp_path / name).write_text(content)
     try:
         task, _ = read(str(tmp_path / name))
-        options = vars(task.options) | ({"file_format": "csv"} if name == "quoted.tsv" else {"header_row": 3})
+        options = vars(task.options) | {"file_format": "csv", "header_row": right.get("header_row")}
         assert at_once and {key: options[key] for key in right} == right
     except OptionsNeededError as error:
         assert not at_once and len(error.readings) <= 4 and error.rows
@@ -306,6 +344,9 @@ def test_every_remedy_is_among_the_commands_that_were_tried():
         (["?"] * 2 + ["a", "b"] * 20, "skip", ("a", "b")),
         (["#N/A"] * 2 + ["a", "b"] * 20, "keep", ("#N/A", "a", "b")),
         (["NA"] * 8 + ["a", "b"] * 20, "refuse", ("NA", "a", "b")),
+        (["#VALUE!"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["\\N"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["-nan"] * 2 + ["a", "b"] * 20, "refuse", None),
         (["NA"] * 8 + ["a", "b"] * 20, "skip", ("a", "b")),
         (["-"] * 2 + ["+", "0"] * 20, "refuse", ("+", "-", "0")),
         (["-"] * 2 + ["a", "b"] * 20, "refuse", None),
@@ -317,7 +358,7 @@ def test_rare_spellings_of_missing_labels_are_refused_with_their_counts(values, 
     rows = Rows("train", [{"text": text(rng), "label": value} for value in values])
     if labels is None:
         with pytest.raises(
-            OptionsNeededError, match=rf"\(2 such rows in this file, '{re.escape(values[0])}' 2;"
+            OptionsNeededError, match=rf"\(2 such rows in this file, {re.escape(repr(values[0]))} 2;"
         ) as told:
             task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
         assert told.value.readings == [{"missing_label": "skip"}, {"missing_label": "keep"}]
@@ -366,6 +407,8 @@ def test_the_sheet_and_the_line_of_a_table_in_a_workbook_are_found(tmp_path):
     with pytest.raises(OptionsNeededError) as told:
         read(str(tmp_path / "b.xlsx"))
     assert [reading["sheet"] for reading in told.value.readings] == ["Answers", "More"]
+    for reading in told.value.readings:
+        assert len(read(str(tmp_path / "b.xlsx"), reading)[1]) == 20
     other["B3"] = "=A1"
     book.save(tmp_path / "c.xlsx")
     with pytest.raises(ValueError, match=r"c\.xlsx: .*cell B3: a formula without its value"):
@@ -402,6 +445,25 @@ def test_a_separator_of_labels_that_stands_in_no_cell_is_refused_and_held_out_la
     files = DataFiles(train_file=rows, eval_file=held_out)
     _, found = task_of().read_rows(files, Steps())
     assert any(note.startswith("eval: no row to evaluate on has the labels b; ") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("grades", "pairs"), [("0 1", 10), ("0 1.0 2", 13), ("no yes", 10), ("False true", 10), ("-1 1", 10)]
+)
+def test_grades_in_numbers_and_words_say_which_texts_belong_together(tmp_path, grades, pairs):
+    kinds = grades.split()
+    rows = [[f"who is {row // len(kinds)}", f"it is number {row}", kinds[row % len(kinds)]] for row in range(20)]
+    (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "label"], rows))
+    with pytest.raises(OptionsNeededError) as told:
+        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
+    assert told.value.readings[0] == {"label_column": "label"} and told.value.rows[0] == "text | text_pair | label"
+    given = with_given(load_task(make_config("retrieval")), told.value.readings[0])
+    assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == pairs
+    (tmp_path / "a.csv").write_text(
+        as_csv(["text", "text_pair", "label"], [[*row[:2], "ab"[row[2] == kinds[0]]] for row in rows])
+    )
+    with pytest.raises(ValueError, match=r"column 'label': expected 0 and 1, or grades, of pairs of texts, got 'a'"):
+        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
 
 
 def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
