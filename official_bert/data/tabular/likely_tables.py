@@ -75,12 +75,13 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
     plausible = [reading for reading in readings if reading.score > readings[0].score - MARGIN]
     if not plausible:
         return how
-    if len(plausible) == 1 and "kind" not in plausible[0].values:
-        return dataclasses.replace(how, **plausible[0].values)
-    label = plausible[0].values.get("label_column", "")
-    what = "scores" if plausible[0].values.get("kind") == "regression" else "several labels of a text"
+    best = plausible[0].values
+    if len(plausible) == 1 and "kind" not in best:
+        return dataclasses.replace(how, **best)
     problem = "several columns may be the text and the label"
-    problem = problem if len(plausible) > 1 else f"{label or 'several columns'!r} seems to hold {what}"
+    if len(plausible) == 1:
+        what = "scores" if best["kind"] == "regression" else "several labels of a text"
+        problem = f"column {best['label_column']!r} seems to hold {what}"
     raise OptionsNeededError(
         f"{source}: {problem}",
         [changed_fields(options, how) | dict(reading.values) for reading in plausible[:MOST]],
