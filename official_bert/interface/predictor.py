@@ -28,11 +28,10 @@ from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
+from official_bert.runtimes.saved_notes import LABELS_FILE, PADDED_FILE
 from official_bert.serving.bounds import broken_claim
 from official_bert.serving.formats.description import as_model
 from official_bert.serving.loading import (
-    LABELS_FILE,
-    PADDED_FILE,
     ModelFunction,
     exported_folder,
     function_of,

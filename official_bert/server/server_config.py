@@ -8,34 +8,14 @@ from typing import Any, Literal
 from google.protobuf import text_format
 
 from official_bert.server.listeners.access import AccessRules
-from official_bert.server.protocols.message_definitions import MessagePool
+from official_bert.server.protocols.message_definitions import message_classes
 from official_bert.server.queue.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.requests.request_checks import Limits
 from official_bert.storage.files import normal, read_text
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
-_NUMBER = ".google.protobuf.Int64Value"
-# TF Serving's messages, which its Python package does not hold. Only names and types matter in text form.
-_MESSAGES = MessagePool(
-    "serving",
-    {
-        "BatchingParameters": {
-            "max_batch_size": _NUMBER,
-            "batch_timeout_micros": _NUMBER,
-            "max_enqueued_batches": _NUMBER,
-            "num_batch_threads": _NUMBER,
-            "thread_pool_name": ".google.protobuf.StringValue",
-            "max_execution_batch_size": _NUMBER,
-            "enable_large_batch_splitting": ".google.protobuf.BoolValue",
-            "allowed_batch_sizes": "int64*",
-            "pad_variable_length_inputs": "bool",
-        },
-        "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
-        "PrometheusConfig": {"enable": "bool", "path": "string"},
-    },
-    one_of={},
-)
+_message_class = message_classes(__package__, "serving_messages.pbtxt")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +131,7 @@ def read_batching(path: str) -> BatchingParameters:
     """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the
     file.
     """
-    parsed = _parse(path, _MESSAGES.message_class("BatchingParameters")())
+    parsed = _parse(path, _message_class("BatchingParameters")())
     values: dict[str, Any] = {"enable_large_batch_splitting": False}
     for field in parsed.DESCRIPTOR.fields:
         if field.is_repeated:
@@ -168,7 +148,7 @@ def read_batching(path: str) -> BatchingParameters:
 
 def read_metrics_path(path: str) -> str:
     """Reads the address of the metrics in a `--monitoring_config_file`; empty if they are not enabled."""
-    prometheus = _parse(path, _MESSAGES.message_class("MonitoringConfig")()).prometheus_config
+    prometheus = _parse(path, _message_class("MonitoringConfig")()).prometheus_config
     if prometheus.enable and prometheus.path and not prometheus.path.startswith("/"):
         raise ValueError(f"{path}: prometheus_config.path: expected an address from /, got {prometheus.path!r}")
     return (prometheus.path or METRICS_PATH) if prometheus.enable else ""

@@ -18,13 +18,13 @@ import tensorflow as tf
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
 from official_bert.run_folder import CONFIG_FILE
+from official_bert.runtimes.saved_notes import ABOUT_FILE, LABELS_FILE, PADDED_FILE
 from official_bert.runtimes.split_names import EXAMPLES, PARSE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, RefusedError, check_choices, write_format
-from official_bert.serving.loading import LABELS_FILE, PADDED_FILE
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
@@ -43,7 +43,6 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
-ABOUT_FILE = "about.json"
 MOST_REQUEST_ROWS = 1024
 MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
 DEFAULT_CONSTANTS = 1_000_000, 100_000_000  # bytes: less gains nothing, more takes much memory unless a user wants it

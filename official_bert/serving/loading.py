@@ -15,9 +15,6 @@ from official_bert.serving.served_model import ServedModel
 from official_bert.storage.files import exists, list_names, list_versions
 from official_bert.storage.stores import locate
 
-# Of an exported model's assets.
-PADDED_FILE = "padded_outputs.json"
-LABELS_FILE = "labels.txt"
 PROMPT_NAMES = ("query", "passage")  # of signatures
 
 

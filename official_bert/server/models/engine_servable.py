@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.runtimes.comparison import difference
 from official_bert.runtimes.engines import FILE, PortableModel, load_engine
 from official_bert.runtimes.split_names import (
     FINISH,
@@ -130,8 +131,7 @@ def load_runs(
         if part_name(PREPARE, name) in servable.split_signatures:
             prepare, finish = (servable.split_signatures[part_name(part, name)] for part in (PREPARE, FINISH))
             runs[name] = EngineRun(prepare, finish, model)
-            difference = _check(signature, runs[name], description, f"{engine_folder}: {where}", bound)
-            largest = max(largest, difference)
+            largest = max(largest, _check(signature, runs[name], description, f"{engine_folder}: {where}", bound))
     return runs, largest
 
 
@@ -149,33 +149,14 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
             continue
         computed = run(inputs)
         for name, value in expected.items():
-            difference = _difference(name, expected, computed, bound, is_exact)
-            largest = max(largest, difference)
-            if not difference <= bound:  # NaN is not
+            found = difference(name, expected, computed, bound, is_exact)
+            largest = max(largest, found)
+            if not found <= bound:  # NaN is not
                 raise ValueError(
                     f"{where}: expected the answers of the SavedModel within {bound:g}, got {name} with a difference "
-                    f"of {difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
+                    f"of {found:.2g} for {len(value)} rows; without --engine the SavedModel itself answers"
                 )
     return largest
-
-
-def _difference(name: str, expected: Arrays, computed: Arrays, bound: float, is_exact: bool) -> float:
-    """Returns how much an output differs, in parts of its largest number if that is above 1.
-
-    That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may
-    stand first. With less precision than float32, labels and the like may differ: `run_export` has judged them.
-    """
-    value, computed_value = expected[name], computed[name]
-    if value.shape != computed_value.shape:
-        return np.inf if is_exact else 0.0
-    if value.dtype.kind == "f":
-        return float(np.abs(value - computed_value).max(initial=0) / np.abs(value).max(initial=1))
-    differs = value != computed_value
-    for scores in expected.values():
-        if scores.dtype.kind == "f" and scores.shape == value.shape and value.ndim > 1 and value.shape[-1] > 1:
-            gaps = np.pad(np.abs(np.diff(scores)), [(0, 0)] * (value.ndim - 1) + [(1, 1)], constant_values=np.inf)
-            differs &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * bound
-    return np.inf if differs.any() and is_exact else 0.0
 
 
 def sample_request(

@@ -6,7 +6,6 @@ its graph, variables and threads are given back when it is closed, which a serve
 
 import dataclasses
 import functools
-import json
 import os
 import re
 import time
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.operations import register_operations
+from official_bert.runtimes.saved_notes import PADDED_FILE, Padded, read_about, read_labels, read_padded
 from official_bert.runtimes.saved_tasks import assets_of
 from official_bert.runtimes.split_names import EXAMPLES, FINISH, LENGTHS, ORDER, PARSE, PREPARE, SIZES
 from official_bert.server.memory import trim
@@ -27,11 +27,8 @@ from official_bert.server.requests.tensors import Arrays, TensorSpec, check_name
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 from official_bert.storage.stores import Location, locate
 
-LABELS_FILE, ABOUT_FILE, PADDED_FILE = "labels.txt", "about.json", "padded_outputs.json"
-MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
-Padded = Mapping[str, Mapping[str, str]]  # {output: {"counted_by": output} or {"as_wide_as": input}}
 Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]
 HEADINGS = ("Graph execution error:", "Detected at node", "Node: ")  # lines of TensorFlow's that say nothing
 
@@ -292,54 +289,6 @@ def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]
         if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}
     ]
     return [name for pair in pairs if pair[1] in signatures for name in pair]
-
-
-def read_padded(folder: str) -> dict[str, Padded]:
-    """Reads which outputs of each signature are padded over a batch; none if there is no such file. Raises ValueError
-    for another file.
-    """
-    path = os.path.join(folder, PADDED_FILE)
-    if not os.path.exists(path):
-        return {}
-    try:
-        if os.path.getsize(path) > MOST_ASSET_BYTES:
-            raise ValueError
-        with open(path, encoding="utf-8") as file:
-            padded = json.load(file)
-        if not all(
-            how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values() for how in outputs.values()
-        ):
-            raise ValueError
-        return padded
-    except (OSError, ValueError, AttributeError, RecursionError):
-        form = '{"SIGNATURE": {"OUTPUT": {"counted_by": "OUTPUT"}}}, or "as_wide_as" and an input'
-        raise ValueError(f"{path}: expected {form}") from None
-
-
-def read_labels(folder: str) -> list[str]:
-    """Reads the names of a model's classes; none if there is no such file, or one that is no short list of text."""
-    text = _read_short(os.path.join(folder, LABELS_FILE))
-    return text.removesuffix("\n").split("\n") if text is not None else []
-
-
-def read_about(folder: str) -> dict[str, str | int]:
-    """Reads what `run_export` says of a model; nothing without such a file, or for one that is no short JSON object."""
-    try:
-        about = json.loads(_read_short(os.path.join(folder, ABOUT_FILE)) or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return {key: value for key, value in about.items() if type(value) in (str, int)} if isinstance(about, dict) else {}
-
-
-def _read_short(path: str) -> str | None:
-    """Returns the text of a file; None if there is none, or one that is too long or no text."""
-    try:
-        if os.path.getsize(path) > MOST_ASSET_BYTES:
-            return None
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def _status_name(error: tf.errors.OpError) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.runtimes import comparison
 from official_bert.runtimes.engines import ENGINES, PortableModel
 from official_bert.server.models import engine_choice, engine_servable
 from official_bert.server.models.engine_servable import use_engine
@@ -274,7 +275,7 @@ def halved(tmp_path, monkeypatch):
 
     missing, speeds = set(), {"onnx": 0.5, "openvino": 0.8, "openvino_int8": 0.2}
     monkeypatch.setattr(engine_servable, "load_engine", load_engine)
-    monkeypatch.setattr(engine_choice, "_take_turns", take_turns)
+    monkeypatch.setattr(comparison, "take_turns", take_turns)
     servable = Servable("model", 1, str(place))
     yield servable, str(place), missing, speeds, loads
     servable.close()
