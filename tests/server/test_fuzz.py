@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from official_bert.server.protocols.tensorflow_serving import rest_json
 from official_bert.server.requests import reading
 from official_bert.server.requests.request_checks import Limits, check_declared, check_inputs, check_strings
-from official_bert.server.requests.tensors import NUMPY_TYPES, TensorSpec, declared_shape, read_tensor
 from official_bert.server.statuses import HTTP_STATUS, RequestError
+from official_bert.server.tensors import NUMPY_TYPES, TensorSpec, declared_shape, read_tensor
 
 DTYPES = [
     "string",

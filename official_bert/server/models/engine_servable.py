@@ -28,8 +28,8 @@ from official_bert.runtimes.split_names import (
 )
 from official_bert.server.models.servable import Servable, Signature
 from official_bert.server.queue.batching import join
-from official_bert.server.requests.tensors import Arrays, TensorSpec
 from official_bert.server.statuses import RequestError
+from official_bert.server.tensors import Arrays, TensorSpec
 from official_bert.storage.files import folder_of
 
 # between the SavedModel's numbers and those of an engine in float32; of an output's largest number if that is above 1

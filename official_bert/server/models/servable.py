@@ -23,8 +23,8 @@ from official_bert.runtimes.split_names import EXAMPLES, FINISH, LENGTHS, ORDER,
 from official_bert.server.memory import trim
 from official_bert.server.queue.batch_queue import BatchingParameters
 from official_bert.server.requests.reading import DEFAULT_SIGNATURE
-from official_bert.server.requests.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
+from official_bert.server.tensors import Arrays, TensorSpec, check_names
 from official_bert.storage.stores import Location, locate
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")

@@ -15,8 +15,8 @@ from aiohttp import web
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, gives_vectors, vectors_of
 from official_bert.server.requests.reading import ModelAddress
-from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import invalid
+from official_bert.server.tensors import Arrays
 
 
 class OpenAI(RestProtocol):

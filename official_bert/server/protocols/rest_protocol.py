@@ -18,9 +18,9 @@ from official_bert.server.listeners.connections import Connections, unpack
 from official_bert.server.models.servable import Servable, Signature
 from official_bert.server.requests.reading import ModelAddress, Reading
 from official_bert.server.requests.request_handler import Admission, Answer, RequestHandler, check_finite
-from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.server_config import is_ids_twin, twin
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
+from official_bert.server.tensors import NUMPY_TYPES
 
 Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
 IsAble = Callable[[Signature], bool]  # whether a model can answer at an address

@@ -27,8 +27,8 @@ from official_bert.server.protocols.rest_protocol import (
 )
 from official_bert.server.requests.reading import ModelAddress, Reading
 from official_bert.server.requests.request_handler import Answer
-from official_bert.server.requests.tensors import NUMPY_TYPES
 from official_bert.server.statuses import invalid
+from official_bert.server.tensors import NUMPY_TYPES
 
 CUT = '; with "truncate": true its end is cut off'
 

@@ -13,8 +13,8 @@ from official_bert.server.protocols.json_fields import check_keys, describe_type
 from official_bert.server.protocols.tensorflow_serving.rest_json import parse_body
 from official_bert.server.requests.reading import ModelAddress, Reading
 from official_bert.server.requests.request_checks import Limits, check_declared, check_strings
-from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import invalid
+from official_bert.server.tensors import Arrays
 
 MOST_ID = (1 << 31) - 1
 

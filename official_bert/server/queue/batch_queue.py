@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from official_bert.server.requests.request_checks import Limits, longest_string, row_extent
-from official_bert.server.requests.tensors import Arrays, type_name
+from official_bert.server.tensors import Arrays, type_name
 
 WINDOW = 256  # tasks, the oldest, among which a batch is chosen
 DEFAULT_RUN_COST = 512

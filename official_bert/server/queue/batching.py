@@ -30,8 +30,8 @@ from official_bert.server.queue.batch_queue import (
     row_extents,
 )
 from official_bert.server.requests.request_checks import Limits, row_work
-from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
+from official_bert.server.tensors import Arrays
 
 LOG = logging.getLogger("official_bert.server")
 Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]  # the time (of `time.monotonic`) at which it must end

@@ -20,8 +20,8 @@ from typing import Any
 from official_bert.server.requests.readers import readers
 from official_bert.server.requests.reading import ModelAddress, Reading
 from official_bert.server.requests.request_checks import Limits
-from official_bert.server.requests.tensors import from_bytes, to_bytes, type_name
 from official_bert.server.statuses import RequestError
+from official_bert.server.tensors import from_bytes, to_bytes, type_name
 
 LOG = logging.getLogger("official_bert.server")
 LARGE_BYTES = 16 << 10  # what is smaller is read in about a millisecond, whatever it holds

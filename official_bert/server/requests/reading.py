@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 
 from official_bert.server.protocols.tensorflow_serving import rest_json
 from official_bert.server.requests.request_checks import Limits, check_all_strings, check_declared, check_strings
-from official_bert.server.requests.tensors import Arrays, Specs, TensorSpec, declared_shape, read_tensor, type_name
 from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.tensors import Arrays, Specs, TensorSpec, declared_shape, read_tensor, type_name
 
 DEFAULT_SIGNATURE = "serving_default"
 MOST_OUTPUTS = 1000  # that a gRPC request may name

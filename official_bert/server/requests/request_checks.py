@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.requests.tensors import NUMPY_TYPES, Arrays, TensorSpec, check_names, type_name
 from official_bert.server.statuses import invalid
+from official_bert.server.tensors import NUMPY_TYPES, Arrays, TensorSpec, check_names, type_name
 
 BYTES_OF_A_STRING = 16  # what an empty string costs, counted in elements
 

@@ -18,8 +18,8 @@ from official_bert.server.queue.batching import Batcher, run_alone
 from official_bert.server.requests.process import RequestReader
 from official_bert.server.requests.reading import ModelAddress, Reading
 from official_bert.server.requests.request_checks import Limits, check_inputs, have_rows
-from official_bert.server.requests.tensors import Arrays
 from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.tensors import Arrays
 
 LARGE_ANSWER = 10_000  # values
 Body = TypeVar("Body")

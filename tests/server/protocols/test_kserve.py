@@ -15,8 +15,8 @@ from tritonclient.utils import InferenceServerException
 from official_bert.server.protocols.kserve import tensors
 from official_bert.server.protocols.kserve.messages import message_class
 from official_bert.server.requests.request_checks import Limits
-from official_bert.server.requests.tensors import NUMPY_TYPES, from_bytes, to_bytes
 from official_bert.server.statuses import RequestError
+from official_bert.server.tensors import NUMPY_TYPES, from_bytes, to_bytes
 
 INFER = "/v2/models/demo/infer"
 TEXTS = np.array([b"abc", "Äb".encode(), b""], object)

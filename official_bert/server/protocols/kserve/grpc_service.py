@@ -9,8 +9,8 @@ from official_bert.server.protocols.kserve.rest import EXTENSIONS, metadata
 from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, datatype_of
 from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
 from official_bert.server.requests.request_handler import Answer, RequestHandler
-from official_bert.server.requests.tensors import to_bytes, type_name
 from official_bert.server.statuses import RequestError
+from official_bert.server.tensors import to_bytes, type_name
 
 METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer")
 

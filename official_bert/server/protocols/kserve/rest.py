@@ -14,8 +14,8 @@ from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of,
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, json_response
 from official_bert.server.requests.reading import ModelAddress
 from official_bert.server.requests.request_handler import RequestHandler
-from official_bert.server.requests.tensors import Specs
 from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.tensors import Specs
 
 HEADER = "Inference-Header-Content-Length"
 MODEL = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<method>/ready|/infer)?")

@@ -17,7 +17,8 @@ from official_bert.server.protocols.kserve.messages import message_class
 from official_bert.server.protocols.tensorflow_serving import rest_json
 from official_bert.server.requests.reading import ModelAddress, Reading, parse_message
 from official_bert.server.requests.request_checks import Limits, check_all_strings, check_declared
-from official_bert.server.requests.tensors import (
+from official_bert.server.statuses import RequestError, invalid
+from official_bert.server.tensors import (
     MOST_DIMENSIONS,
     NUMPY_TYPES,
     Arrays,
@@ -28,7 +29,6 @@ from official_bert.server.requests.tensors import (
     to_bytes,
     type_name,
 )
-from official_bert.server.statuses import RequestError, invalid
 
 # TensorFlow's name of a type: the protocol's, and the field of a message that lists its values.
 DATATYPES: Mapping[str, tuple[str, str]] = {

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import orjson
 
-from official_bert.server.requests.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec, object_array
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
+from official_bert.server.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec, object_array
 
 # By NumPy's kind of type (V: bfloat16). Exact types: True is an int for Python.
 KINDS = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float), "V": (int, float)}
