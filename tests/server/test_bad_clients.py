@@ -326,7 +326,7 @@ def test_large_bodies_that_stay_unfinished_give_way(impatient):
 def test_a_client_that_does_not_take_its_answer_is_let_go(impatient):
     body = json.dumps({"signature_name": "long", "instances": [{"sizes": 1_000_000}] * 3}).encode()
     with connect(impatient) as connection, innocent(impatient):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         connection.sendall(header(len(body)) + body)
         time.sleep(1.5)
         received = 0
