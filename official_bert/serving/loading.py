@@ -18,7 +18,6 @@ from official_bert.serving.served_model import ServedModel
 # Of an exported model's assets.
 PADDED_FILE = "padded_outputs.json"
 LABELS_FILE = "labels.txt"
-PROMPT_NAMES = ("query", "passage")  # of signatures
 
 
 def latest_version(folder: str) -> str:
@@ -108,7 +107,7 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
         for name, signature in saved_model.signatures.items()
         if form == "text"
         and not task
-        and name in PROMPT_NAMES
+        and name != "serving_default"
         and list(signature.structured_input_signature[1]) == ["text"]
     }
     signature = saved_model.signatures[task or "serving_default"]
