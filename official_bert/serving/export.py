@@ -18,9 +18,8 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
-from official_bert.models.run_folder import CONFIG_FILE
-from official_bert.runtimes.split_signature import EXAMPLES, PARSE
+from official_bert.run_folder import CONFIG_FILE
+from official_bert.runtimes.split_names import EXAMPLES, PARSE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
@@ -30,6 +29,7 @@ from official_bert.serving.loading import LABELS_FILE, PADDED_FILE
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
+from official_bert.storage.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
 from official_bert.text import loading
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
@@ -333,10 +333,10 @@ def make_signatures(
         if name != "serving_default"
     }
     return {
+        **prompted,
         "serving_default": by_name,
         EXAMPLES: by_example.get_concrete_function(),
         PARSE: parse.get_concrete_function(),
-        **prompted,
     }
 
 
@@ -347,7 +347,7 @@ def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str,
     prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
     return {
         name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
-        for name, function in {"serving_default": answer, **prompted}.items()
+        for name, function in {**prompted, "serving_default": answer}.items()  # our names of signatures win
     }
 
 

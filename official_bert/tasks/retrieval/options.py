@@ -3,14 +3,13 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from official_bert.data import labelled_texts
-from official_bert.data.search.collections import UnknownIds
-from official_bert.data.search.rows import SearchColumns
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import TableOptions
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.splits import SplitOptions
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Constraint, Natural, Positive, ScoreRange, check_used, only_with
 from official_bert.models.vector_layers import Poolings, VectorLayer
-from official_bert.runtimes.split_signature import EXAMPLES, FINISH, PARSE, PREPARE
+from official_bert.search.collections import UnknownIds
+from official_bert.search.rows import SearchColumns
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]
@@ -19,14 +18,6 @@ Sizes = Annotated[
     Constraint(
         "different numbers of at least 1",
         lambda sizes: len({*sizes}) == len(sizes) and all(size >= 1 for size in sizes),
-    ),
-]
-SIGNATURES = ("serving_default", EXAMPLES, PARSE, "query", "passage")  # of an export, beside parts of signatures
-Prompts = Annotated[
-    dict[str, str],
-    Constraint(
-        f"names other than {', '.join(SIGNATURES)}, and without {PREPARE} or {FINISH} in front",
-        lambda prompts: not any(name in SIGNATURES or name.startswith((PREPARE, FINISH)) for name in prompts),
     ),
 ]
 OF_SCORES = ("cosine", "cosent")  # losses of pairs with scores; all others are those of pairs that belong together
@@ -92,7 +83,7 @@ class Options(SplitOptions, TableOptions):
     """Text in front of second texts and negatives."""
     default_prompt: str = ""
     """Prompt in prediction for texts that are marked neither as queries nor as passages."""
-    more_prompts: Prompts = dataclasses.field(default_factory=dict)
+    more_prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     """More prompts in prediction, by their names, such as `{clustering: "clustering: "}`."""
     unknown_ids: UnknownIds = "refuse"
     """Judgements of a collection (BEIR) whose ids are unknown."""
@@ -159,7 +150,7 @@ class Options(SplitOptions, TableOptions):
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts that there are, by the names of their signatures; beside a default one, they may be empty."""
-        prompts = {"query": self.query_prompt, "passage": self.passage_prompt, **self.more_prompts}
+        prompts = {**self.more_prompts, "query": self.query_prompt, "passage": self.passage_prompt}
         return {name: prompt for name, prompt in prompts.items() if prompt or self.default_prompt}
 
     @property

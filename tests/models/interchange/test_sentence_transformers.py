@@ -20,6 +20,8 @@ from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours, sentence_transformers
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.text_vectors import text_vectors
+from official_bert.serving import export as exports
+from official_bert.serving.export import ExportOptions, export
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
@@ -300,10 +302,21 @@ def test_prompts_keep_their_names(plain, tmp_path, prompts, default, read, writt
     assert (settings["prompts"], settings["default_prompt_name"]) == (written, name)
 
 
-@pytest.mark.parametrize("name", ["serving_default", "examples", "finish_query"])
-def test_prompts_with_names_of_signatures_are_refused(plain, tmp_path, name):
-    with pytest.raises(ValueError, match=r"options\.more_prompts: expected names other than serving_default, examples"):
-        Predictor(str(change(plain, tmp_path / "st", prompts={name: "a"})))
+@pytest.mark.slow
+def test_prompts_with_names_of_signatures_are_no_signatures(plain, tmp_path, monkeypatch):
+    monkeypatch.setattr(exports, "FORMS", ("text",))
+    names = ("serving_default", "examples", "prepare", "finish_query")
+    folder = change(plain, tmp_path / "st", prompts={"query": "who: ", **dict.fromkeys(names, "war: ")})
+    task, model = restore_for_inference(str(folder))
+    export(make_served_model(task, model, ServingOptions()), task.config,
+           ExportOptions(output=str(tmp_path / "out"), batch_sizes=[], formats=["saved_model"]))  # fmt: skip
+    run, exported = Predictor(str(folder)), Predictor(str(tmp_path / "out"))
+    plainly, behind = (unit(np.stack([pooled(rows_of(plain[1], front + text)[1], "mean") for text in TEXTS]))
+                       for front in ("", "war: "))  # fmt: skip
+    for predictor in (run, exported):
+        np.testing.assert_allclose(predictor.embed(TEXTS), plainly, atol=2e-5)
+        for name in names:
+            np.testing.assert_allclose(predictor.embed(TEXTS, name), behind, atol=2e-5, err_msg=name)
 
 
 def test_a_head_for_words_whose_weights_are_missing_hides_no_modules(plain, tmp_path):
