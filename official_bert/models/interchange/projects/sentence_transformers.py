@@ -200,11 +200,13 @@ def _settings(folder: str) -> dict[str, Any]:
     our_prompts = {
         ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()
     }
-    # `write_modules` calls a default prompt without a name "default".
-    others = prompts.keys() - {*PROMPTS, *WRITTEN_PROMPTS.values(), "default" if default == "default" else ""}
+    renamed = (WRITTEN_PROMPTS["passage"], "default" if default == "default" else "")  # by `write_modules`
     return {
-        "prompts": {name: prompt for name, prompt in our_prompts.items() if prompt}
-        | {name: prompts[name] for name in sorted(others)},
+        "prompts": {
+            name: prompt
+            for name, prompt in (prompts | our_prompts).items()
+            if name not in renamed and (prompt or name not in PROMPTS)
+        },
         "longest_text": longest,
         "dimensions": dimensions,
         "default_prompt": prompts.get(default, "") if default else "",
