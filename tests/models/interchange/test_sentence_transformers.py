@@ -289,7 +289,7 @@ def test_conversions_keep_every_setting(rich, tmp_path, to):
         ({"retrieval.query": "q: ", "a": "b"}, None, {"query": "q: ", "retrieval.query": "q: ", "a": "b"},
          {"query": "q: ", "retrieval.query": "q: ", "a": "b"}, None),
         ({"a": "b", "query": "q: "}, "a", {"query": "q: ", "a": "b"}, {"query": "q: ", "a": "b"}, "a"),
-        ({"default": "b"}, "default", {}, {"default": "b"}, "default"),
+        ({"default": "b"}, "default", {"default": "b"}, {"default": "b"}, "default"),
     ],
 )  # fmt: skip
 def test_prompts_keep_their_names(plain, tmp_path, prompts, default, read, written, name):

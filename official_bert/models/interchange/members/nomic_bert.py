@@ -7,7 +7,7 @@ from official_bert.models.interchange.members.member import (
     Member,
     bert_tied,
     dense,
-    output,
+    usual_forms,
     words,
 )
 
@@ -36,8 +36,7 @@ NOMIC_BERT = Member(
             "pretraining",
             words("cls.predictions.transform.dense.", "cls.predictions.transform.layer_norm.", "cls.predictions.bias"),
         ),
-        "ForSequenceClassification": Form("classifier", POOLER, output("classifier/", "classifier.")),
-        "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+        **{name: usual_forms(POOLER)[name] for name in ("ForSequenceClassification", "ForTokenClassification")},
     },
     tied=bert_tied(PREFIX),
     second_names=NAMES,

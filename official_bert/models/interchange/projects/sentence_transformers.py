@@ -27,7 +27,6 @@ PROMPTS = {
     "query": ("query", "retrieval.query"),
     "passage": ("document", "passage", "corpus", "retrieval.passage"),
 }  # our names, and theirs
-WRITTEN_PROMPTS = {"passage": "document"}
 # Their order is that of the concatenation, unless `pooling_mode` has one.
 MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
@@ -200,12 +199,11 @@ def _settings(folder: str) -> dict[str, Any]:
     our_prompts = {
         ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()
     }
-    renamed = (WRITTEN_PROMPTS["passage"], "default" if default == "default" else "")  # by `write_modules`
     return {
         "prompts": {
             name: prompt
             for name, prompt in (prompts | our_prompts).items()
-            if name not in renamed and (prompt or name not in PROMPTS)
+            if name != "document" and (prompt or name not in PROMPTS)
         },
         "longest_text": longest,
         "dimensions": dimensions,
@@ -247,7 +245,7 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
             },
             os.path.join(folder, modules[number + 2][0]),
         )
-    prompts = {WRITTEN_PROMPTS.get(name, name): prompt for name, prompt in stored.prompts.items()}
+    prompts = {"document" if name == "passage" else name: prompt for name, prompt in stored.prompts.items()}
     default = next((name for name, prompt in prompts.items() if prompt == stored.default_prompt), "default")
     stored_models.write_mapping(
         {
