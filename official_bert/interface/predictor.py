@@ -219,18 +219,22 @@ class Predictor:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read before texts: of a `query` and of a `passage`; "" for others."""
+        """What a retrieval model was trained to read before texts: of a `query`, of a `passage` ("" for others), and
+        before those of further names.
+        """
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
-        return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        sides = {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        return {**options.get("more_prompts", {}), **sides}
 
     def embed(self, texts: Any, prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are
-        written to `out` [N,D].
+        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` is a name in `prompts`, or `document` for
+        `passage`. They are written to `out` [N,D].
 
         Raises ValueError for a model without embeddings, and for another prompt.
         """
         if "embedding" not in self.outputs:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
+        prompt = "passage" if prompt == "document" else prompt  # sentence-transformers' name
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
         self.require_float_vectors("expected float32 vectors")

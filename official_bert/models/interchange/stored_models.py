@@ -101,7 +101,7 @@ class StoredModel:
     default_prompt: str = ""  # in front of texts of which nobody says what they are
     # what the files say about vectors and is not computed here: nothing answers with this model
     why_no_vectors: str = ""
-    # in front of texts: of a `query`, of a `passage`
+    # in front of texts: of a `query`, of a `passage`, of those with the files' own names
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
