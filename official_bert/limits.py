@@ -26,9 +26,9 @@ MOST_ALIASES = 100
 MOST_EXPANDED = 10_000_000
 """bytes of the values in a YAML file, aliases written out"""
 MOST_JSON = 64 << 20
-"""bytes of a JSON file that describes a model or an adapter; a tokenizer is one of the largest"""
+"""bytes of a vocabulary, of each file of a tokenizer, and of a JSON file that describes a model or an adapter"""
 MOST_JSON_VALUES = 4_000_000
-"""values in such a file, as its commas and brackets count them"""
+"""values in such a JSON file, as its commas and brackets count them"""
 MOST_BASES = 100
 """files that a configuration reads through `base:`, each as often as it is named"""
 

@@ -205,8 +205,8 @@ ALL = [
     Foreign("shared_text.xlsx", shared_text, lambda path: workbook(path, ROWS), "inspect"),
     Foreign(
         "long_lines.csv",
-        text(b"text,label\n" + (b"gr\xf6\xdfer " * 120_000 + b",a\n") * 20),
-        text("\n".join(TEXTS).replace("ordinary", "gr\xf6\xdferer").encode("cp1252")),
+        text(b"text,label\n" + b"".join(b"gr\xf6\xdfer " * 120_000 + b",%d\n" % (line % 2) for line in range(4))),
+        text(b"text,label\n" + b"".join(b"gr\xf6\xdfer " * 12 + b",%d\n" % (line % 2) for line in range(40_000))),
         "inspect",
     ),
     Foreign("pipe.csv", os.mkfifo, CSV, "inspect"),

@@ -4,7 +4,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from official_bert.files import folder_of, read_json, read_lines
+from official_bert.files import folder_of, read_json, read_lines, require_size
+from official_bert.limits import MOST_JSON
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
@@ -38,6 +39,7 @@ def load_vocab(path: str) -> dict[str, int]:
     if not path:
         raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
     _check_tokenizer(folder_of(path))
+    require_size(path, MOST_JSON)
     return number_entries(read_lines(path, "vocabulary file"), path)
 
 
@@ -68,7 +70,7 @@ def _check_tokenizer(folder: str) -> None:
     """
     for path in (os.path.join(folder, name) for name in TOKENIZER_FILES):
         try:
-            values = read_json(path, missing={})
+            values = read_json(path, missing={}, of_model=True)
         except ValueError:  # not of Hugging Face
             continue
         class_name = values.get("tokenizer_class") if isinstance(values, dict) else None
