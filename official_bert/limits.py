@@ -23,6 +23,8 @@ DEEPEST = 50
 """lists and mappings in each other, in YAML; groups in an HDF5 file of weights"""
 MOST_ALIASES = 100
 """anchors (`&name`), and aliases (`*name`), in a YAML file"""
+LONGEST_NUMBER = 1000
+"""characters of a number in a YAML file"""
 MOST_EXPANDED = 10_000_000
 """bytes of the values in a YAML file, aliases written out"""
 MOST_JSON = 64 << 20

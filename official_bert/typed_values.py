@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import yaml
 from absl import logging
 
-from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
+from official_bert.limits import DEEPEST, LONGEST_NUMBER, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
@@ -328,6 +328,11 @@ class _BoundedLoader(yaml.SafeLoader):
             if count > most:
                 raise yaml.YAMLError(f"expected at most {most:,} {kind}, got more")
         return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"expected numbers of at most {LONGEST_NUMBER:,} characters")  # parts of 60 are quadratic
+        return super().construct_object(node, deep)
 
 
 class _StrictLoader(_BoundedLoader):
