@@ -222,7 +222,7 @@ def _known(cls: type, values: Any, where: str, keys: Sequence[str]) -> dict:
         if values[key] != removed[key].off:
             raise ValueError(f"{where}.{key}: this key was removed; {removed[key].instead}; got {values[key]!r:.80}")
     values = {key: value for key, value in values.items() if key not in removed}
-    if unknown := sorted(set(map(str, values)) - set(kinds))[:8]:
+    if unknown := [key[:80] for key in sorted(set(map(str, values)) - set(kinds))[:8]]:
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next(
             (f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict),

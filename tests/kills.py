@@ -79,7 +79,7 @@ def different_runs(whole: pathlib.Path, killed: pathlib.Path) -> Iterator[str]:
 
 
 def measured(run: pathlib.Path) -> list[dict]:
-    """Returns the rows of a log that hold numbers of training and evaluation, not those that say when a process began."""
+    """Returns the rows of a log with numbers of training and evaluation, not those that say when a process began."""
     return [row for row in compare_trainings.log_rows(run) if any("/" in key for key in row)]
 
 
