@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from official_bert.files import folder_of, read_json, read_lines, require_size
 from official_bert.limits import MOST_JSON
+from official_bert.storage.files import folder_of, read_json, read_lines, require_size
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
