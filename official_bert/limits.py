@@ -50,11 +50,11 @@ MOST_PATTERNS = 1000
 MOST_OPERATIONS = 1 << 18
 """operations of the pickles in a PyTorch file, about 40 for each tensor"""
 MOST_DIMENSIONS = 8
-"""dimensions of a tensor in a PyTorch file"""
+"""dimensions of a tensor in a PyTorch or safetensors file"""
 MOST_SHARED = 4
 """bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
 MOST_LINKS = 1 << 16
-"""names of groups and tensors in an HDF5 file of weights"""
+"""names of groups and tensors in an HDF5 file of weights, tensors in a safetensors file"""
 
 # Tables
 MOST_COLUMNS = 4096

@@ -158,6 +158,25 @@ def huge(path):
     os.truncate(path, 1 << 36)  # a sparse file: it takes no room
 
 
+def tensors(*shapes):
+    """Writes a model whose file of weights claims empty tensors of these shapes."""
+
+    def make(folder):
+        model(folder)
+        about = {f"w{n}": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for n, shape in enumerate(shapes)}
+        header = json.dumps(about).encode()
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+    return make
+
+
+def deep_keras(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.0.0"}')
+        archive.writestr("config.json", "[" * 1_000_000)
+        archive.writestr("model.weights.h5", "")
+
+
 @dataclasses.dataclass(frozen=True)
 class Foreign:
     """A file or folder of a stranger, and one as people have, for the same command."""
@@ -215,6 +234,9 @@ ALL = [
     Foreign("many_anchors.yaml", text("".join(f"k{key}: &a{key} 1\n" for key in range(9_000))), CONFIG, "config"),
     Foreign("many_keys.yaml", text("".join(f"k{key}: 1\n" for key in range(90_000))), CONFIG, "config"),
     Foreign("many_bytes.yaml", text(("# " + "x" * 97 + "\n") * 200_000), CONFIG, "config"),
+    Foreign("long_number.yaml", text("training:\n  steps: 1" + ":1" * 300_000 + "\n"), CONFIG, "config"),
+    Foreign("long_hexadecimal.yaml", text(f"task: 0x{'f' * 9000}\n"), CONFIG, "config"),
+    Foreign("long_key.yaml", text(f"? {'a' * 900_000}\n: 1\n"), CONFIG, "config"),
     Foreign("base_endless.yaml", text("base: /dev/zero\n"), CONFIG, "config"),
     Foreign("base_outside", run_folder("base: /etc/hostname\ntask: classification\n"), model, "run"),
     Foreign("base_of_devices", run_folder("base: [/dev/zero, /dev/zero]\n"), model, "run"),
@@ -227,6 +249,10 @@ ALL = [
     Foreign("model", tokenizer(model=[]), model, "convert"),
     Foreign("added", tokenizer(added_tokens=-1), model, "convert"),
     Foreign("huge_config", lambda folder: (model(folder), huge(folder / "config.json")), model, "convert"),
+    Foreign("huge_words", lambda folder: (model(folder), huge(folder / "vocab.txt")), model, "convert"),
+    Foreign("many_tensors", tensors(*([0] for _ in range(70_000))), model, "convert"),
+    Foreign("many_dimensions", tensors([0] * 60), model, "convert"),
+    Foreign("deep.keras", deep_keras, model, "convert"),
     *(
         Foreign(f"pipe_{name.replace('.', '_')}", with_pipe(name), model, "convert")
         for name in ("config.json", "vocab.txt", "model.safetensors", "pytorch_model.bin", "modules.json")
