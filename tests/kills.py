@@ -178,14 +178,7 @@ KINDS = {
     "corpus": Kind(
         8, 0, write_articles, prepare, lambda folder: bytes_below(folder, "*.work/cleaned.*"), different_files
     ),
-    "predictions": Kind(
-        8,
-        0,
-        write_rows,
-        predict,
-        lambda folder: bytes_below("answers-*")(folder) + bytes_below("*.work/*")(folder),
-        different_files,
-    ),
+    "predictions": Kind(8, 0, write_rows, predict, answered, different_files),
 }
 
 
