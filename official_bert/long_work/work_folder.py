@@ -50,7 +50,8 @@ class WorkFolder:
 
     Entering makes the folder (mode 0700) or takes the one that a stopped run left, and removes the unfinished output of
     a killed one. Raises ValueError if that run had other inputs or if another user may have filled it, BusyError if
-    another process works in the folder; `discard` first empties it. Leaving removes the folder, unless pieces are finished and the run was stopped or a disk failed.
+    another process works in the folder; `discard` first empties it. Leaving removes the folder, unless pieces are
+    finished and the run was stopped or a disk failed.
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
