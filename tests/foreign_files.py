@@ -236,7 +236,6 @@ ALL = [
     Foreign("many_bytes.yaml", text(("# " + "x" * 97 + "\n") * 200_000), CONFIG, "config"),
     Foreign("long_number.yaml", text("training:\n  steps: 1" + ":1" * 300_000 + "\n"), CONFIG, "config"),
     Foreign("long_hexadecimal.yaml", text(f"task: 0x{'f' * 9000}\n"), CONFIG, "config"),
-    Foreign("long_key.yaml", text(f"? {'a' * 900_000}\n: 1\n"), CONFIG, "config"),
     Foreign("base_endless.yaml", text("base: /dev/zero\n"), CONFIG, "config"),
     Foreign("base_outside", run_folder("base: /etc/hostname\ntask: classification\n"), model, "run"),
     Foreign("base_of_devices", run_folder("base: [/dev/zero, /dev/zero]\n"), model, "run"),
