@@ -93,7 +93,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
     """The class and the folder of each module, in order; [] without `modules.json`. A class of another package has its
     whole name.
     """
-    modules = read_json(path, missing=[])
+    modules = read_json(path, missing=[], of_model=True)
     if not isinstance(modules, list) or not all(
         isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules
     ):
