@@ -190,8 +190,8 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     """Returns the learning rate of each step of our run, or of the first `most`, for theirs to use too."""
     import tensorflow as tf
 
+    from official_bert.training.phase import epoch_steps
     from official_bert.training.schedules import learning_rate
-    from official_bert.training.schedules.phases import epoch_steps
 
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
@@ -318,8 +318,8 @@ def prove() -> None:
     from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
     from official_bert.training.distribution import make_strategy
+    from official_bert.training.phase import epoch_steps
     from official_bert.training.running.cluster import Placement
-    from official_bert.training.schedules.phases import epoch_steps
     from official_bert.training.trainer import Trainer
 
     strategy = make_strategy(Placement())

@@ -141,7 +141,7 @@ class PretrainingFlags:
         from official_bert.models.checkpoints import trained_weights
         from official_bert.models.run_folder import RunFolder
         from official_bert.tasks.loading import load_task
-        from official_bert.training import evaluation, loop, run_config
+        from official_bert.training import evaluation, run_config, whole_run
         from official_bert.training.reporting import ending
         from official_bert.training.task import DataFiles
 
@@ -165,7 +165,7 @@ class PretrainingFlags:
             return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)
         if self.evaluates:
             return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
-        trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
+        trained = whole_run.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
         if cluster.is_first_worker(placement):
             ending.write_card(run, trained, files, print)
         return trained.metrics

@@ -14,7 +14,7 @@ from official_bert.data.provenance import changed_keys
 from official_bert.files import absolute, exists
 from official_bert.models.run_folder import RunFolder
 from official_bert.text import loading
-from official_bert.training.schedules.phases import Phase
+from official_bert.training.phase import PhasePlan
 from official_bert.typed_values import without_unknown
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
@@ -85,22 +85,21 @@ def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done
     return len(after) >= len(before) or first >= done
 
 
-def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase]) -> dict[str, Any]:
+def origin_of(
+    config: Config, digests: Mapping[str, str], phases: Sequence[PhasePlan], teacher: str = ""
+) -> dict[str, Any]:
     """Returns what a run is made of, as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`,
-    those of the sources of batches (`eval_content` beside `train`: a part of the training file is held out); and
-    `vocabulary`, the digest of the vocabulary's content.
+    those of the sources of batches (`eval_content` beside `train`: a part of the training file is held out);
+    `vocabulary`, the digest of the vocabulary's content; and that of a `teacher`.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
-        origin["eval_content"] = _all(
-            [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out]
-        )
-    if (distilled := phases[0].resolved.distilled) and (teacher := distilled.targets.teacher):
-        origin[TEACHER] = teacher.digest
+        origin["eval_content"] = _all([phase.held_out.source.content for phase in phases if phase.held_out])
+    origin[TEACHER] = teacher
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}

@@ -10,7 +10,7 @@ from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
-from official_bert.training import answering, evaluation, loop, run_config
+from official_bert.training import answering, evaluation, run_config, whole_run
 from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import ending
 from official_bert.training.running.cluster import Placement, is_first_worker
@@ -105,7 +105,7 @@ class FineTuning:
                 f"--output_dir={self.run.path} holds a search, whose best run is {best.path}; give another folder"
             )
         begun_at, opened, first = self.run.steps_done, self.opened or self.steps, is_first_worker(self.placement)
-        trained = loop.train(
+        trained = whole_run.train(
             self.task,
             self.files,
             self.run.path,

@@ -26,7 +26,7 @@ from official_bert.config import Config, build, differences, merge, nest, parse_
 from official_bert.data.provenance import changed_keys
 from official_bert.models.run_folder import SEARCH_FILE, RunFolder
 from official_bert.reports.metric_text import shown
-from official_bert.training.guards import DivergedError
+from official_bert.training.running.divergence import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
 WITHOUT_EFFECT = (

@@ -35,13 +35,13 @@ from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
 from official_bert.training.optimization import Update, update
+from official_bert.training.phase import HeldOut, Predictions
 from official_bert.training.recipe import Recipe
 from official_bert.training.reporting.flops import training_flops
 
 if TYPE_CHECKING:
     from official_bert.objectives.distilled import Distilled
 
-Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 # of `Head`
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
@@ -73,17 +73,6 @@ class Steps:
 
 
 TRAIN_AND_EVALUATE = Steps()
-
-
-class HeldOut(Protocol):
-    """Data to evaluate on."""
-
-    @property
-    def source(self) -> BatchSource:
-        """The batches of one evaluation."""
-
-    def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes the official metrics from one prediction a row of `source` (without filler rows), in its order."""
 
 
 @runtime_checkable

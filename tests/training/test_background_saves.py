@@ -11,7 +11,7 @@ import tensorflow as tf
 from made_pretraining import data_files, make_config, resolve, write_records
 
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
+from official_bert.training import whole_run
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.cluster import Placement
@@ -26,7 +26,7 @@ def records(tmp_path_factory):
 
 
 def train(records, folder):
-    loop.train(load_task(CONFIG), data_files(records), str(folder), Placement(), report=lambda _: None)
+    whole_run.train(load_task(CONFIG), data_files(records), str(folder), Placement(), report=lambda _: None)
     return [json.loads(line)["train/loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 

@@ -9,7 +9,7 @@ from made_finetuning import data_files, make_config
 from official_bert.config import Config, ModelConfig, TrainingConfig
 from official_bert.layers.speed import fused
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, loop, step
+from official_bert.training import distribution, step, whole_run
 from official_bert.training.running.cluster import Placement
 
 
@@ -55,7 +55,7 @@ def losses(folder, train_file, accumulation_steps):
         },
     )
     try:
-        loop.train(
+        whole_run.train(
             load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=lambda _: None
         )
     finally:

@@ -18,7 +18,7 @@ from made_pretraining import data_files, make_config, write_records
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import evaluation, loop
+from official_bert.training import evaluation, whole_run
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting import run_log
 from official_bert.training.reporting.run_log import Watcher
@@ -50,7 +50,7 @@ def files(tmp_path_factory):
 
 def train(files, folder, config=CONFIG):
     said = []
-    loop.train(load_task(config), files, str(folder), Placement(), report=said.append)
+    whole_run.train(load_task(config), files, str(folder), Placement(), report=said.append)
     return said[0]
 
 

@@ -18,16 +18,15 @@ from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
-from official_bert.training import evaluation, loop, origins, run_config
+from official_bert.training import evaluation, loop, origins, run_config, whole_run
+from official_bert.training.phase import PhasePlan
 from official_bert.training.running.cluster import Placement
-from official_bert.training.schedules.phases import Phase
-from official_bert.training.task import DataFiles, Resolved, data_digests
+from official_bert.training.task import DataFiles, data_digests
 
 
 def origin_of(config, *paths):
     source = RecordSource([str(path) for path in paths], 8, parse=None)
-    task = load_task(config)
-    return origins.origin_of(config, {}, [Phase(0, 0, 9, Resolved(task=task, model=None, train=source))])
+    return origins.origin_of(config, {}, [PhasePlan(last=9, recipe=None, source=source)])
 
 
 @pytest.fixture
@@ -131,7 +130,9 @@ def test_a_run_that_begins_at_random_does_not_take_over_the_checkpoint_of_one_th
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Run, "go", lambda run: run.folder.save(1) and {})
         for _ in range(2):  # the second resumes
-            loop.train(load_task(config), data_files(",".join(files)), str(folder), Placement(), report=lines.append)
+            whole_run.train(
+                load_task(config), data_files(",".join(files)), str(folder), Placement(), report=lines.append
+            )
         assert [line.split(":")[0] for line in lines if line.startswith(("fresh", "resumed"))] == ["fresh", "resumed"]
     with pytest.raises(
         ValueError, match="holds a run with first weights of its own, without --init_checkpoint; give another folder"
@@ -348,7 +349,7 @@ def test_a_run_goes_on_with_other_data_if_that_is_allowed_and_says_so(tmp_path):
 
     def train(steps, **files):
         config = make_config(training={"steps": steps, "log_every": 1})
-        loop.train(
+        whole_run.train(
             load_task(config), data_files(path, **files), str(tmp_path / "run"), Placement(), report=lambda _: None
         )
 
@@ -378,7 +379,7 @@ def test_other_devices_micro_batches_and_loops_are_the_same_training(tmp_path):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop.Run, "after_step", events)
-            loop.train(
+            whole_run.train(
                 load_task(config),
                 data_files(path),
                 str(tmp_path / folder),

@@ -11,8 +11,9 @@ from official_bert.data.rows import Rows
 from official_bert.serving import served_model
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task
+from official_bert.training.phase import epoch_steps
 from official_bert.training.schedules.learning_rate import warmup_steps
-from official_bert.training.schedules.phases import epoch_steps, plan, resolved_config, task_at
+from official_bert.training.schedules.phases import plan, resolved_config, task_at
 from official_bert.training.task import DataFiles, Steps
 
 
@@ -48,8 +49,8 @@ def test_a_run_in_phases_keeps_the_labels_that_it_found_in_its_data():
         "train",
         [{"text": f"the {word}", "label": label} for word in ("atlas", "ferry", "clock") for label in ("good", "bad")],
     )
-    planned = plan(task, DataFiles(train_file=rows), Steps(evaluate=False))
-    found = resolved_config(task, planned)
+    _, (first, _) = plan(task, DataFiles(train_file=rows), Steps(evaluate=False))
+    found = resolved_config(task, first.task)
     assert found.options == {"max_seq_length": 32, "labels": ["bad", "good"]} and found.phases == task.config.phases
     assert load_task(found).build_model() is not None  # prediction and export have no training data to find them in
 

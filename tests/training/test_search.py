@@ -12,8 +12,8 @@ from official_bert.config import Config
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import search
-from official_bert.training.guards import DivergedError
 from official_bert.training.running.cluster import Placement
+from official_bert.training.running.divergence import DivergedError
 from official_bert.training.runs import FineTuning
 
 

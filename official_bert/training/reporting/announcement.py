@@ -13,7 +13,8 @@ from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.sources import ExampleSource
 from official_bert.layers.token_layout import LONG
 from official_bert.reports.comparable import CONFIDENCE
-from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
+from official_bert.training.phase import PhasePlan, evaluation_steps
+from official_bert.training.schedules.phases import phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
 
@@ -88,10 +89,10 @@ def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
     return ["rows are all of one length: training.skip_padding = true has no effect"] * asked
 
 
-def best_checkpoint(phases: Sequence[Phase]) -> str:
+def best_checkpoint(phases: Sequence[PhasePlan]) -> str:
     """Says what decides which checkpoint is the best, and which one is used; "" if the last one always is."""
-    first = phases[0].resolved
-    training, metric = first.task.config.training, first.task.best_metric()
+    first = phases[0]
+    training, metric = first.recipe.training, first.best_metric
     if first.held_out is None:
         return (
             "none, because there is no evaluation data: the last checkpoint is used, unless best/ has one"

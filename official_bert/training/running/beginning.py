@@ -16,6 +16,7 @@ from official_bert.models import adaptation, checkpoints, parts
 from official_bert.models.run_folder import RunFolder
 from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.phase import PhasePlan
 from official_bert.training.reporting.announcement import (
     about_padding,
     announce,
@@ -27,8 +28,8 @@ from official_bert.training.reporting.announcement import (
 )
 from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths, check_shares
-from official_bert.training.schedules.phases import Phase, plan, resolved_config
-from official_bert.training.task import DataFiles, Steps, TaskBase, data_digests
+from official_bert.training.schedules.phases import plan, resolved_config
+from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase, data_digests
 from official_bert.training.trainer import Trainer
 
 
@@ -36,7 +37,9 @@ from official_bert.training.trainer import Trainer
 class Plan:
     """A training whose data are open and belong to the run in its folder."""
 
-    phases: list[Phase]
+    phases: list[PhasePlan]
+    first: Resolved  # the task of the first phase with its data
+    answering: Resolved  # that of the last one
     config: Config
     origin: Mapping[str, Any]  # as `origins` has it
     frozen: tuple[str, ...]  # lines about the parts that do not learn
@@ -66,23 +69,25 @@ def open_data(
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     keras.utils.set_random_seed(task.config.seed)
     with strategy.scope():
-        phases = plan(task, files, steps)
+        phases, each = plan(task, files, steps)
         guards.check_patience(phases)
         if task.config.training.hours:
             check_shares(task.config.optimizer)
         else:
             check_lengths(task.config.optimizer, phases[-1].last)
-        model = phases[0].resolved.model
+        model = phases[0].recipe.model
         adapters = task.config.training.adapters
         base, frozen = adaptation.adapt_to_base(model, adapters, run, init_checkpoint, task.reads_pooler(model))
         task.draw_first_weights(model)
         frozen = frozen or parts.freeze(model, task.config.training.freeze)
-    config = resolved_config(task, phases)
-    origin = origins.origin_of(config, digests, phases)
+    first = each[0]
+    config = resolved_config(task, first.task)
+    teacher = first.distilled.targets.teacher if first.distilled else None
+    origin = origins.origin_of(config, digests, phases, teacher.digest if teacher else "")
     distribution.check_same(strategy, "data and vocabulary", origin)
     if not files.allow_changed_data:
         origins.check_unchanged(origin, run)
-    return Plan(phases=phases, config=config, origin=origin, frozen=frozen, base=base)
+    return Plan(phases=phases, first=first, answering=each[-1], config=config, origin=origin, frozen=frozen, base=base)
 
 
 def begin(
@@ -98,7 +103,7 @@ def begin(
     Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the
     run in the folder is another one, or longer, or if the disk has no room for a checkpoint.
     """
-    config, first, origin = training.config, training.phases[0].resolved, training.origin
+    config, first, origin = training.config, training.first, training.origin
     changed_data = origins.changes(origin, run)
     changed = origins.check_same_run(config, run, options=first.task.Options)
     trainer = Trainer(training.phases[0].recipe, strategy, training.last)

@@ -5,13 +5,11 @@ answer.
 import bisect
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from official_bert.models.run_folder import write_tuned
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.phase import PhasePlan, Predictions, evaluation_steps
 from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.schedules.phases import Phase, evaluation_steps
-from official_bert.training.task import Predictions, Resolved
 from official_bert.training.trainer import Trainer
 
 
@@ -23,7 +21,7 @@ class Evaluations:
         trainer: Trainer,
         folder: CheckpointFolder,
         watcher: Watcher,
-        phases: Sequence[Phase],
+        phases: Sequence[PhasePlan],
         publish: Callable[[], None],
     ):
         self.trainer, self.folder, self.watcher, self.phases, self.publish = trainer, folder, watcher, phases, publish
@@ -37,7 +35,7 @@ class Evaluations:
 
     def _read_best(self) -> BestCheckpoint:
         """The best checkpoint, as the chief has written it."""
-        return BestCheckpoint(self.folder.run, self.phases[0].resolved.task.best_metric())
+        return BestCheckpoint(self.folder.run, self.phases[0].best_metric)
 
     def is_due(self, step: int) -> bool:
         """Whether weights are measured after `step` steps; those after the last step always are, at the end."""
@@ -45,7 +43,7 @@ class Evaluations:
 
     def follow(self, step: int) -> bool:
         """Whether weights are measured after `step` steps, or after the last step."""
-        return self.phases[-1].resolved.held_out is not None and (self.is_due(step) or step == self.phases[-1].last)
+        return self.phases[-1].held_out is not None and (self.is_due(step) or step == self.phases[-1].last)
 
     def next_due(self, step: int) -> int:
         """The step of the first evaluation after `step`."""
@@ -63,14 +61,14 @@ class Evaluations:
                 self.trainer.enter(phase.recipe)
                 self.evaluate(phase, step)
 
-    def evaluate(self, phase: Phase, step: int) -> dict[str, float]:
+    def evaluate(self, phase: PhasePlan, step: int) -> dict[str, float]:
         """Measures on the held-out data, if there are any; keeps the best checkpoint so far."""
-        if phase.resolved.held_out is None:
+        if phase.held_out is None:
             return {}
         metrics = self.measure(phase)
         self.folder.wait()
         # In this order: an evaluation in the log is a finished one, which a resumed run does not make up.
-        tuned = phase.resolved.task.tuned_options(metrics)
+        tuned = phase.tuned_options(metrics)
         better = False
         if self.watcher.enabled:
             better = self.best.keep_if_better(
@@ -90,24 +88,16 @@ class Evaluations:
         self.publish()
         return metrics
 
-    def measure(self, phase: Phase) -> dict[str, float]:
+    def measure(self, phase: PhasePlan) -> dict[str, float]:
         """Returns the metrics of the weights on the held-out data."""
-        held_out = phase.resolved.held_out
+        held_out = phase.held_out
         assert held_out is not None
         metrics, self.predictions = self.trainer.evaluate(held_out.source, self.settings.eval_steps)
         return metrics | held_out.evaluate(self.predictions)
 
-    def _first_measured_like(self, phase: Phase) -> int:
+    def _first_measured_like(self, phase: PhasePlan) -> int:
         """The number of the first phase that is measured on the same data with the same options."""
-
-        def measure(resolved: Resolved) -> tuple[Any, Any]:
-            return resolved.held_out and resolved.held_out.source.content, resolved.task.options
-
-        return next(
-            other.number
-            for other in self.phases
-            if other is phase or measure(other.resolved) == measure(phase.resolved)
-        )
+        return next(other.number for other in self.phases if other.is_measured_like(phase))
 
     def are_out_of_patience(self, step: int) -> bool:
         """Whether so many evaluations up to `step` have not been better that training ends."""
@@ -130,7 +120,7 @@ class Evaluations:
             return metrics
         best = self._read_best()
         self.watcher.say(f"the best checkpoint is used: {best.describe()}")
-        if best.record["step"] == step or phase.resolved.held_out is None:
+        if best.record["step"] == step or phase.held_out is None:
             return metrics
         best.restore(self.trainer.checkpoint)
         return self.measure(phase)

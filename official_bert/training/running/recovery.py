@@ -5,9 +5,8 @@ import tensorflow as tf
 
 from official_bert.files import read_json
 from official_bert.models.run_folder import REWINDS_FILE, RunFolder
-from official_bert.training import guards
-from official_bert.training.guards import DivergedError
-from official_bert.training.schedules.phases import Phase
+from official_bert.training.phase import PhasePlan
+from official_bert.training.running.divergence import DivergedError, first_bad_tensor
 from official_bert.training.trainer import Trainer
 
 
@@ -26,7 +25,7 @@ class Recovery:
                 "no more; begin another run with an earlier checkpoint as --init_checkpoint and another seed"
             )
 
-    def check(self, phase: Phase, step: int, rows: np.ndarray) -> None:
+    def check(self, phase: PhasePlan, step: int, rows: np.ndarray) -> None:
         """Raises DivergedError if the run must stop after the steps that follow `step`, with metrics `rows`: one has
         failed, or too many were skipped.
         """
@@ -45,10 +44,10 @@ class Recovery:
                     "(training.max_skipped_in_a_row); the checkpoints before them are intact"
                 )
 
-    def _explain_infinite(self, phase: Phase, step: int) -> str:
+    def _explain_infinite(self, phase: PhasePlan, step: int) -> str:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(phase.batch_number(step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
         micro_batches = self.trainer.strategy.num_replicas_in_sync * phase.recipe.training.accumulation_steps
-        name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
+        name = first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
         return f"step {step + 1}: {name} is not finite; the checkpoints before it are intact"

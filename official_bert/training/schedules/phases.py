@@ -5,54 +5,19 @@ A phase continues in the data at the end of the last phase with the same data.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Sequence
 
-from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_dict
-from official_bert.data.sources import BatchSource
+from official_bert.config import Config, PhaseConfig, merge, to_dict
+from official_bert.training.phase import PhasePlan, epoch_steps
 from official_bert.training.preparation import prepare
-from official_bert.training.recipe import Recipe
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 
 MOST_STEPS = 2**31 - 1  # the last one of a training whose end is a time
 
 
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """Steps first + 1 to last of a run, on the training batches of `resolved`, from batch `first_batch` on."""
-
-    number: int
-    first: int
-    last: int
-    resolved: Resolved
-    first_batch: int = 0
-
-    @property
-    def source(self) -> BatchSource:
-        """The training batches."""
-        assert self.resolved.train is not None
-        return self.resolved.train
-
-    @property
-    def recipe(self) -> Recipe:
-        """All that the steps know."""
-        return self.resolved.recipe
-
-    def batch_number(self, step: int) -> int:
-        """Returns the number of the batch for the step that follows `step` steps."""
-        return self.first_batch + step - self.first
-
-    def follows_in(self, source: BatchSource) -> int | None:
-        """Gives the batch number of `source` at which this phase ends, if the data are the same; None for others."""
-        if self.source.content != source.content:
-            return None
-        epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
-        rows = batches * self.source.batch_size
-        return epoch * source.batches_per_epoch + min(-(-rows // source.batch_size), source.batches_per_epoch)
-
-
-def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
+def plan(task: TaskBase, files: DataFiles, steps: Steps) -> tuple[list[PhasePlan], list[Resolved]]:
     """Makes the run's phases with their data and one model for all; a single phase if the configuration names none.
+
+    Returns them, and the task of each with its data.
 
     Raises ValueError if the data does not fit or the lengths of the phases are not configured.
     """
@@ -63,75 +28,63 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
             f"steps"
         )
     if not config.phases:
-        whole = Phase(0, 0, config.training.steps, prepare(task, files, steps))
+        resolved = prepare(task, files, steps)
+        assert resolved.train is not None
         total = (
-            MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
+            MOST_STEPS
+            if config.training.hours
+            else config.training.steps or epoch_steps(config.training, resolved.train)
         )
         if total < 1:
             raise ValueError(
                 f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
-                f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})"
+                f"{resolved.train.batches_per_epoch} batches (rounded {config.training.epoch_rounding})"
             )
-        return [dataclasses.replace(whole, last=total)]
+        return [_phase_of(resolved, last=total)], [resolved]
     if config.training.steps or config.training.epochs:
         raise ValueError(
             "config.training.steps and epochs: expected neither, config.phases says how many steps a run has"
         )
-    phases: list[Phase] = []
+    phases: list[PhasePlan] = []
+    each: list[Resolved] = []
     for number, phase in enumerate(config.phases):
         if phase.steps < 1:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
         first = phases[-1].last if phases else 0
-        resolved = prepare(task_in(task, phase), files, steps, phases[0].resolved if phases else None)
+        resolved = prepare(task_in(task, phase), files, steps, each[0] if each else None)
         assert resolved.train is not None
         follows = (earlier.follows_in(resolved.train) for earlier in reversed(phases))
         start = next((batch for batch in follows if batch is not None), 0)
-        phases.append(Phase(number, first, first + phase.steps, resolved, start))
-    return phases
+        phases.append(_phase_of(resolved, number=number, first=first, last=first + phase.steps, first_batch=start))
+        each.append(resolved)
+    return phases, each
 
 
-def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
+def _phase_of(resolved: Resolved, **values: int) -> PhasePlan:
+    """Returns the phase of a task with its data."""
+    task = resolved.task
+    assert resolved.train is not None
+    return PhasePlan(
+        recipe=resolved.recipe,
+        source=resolved.train,
+        held_out=resolved.held_out,
+        best_metric=task.best_metric(),
+        tuned_options=task.tuned_options,
+        options=task.options,
+        about=f"{task.config.options}",
+        **values,
+    )
+
+
+def resolved_config(task: TaskBase, first: TaskBase) -> Config:
     """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first
-    phase.
+    phase, as that of this one.
     """
-    first = phases[0].resolved.task
     if not task.config.phases:
         return first.config
     before = to_dict(task_in(task, task.config.phases[0]).options)
     options_of_data = {key: value for key, value in to_dict(first.options).items() if value != before[key]}
     return dataclasses.replace(task.config, options=merge(task.config.options, options_of_data))
-
-
-def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
-    """The steps of `epochs` (default: `training.epochs`); rounded down they count rows as 2018 did: for SQuAD
-    questions, not windows.
-    """
-    epochs = training.epochs if epochs is None else epochs
-    if training.epoch_rounding == "up":
-        return int(epochs * source.batches_per_epoch)
-    return int(source.rows / training.batch_size * epochs)
-
-
-def evaluation_steps(phase: Phase) -> Sequence[int]:
-    """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and
-    its last one.
-    """
-    training = phase.resolved.task.config.training
-    if training.hours:
-        every_epochs = (
-            max(1, epoch_steps(training, phase.source, training.eval_epochs)) if training.eval_epochs else phase.last
-        )
-        step = training.eval_every or every_epochs
-        return range(step, phase.last + step, step)
-    if training.eval_every:
-        due: Iterable[int] = range(0, phase.last, training.eval_every)
-    elif training.eval_epochs:
-        every = max(training.eval_epochs, 1 / phase.source.batches_per_epoch)
-        steps = (phase.first + epoch_steps(training, phase.source, number * every) for number in itertools.count(1))
-        due = itertools.takewhile(lambda step: step < phase.last, steps)
-    else:
-        due = ()
-    return [*sorted({step for step in due if phase.first < step}), phase.last]
 
 
 def phase_config(config: Config, phase: PhaseConfig) -> Config:

@@ -16,7 +16,7 @@ from official_bert.data import records
 from official_bert.data.pretraining import packing
 from official_bert.data.pretraining.packing import Packing, pack, unpack
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
+from official_bert.training import whole_run
 from official_bert.training.running.cluster import Placement
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -274,5 +274,5 @@ def test_packed_rows_are_learned_from(path, tmp_path, precision):
         optimizer={"learning_rate": 1e-2},
         training={"steps": 100, "save_every": 50, "precision": precision},
     )
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["mlm_accuracy"] > 0.7

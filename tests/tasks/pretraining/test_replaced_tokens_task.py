@@ -24,7 +24,7 @@ from official_bert.models.interchange import formats
 from official_bert.models.replaced_tokens import ReplacedTokenDetector, ReplacedTokenPretrainer
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training import loop, run_config
+from official_bert.training import run_config, whole_run
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
@@ -352,7 +352,7 @@ def test_the_generator_learns_its_words_and_the_discriminator_to_tell_them(tmp_p
         optimizer={"learning_rate": 1e-2},
         training={"steps": 150, "log_every": 50, "save_every": 150},
     )
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     first = Trainer(recipe_of(load_task(config), load_task(config).build_model()), tf.distribute.get_strategy(), 1)
     begun, _ = first.evaluate(trained.resolved.held_out.source)
     assert trained.metrics["mlm_accuracy"] > 0.5 > 2 * begun["mlm_accuracy"]

@@ -19,7 +19,7 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
-from official_bert.training import answering, loop
+from official_bert.training import answering, whole_run
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
@@ -263,7 +263,7 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
         make_task(golden, {"epochs": epochs}, 3e-3, **options),
         data_files({**files, "cache_dir": tmp_path / "cache"}),
     )
-    trained = loop.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    trained = whole_run.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
     metrics = trained.metrics
     assert metrics["f1"] > 0.9 and metrics["tag_accuracy"] > 0.9
     restored, model = restore_for_inference(str(tmp_path / "run"))

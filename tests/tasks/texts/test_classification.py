@@ -11,7 +11,7 @@ from made_finetuning import data_files, make_config, perfect, resolve
 from official_bert.config import to_dict
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import loop
+from official_bert.training import whole_run
 from official_bert.training.answering import predict
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
@@ -222,7 +222,7 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
     config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
-    trained = loop.train(
+    trained = whole_run.train(
         load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
     )
     metrics, data = trained.metrics, trained.resolved

@@ -14,7 +14,7 @@ from oracles import texts as oracle
 from official_bert.config import to_dict
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
+from official_bert.training import whole_run
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import Steps
 
@@ -113,7 +113,7 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
         eval_file=write(tmp_path / "val.csv", 64),
         predict_file=f"{SWAG}/test.csv",
     )
-    trained = loop.train(
+    trained = whole_run.train(
         load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
     )
     assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
