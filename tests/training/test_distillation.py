@@ -11,8 +11,12 @@ from made_teachers import write_teacher
 from official_bert.config import build, merge, to_dict
 from official_bert.data.rows import Rows
 from official_bert.models.encoder import weights_by_name
+from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
+from official_bert.training import whole_run
 from official_bert.training.preparation import prepare
+from official_bert.training.running.cluster import Placement
+from official_bert.training.schedules import phases
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
 
@@ -314,6 +318,32 @@ def teacher_of_classes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     task, options, train_file = made(of_classes, folder)
     return write_teacher(folder / "teacher", configured(task, options, LARGER))[0], task, options, train_file
+
+
+def test_a_training_that_would_run_without_its_teacher_is_refused(teacher_of_classes, tmp_path, monkeypatch):
+    path, name, own, train_file = teacher_of_classes
+    task = load_task(configured(name, own, teacher=path, steps=1, epochs=0.0))
+    monkeypatch.setattr(phases, "prepare", lambda task, files, steps, first=None: task.resolve(files, steps))
+    with pytest.raises(ValueError, match=f"config.training.teacher: {path}: expected an objective with this teacher"):
+        whole_run.train(
+            task,
+            DataFiles(train_file=train_file),
+            str(tmp_path),
+            Placement(),
+            steps=Steps(evaluate=False),
+            report=lambda _: None,
+        )
+    assert not RunFolder(str(tmp_path)).checkpoints()
+
+
+def test_all_phases_of_a_run_learn_from_one_teacher(teacher_of_classes):
+    path, name, own, train_file = teacher_of_classes
+    config = configured(name, own, teacher=path, epochs=0.0)
+    parts = [{"steps": 1, "options": {"max_seq_length": 16}}, {"steps": 2}]
+    task = load_task(build(type(config), merge(to_dict(config), {"phases": parts})))
+    planned, _ = phases.plan(task, DataFiles(train_file=train_file), Steps(evaluate=False))
+    first, second = (phase.recipe.objective.targets.teacher for phase in planned)
+    assert first is second and [phase.last for phase in planned] == [1, 3]
 
 
 @pytest.mark.parametrize(
