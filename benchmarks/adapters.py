@@ -37,9 +37,9 @@ def measure(settings: str) -> None:
     from official_bert.config import load_config
     from official_bert.models.adapters import adapt
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.tasks.task import recipe_of
+    from official_bert.training.machines import distribution
+    from official_bert.training.machines.cluster import Placement
     from official_bert.training.trainer import Trainer
 
     config = load_config(

@@ -79,7 +79,7 @@ def overrides() -> list[str]:
 
 def given_files():
     """Returns the data that the flags name."""
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.task import DataFiles
 
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
@@ -87,9 +87,9 @@ def given_files():
 def resolve(*more: str):
     """Returns the task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config
+    from official_bert.runs.configuration import run_config
     from official_bert.tasks.loading import dataset_name, load_task
-    from official_bert.training import run_config
-    from official_bert.training.task import TRAIN_AND_EVALUATE
+    from official_bert.tasks.task import TRAIN_AND_EVALUATE
 
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
     config = load_config(
@@ -190,8 +190,8 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     """Returns the learning rate of each step of our run, or of the first `most`, for theirs to use too."""
     import tensorflow as tf
 
+    from official_bert.training import learning_rate
     from official_bert.training.phase import epoch_steps
-    from official_bert.training.schedules import learning_rate
 
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
@@ -317,9 +317,9 @@ def prove() -> None:
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
-    from official_bert.training.distribution import make_strategy
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.phase import epoch_steps
-    from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
 
     strategy = make_strategy(Placement())

@@ -41,9 +41,9 @@ def main(_) -> None:
     """Warms both up, takes turns, prints."""
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+    from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     config = load_config(FLAGS.config, overrides=FLAGS.set)

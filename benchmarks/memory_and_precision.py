@@ -68,10 +68,10 @@ def measure(overrides: list[str]) -> None:
 
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.tasks.task import recipe_of
+    from official_bert.training.machines import distribution
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     config = load_config(

@@ -26,7 +26,7 @@ READ = """
 import sys, time
 from official_bert.config import Config, build
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
+from official_bert.tasks.task import DataFiles
 task = load_task(build(Config, {"task": "classification"}, "config"))
 begin = time.process_time()
 task.read_train(DataFiles(train_file=sys.argv[1]))

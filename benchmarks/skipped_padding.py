@@ -35,11 +35,12 @@ class Contender:
 
     def __init__(self, dataset: str, skips: bool):
         from official_bert.config import load_config
+        from official_bert.runs.configuration import run_config
         from official_bert.tasks.loading import load_task
+        from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles
         from official_bert.tasks.texts import glue_files
-        from official_bert.training import distribution, run_config
-        from official_bert.training.running.cluster import Placement
-        from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+        from official_bert.training.machines import distribution
+        from official_bert.training.machines.cluster import Placement
         from official_bert.training.trainer import Trainer
 
         config = load_config(

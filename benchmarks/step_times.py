@@ -25,11 +25,11 @@ from official_bert.files import written_whole
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.classifier import Classifier
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs.beginning.preparation import distilled_of
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import recipe_of
 from official_bert.tools.ablations.plan import Plan
-from official_bert.training import distribution
-from official_bert.training.preparation import distilled_of
-from official_bert.training.task import recipe_of
+from official_bert.training.machines import distribution
 from official_bert.training.trainer import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

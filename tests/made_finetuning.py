@@ -6,8 +6,8 @@ import numpy as np
 
 from official_bert.config import Config, build, merge
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 from official_bert.text.vocab import load_vocab
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 
 ROOT = pathlib.Path(__file__).parent
 VOCAB = str(ROOT / "golden" / "vocab_uncased.txt")

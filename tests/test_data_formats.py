@@ -13,7 +13,7 @@ import pytest
 
 from official_bert.config import build
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/data_formats.md"
 LINES = [

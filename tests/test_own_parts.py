@@ -16,9 +16,9 @@ from made_finetuning import make_config
 from official_bert.config import OptimizerConfig
 from official_bert.objectives.labels import OneLabel
 from official_bert.objectives.objective import Objective, Sum
+from official_bert.runs.checks.own_objectives import check_objective
 from official_bert.tasks.texts import classification
 from official_bert.training import optimization
-from official_bert.training.own_objectives import check_objective
 
 LOGITS = tf.zeros((2, 3))
 OWN = pathlib.Path(__file__).parent.parent / "docs" / "own"

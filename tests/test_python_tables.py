@@ -14,7 +14,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.serving import export
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training.task import DataFiles
+from official_bert.tasks.task import DataFiles
 
 pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 

@@ -11,7 +11,7 @@ from commands import run_here
 from official_bert.config import load_config
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import recipe_of
+from official_bert.tasks.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 WORDS = (

@@ -20,10 +20,11 @@ from made_pretraining import make_config, write_records
 from official_bert.config import load_config, to_dict
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs import whole_run
+from official_bert.runs.configuration import run_config
 from official_bert.tasks.loading import load_task
-from official_bert.training import run_config, whole_run
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles
+from official_bert.tasks.task import DataFiles
+from official_bert.training.machines.cluster import Placement
 
 STEPS = 30
 

@@ -17,9 +17,8 @@ from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import tuned_for, write_tuned
+from official_bert.runs import documents, whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import whole_run
-from official_bert.training.reporting import documents
 
 # But not `trained`, which is made before a test begins.
 pytestmark = pytest.mark.usefixtures("eager_steps")

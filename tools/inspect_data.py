@@ -95,7 +95,7 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts with labels, scores or choices."""
     from official_bert.data.labelled_texts import joined
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.task import DataFiles
 
     if held_out:
         rows = joined(task.read_tests(DataFiles(predict_file=path)))
@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> None:
     """Reads the file and prints what is in it; a file that cannot be read is an error, with the option that helps."""
     if len(arguments) != 2:
         raise ValueError(f"expected one file, got {len(arguments) - 1}")
-    from official_bert.training.file_task import FileTask
+    from official_bert.tasks.file_task import FileTask
 
     path = arguments[1]
     overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]

@@ -136,12 +136,12 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
 def main(_: list[str]) -> None:
     """Builds task, model and step, and lowers both functions."""
     from official_bert.models import parts
+    from official_bert.runs.beginning.phases import total_steps
+    from official_bert.runs.beginning.preparation import distilled_of
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.preparation import distilled_of
-    from official_bert.training.schedules.phases import total_steps
+    from official_bert.tasks.task import recipe_of
+    from official_bert.training.machines import distribution
     from official_bert.training.step import Step
-    from official_bert.training.task import recipe_of
 
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training

@@ -21,10 +21,10 @@ from absl import flags
 from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 if TYPE_CHECKING:
-    from official_bert.training.runs import FineTuning
+    from official_bert.runs.fine_tuning import FineTuning
 
 FLAGS = flags.FLAGS
 command_line.define_base("init_checkpoint")
@@ -118,10 +118,10 @@ def main(_: list[str]) -> None:
         cluster.meet(placement)
     from official_bert.models.checkpoints import merged_copy
     from official_bert.models.run_folder import RunFolder
+    from official_bert.runs.configuration.task_config import make_config
+    from official_bert.runs.fine_tuning import FineTuning
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task_config import make_config
-    from official_bert.training.runs import FineTuning
-    from official_bert.training.task import DataFiles, Steps
+    from official_bert.tasks.task import DataFiles, Steps
 
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
     steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
@@ -155,10 +155,10 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     from official_bert.data.cache import file_digest
     from official_bert.files import normal
     from official_bert.models.run_folder import RunFolder
+    from official_bert.runs import search
+    from official_bert.runs.configuration.task_config import check_settings
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task_config import check_settings
-    from official_bert.training import search
-    from official_bert.training.task import TRAIN_AND_EVALUATE, data_digests
+    from official_bert.tasks.task import TRAIN_AND_EVALUATE, data_digests
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps

@@ -24,7 +24,7 @@ from official_bert.files import exists, is_folder
 from official_bert.interface import output_files
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
-from official_bert.training.task import TaskBase
+from official_bert.tasks.task import TaskBase
 from official_bert.typed_values import and_others
 
 Row = Mapping[str, Any]

@@ -28,6 +28,7 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs import evaluation
 from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
@@ -43,9 +44,8 @@ from official_bert.serving.loading import (
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
-from official_bert.training import evaluation
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured, TaskBase
+from official_bert.tasks.task import DataFiles, Measured, TaskBase
+from official_bert.training.machines.cluster import Placement
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]

@@ -11,13 +11,14 @@ from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources,
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
+from official_bert.runs import ending, fine_tuning
+from official_bert.runs.configuration import run_config
+from official_bert.tasks import answering
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
-from official_bert.training import answering, run_config, runs
-from official_bert.training.reporting import ending
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured, Resolved, Steps
+from official_bert.tasks.task import DataFiles, Measured, Resolved, Steps
+from official_bert.training.machines.cluster import Placement
 
 ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
@@ -75,7 +76,7 @@ class QuestionRun:
             if metrics.has_gold_answers(articles, version_2):
                 metrics.check_answers(articles, version_2, str(self.files.predict_file))
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-        return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
+        return fine_tuning.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
         """Answers the questions and writes the answers; if there are gold answers, writes and returns the metrics."""
@@ -94,14 +95,16 @@ class QuestionRun:
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
             stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
-            questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.sources.keys(), print))
+            questions = dataclasses.replace(
+                questions, task=fine_tuning.with_tuned(task, stored, self.sources.keys(), print)
+            )
         print("\n".join(questions.write(rows, self.run.path)))
         if not questions.have_gold_answers:
             return None
         results = questions.evaluate(rows)
         self.run.write_results(results)
         if not self.ensemble and self.run.has_begun:  # else the weights lie elsewhere
-            runs.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
+            fine_tuning.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
         print(metric_lines(results))
         return Measured(results, Resolved(task=task, model=model, held_out=questions), rows)
 

@@ -10,16 +10,16 @@ import tensorflow as tf
 
 from official_bert.data.sources import ExampleSource
 from official_bert.models.run_folder import step_of
-from official_bert.training import distribution
 from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import continued_log
+from official_bert.training.logs.run_log import Profile, StepLog, Watcher
+from official_bert.training.machines import distribution
 from official_bert.training.phase import PhasePlan
-from official_bert.training.reporting import continued_log
-from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
-from official_bert.training.running import clock
-from official_bert.training.running.clock import NoClock
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.running.recovery import Recovery
-from official_bert.training.running.signals import Signals
+from official_bert.training.stops import clock
+from official_bert.training.stops.clock import NoClock
+from official_bert.training.stops.recovery import Recovery
+from official_bert.training.stops.signals import Signals
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)

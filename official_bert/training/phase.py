@@ -3,24 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from official_bert.data.sources import BatchSource
+from official_bert.training.held_out import HeldOut
 from official_bert.training.recipe import Recipe
 from official_bert.training_config import TrainingConfig
-
-Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
-
-
-class HeldOut(Protocol):
-    """Data to evaluate on."""
-
-    @property
-    def source(self) -> BatchSource:
-        """The batches of one evaluation."""
-
-    def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes the official metrics from one prediction a row of `source` (without filler rows), in its order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,9 +14,9 @@ from official_bert.data.tables import Rows, TableOptions
 from official_bert.data.tagged import span_forms
 from official_bert.data.tagged.column_files import Columns, read_columns
 from official_bert.fields import OptionsNeededError
+from official_bert.tasks.file_task import with_given
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import with_given
-from official_bert.training.task import DataFiles
+from official_bert.tasks.task import DataFiles
 
 FRAME = pandas.DataFrame({"text": ["one river", "two rivers", "a bridge"], "label": [1, 0, 1]})
 

@@ -14,9 +14,9 @@ from made_tables import ordinary_tables
 
 from official_bert.data.tables import Rows
 from official_bert.fields import OptionsNeededError
+from official_bert.tasks.file_task import with_given
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import with_given
-from official_bert.training.task import DataFiles, Steps
+from official_bert.tasks.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
 

@@ -7,8 +7,8 @@ import pytest
 from made_finetuning import fixture_data, make_config, perfect, resolve
 
 from official_bert.reports import comparable, comparison
-from official_bert.training.search import values_of_best_setting
-from official_bert.training.task import Steps
+from official_bert.runs.search import values_of_best_setting
+from official_bert.tasks.task import Steps
 
 
 def answers_right(right):

@@ -10,8 +10,8 @@ from official_bert.tasks.squad import examination as questions
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Answer, Decoded
 from official_bert.tasks.tagging import examination as tags
+from official_bert.tasks.task import DataFiles, Examined
 from official_bert.tasks.texts import examination as texts
-from official_bert.training.task import DataFiles, Examined
 
 
 def by_name(sections):

@@ -9,7 +9,7 @@ from made_finetuning import GLUE, SWAG, make_config
 
 from official_bert.config import Config, build, merge, parse_override, save_config, to_dict
 from official_bert.tasks.loading import load_task, task_class
-from official_bert.training.task import DataFiles, Steps
+from official_bert.tasks.task import DataFiles, Steps
 
 VALUES = [
     "",

@@ -10,7 +10,7 @@ from made_finetuning import make_config
 
 from official_bert.config import Config, build, merge, parse_override, to_dict
 from official_bert.tasks.loading import load_task, task_class
-from official_bert.training.task import DataFiles, Steps
+from official_bert.tasks.task import DataFiles, Steps
 
 WORDS = ("air", "water", "road", "family", "school", "church", "city", "river")
 # Values that a person gives, of all options but those of how a table is read.

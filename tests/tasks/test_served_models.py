@@ -24,8 +24,8 @@ from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger
+from official_bert.tasks.task import DataFiles, Steps
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
-from official_bert.training.task import DataFiles, Steps
 
 SMALL = ModelConfig(
     vocab_size=3000,

@@ -6,7 +6,7 @@ import made_finetuning
 import pytest
 
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 QUESTION = {"question": "Wer?", "context": "Es war schön.", "answers": {"text": ["schön"], "answer_start": [7]}}
 PAIRS = {"text_column": "c1", "text_pair_column": "c2"}

@@ -19,8 +19,8 @@ from needed_tools import TPU, TPU_COMPILER, need
 from official_bert.config import load_config
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import recipe_of
 from official_bert.training.step import State
-from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 from tools import tpu_compiler
 

@@ -21,16 +21,18 @@ from official_bert.data.rows import Rows
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
+from official_bert.runs import evaluation
+from official_bert.runs.configuration import run_config
+from official_bert.runs.fine_tuning import FineTuning
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import checkpointing, evaluation, loop, run_config
+from official_bert.tasks.task import DataFiles, Steps
+from official_bert.training import checkpointing, loop
 from official_bert.training.checkpointing import BestCheckpoint
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import run_log
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.phase import PhasePlan, evaluation_steps
-from official_bert.training.reporting import run_log
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import DataFiles, Steps
 
 WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old maps", "on the way", "we sing")
 ROWS = [

@@ -11,11 +11,12 @@ from made_pretraining import data_files, make_config, write_records
 from official_bert.config import OptimizerConfig
 from official_bert.files import read_log
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop, whole_run
-from official_bert.training.running import clock
-from official_bert.training.running.cluster import Placement
-from official_bert.training.schedules.learning_rate import rate_at_share
+from official_bert.training import loop
+from official_bert.training.learning_rate import rate_at_share
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops import clock
 
 SECONDS = 30.0
 SCHEDULE = {"warmup_proportion": 0.25, "learning_rate": 1e-2}

@@ -18,11 +18,13 @@ from local_ports import free_ports
 from made_pretraining import S, data_files, make_config, resolve, write_records
 
 from official_bert.models.run_folder import METRIC_FILE, RunFolder
+from official_bert.runs import evaluation, whole_run
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import checkpointing, distribution, evaluation, loop, whole_run
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running import divergence
-from official_bert.training.running.cluster import Placement
+from official_bert.training import checkpointing, loop
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops import divergence
 from official_bert.training.trainer import Trainer
 
 

@@ -8,11 +8,12 @@ import pytest
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.run_folder import REWINDS_FILE, RunFolder
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop, whole_run
-from official_bert.training.running.clock import NoClock
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.recovery import Recovery
+from official_bert.training import loop
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops.clock import NoClock
+from official_bert.training.stops.recovery import Recovery
 from official_bert.training.trainer import Trainer
 
 

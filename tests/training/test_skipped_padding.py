@@ -10,10 +10,10 @@ from made_finetuning import data_files, make_config
 
 from official_bert.layers.speed import real_tokens
 from official_bert.layers.speed.computing import computing
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import whole_run
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.step import skips_padding
 
 

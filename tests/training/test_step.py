@@ -13,11 +13,12 @@ from oracles.weights import variables_by_name
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, optimization
+from official_bert.tasks.task import recipe_of
+from official_bert.training import optimization
+from official_bert.training.machines import distribution
 from official_bert.training.optimization import Decision
-from official_bert.training.running import divergence
 from official_bert.training.step import State, fold_seeds
-from official_bert.training.task import recipe_of
+from official_bert.training.stops import divergence
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.optimized_graphs

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from official_bert.data.sources import BatchSource
 from official_bert.objectives.objective import Batch
-from official_bert.training import distribution
+from official_bert.tasks.task import TaskBase, recipe_of
+from official_bert.training.machines import distribution
 from official_bert.training.step import Step, fold_seeds
-from official_bert.training.task import TaskBase, recipe_of
 from official_bert.training.trainer import Trainer
 
 FLOOR = 0.1  # of the root mean square over all tensors of a kind: differences are compared with at least this

@@ -18,7 +18,7 @@ from official_bert.files import find_files
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of
-from official_bert.training.task import DataFiles, TaskBase
+from official_bert.tasks.task import DataFiles, TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
 

@@ -18,7 +18,7 @@ from official_bert.tasks.pretraining.held_out import warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
-from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
+from official_bert.tasks.task import DataFiles, Resolved, Steps, TaskBase
 
 # By `options.objective`, and that of spans' boundaries; the kinds of BERT's relatives by their dotted names.
 KINDS: Mapping[str, type[MaskedWords] | str] = {

@@ -27,10 +27,10 @@ from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.relevance import Relevance
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import Use
-from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
+from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.file_task import Use
+from official_bert.tasks.ranking_task import Rankings, RankingTask, require_negatives
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 

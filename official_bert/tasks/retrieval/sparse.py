@@ -22,7 +22,7 @@ from official_bert.objectives.sparse_vectors import SparseVectors
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps
 
 QUERIES_AT_ONCE = 256
 

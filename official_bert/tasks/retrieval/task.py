@@ -28,12 +28,12 @@ from official_bert.models.text_vectors import PROMPT_TOKENS
 from official_bert.models.vector_layers import vector_width
 from official_bert.objectives.ranking_losses import MISSING
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
+from official_bert.tasks.file_task import Use
+from official_bert.tasks.ranking_task import RankingTask, require_negatives
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
-from official_bert.training.distribution import check_batch
-from official_bert.training.file_task import Use
-from official_bert.training.ranking_task import RankingTask, require_negatives
-from official_bert.training.task import DataFiles, HeldOut, Steps, row_spec
+from official_bert.tasks.task import DataFiles, HeldOut, Steps, row_spec
+from official_bert.training.machines.distribution import check_batch
 
 TEXTS = 2  # of a row without negatives
 

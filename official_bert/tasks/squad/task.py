@@ -27,14 +27,14 @@ from official_bert.models.classifier import SpanPredictor
 from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.tasks.file_task import FileTask, TaskRows, Use
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps, TaskBase, row_spec
 from official_bert.text import loading
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, TaskBase, row_spec
 
 LAYOUT = 3  # of the arrays that are cached
 EXAMINATION = "official_bert.tasks.squad.examination"

@@ -29,14 +29,14 @@ from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
+from official_bert.tasks.file_task import FileTask, TaskRows, Use
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps
 
 # Of a --data_dir.
 FILES = {

@@ -28,9 +28,9 @@ from official_bert.objectives.labels import OneLabel, Score, SeveralLabels
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.tasks.file_task import FileTask, TaskRows
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 from official_bert.tasks.texts import metrics
-from official_bert.training.file_task import FileTask, TaskRows
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,11 @@ from official_bert.fields import (
     only_with,
 )
 from official_bert.models.interchange import classes
+from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.file_task import TaskRows, Use
+from official_bert.tasks.task import DataFiles, Head, Steps
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import TaskRows, Use
-from official_bert.training.task import DataFiles, Head, Steps
 
 DEFAULT_METRICS = {
     "classifier": ("accuracy", "macro_f1"),

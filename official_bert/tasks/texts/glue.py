@@ -11,10 +11,10 @@ from absl import logging
 from official_bert.config import Config, to_dict
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.rows import Source
+from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.task import ConstantAnswers, DataFiles, Head, Steps
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
-from official_bert.training.data_files import write_answers
-from official_bert.training.task import ConstantAnswers, DataFiles, Head, Steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

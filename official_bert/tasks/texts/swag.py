@@ -24,10 +24,10 @@ from official_bert.data.tables import Table, TableOptions, first_object, has_key
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
+from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.file_task import Use
+from official_bert.tasks.task import DataFiles, row_spec
 from official_bert.tasks.texts.base import TextClassification, TextOptions
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import Use
-from official_bert.training.task import DataFiles, row_spec
 
 # Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
 FORMS: Sequence[Mapping[str, Any]] = (

@@ -28,11 +28,11 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion
 from official_bert.objectives.objective import Objective
 from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.file_task import FileTask, TaskRows, Use
+from official_bert.tasks.task import DataFiles, HeldOut, Predictions, Steps
 from official_bert.tasks.writing import metrics
 from official_bert.tasks.writing.rows import AnswerRows, Blanks, DiffusedSource
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
 
 AT_ONCE = 32  # rows that are written together
 

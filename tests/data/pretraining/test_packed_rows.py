@@ -15,9 +15,9 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.data import records
 from official_bert.data.pretraining import packing
 from official_bert.data.pretraining.packing import Packing, pack, unpack
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import whole_run
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

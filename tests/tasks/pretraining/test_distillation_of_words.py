@@ -21,9 +21,9 @@ from made_teachers import write_teacher
 from official_bert.config import OptimizerConfig, to_dict
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import whole_run
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

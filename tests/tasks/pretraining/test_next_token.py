@@ -11,11 +11,11 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.data import records
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.served import ServedNextToken
-from official_bert.training import whole_run
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 
 LEFT_TO_RIGHT = {"attention": "left_to_right", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OPTIONS = {"objective": "next_token", "sentence_loss": False}

@@ -10,9 +10,9 @@ from official_bert.data.provenance import write_origin
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.reports.comparison import measure_interval
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training import whole_run
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 

@@ -13,8 +13,8 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.config import Config, build
 from official_bert.data import provenance, records
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.text.vocab import load_vocab
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
 S, P = 32, 6
 

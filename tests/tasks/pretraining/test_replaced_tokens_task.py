@@ -23,10 +23,11 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.replaced_tokens import ReplacedTokenDetector, ReplacedTokenPretrainer
 from official_bert.models.run_folder import RunFolder
+from official_bert.runs import whole_run
+from official_bert.runs.configuration import run_config
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training import run_config, whole_run
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import recipe_of
+from official_bert.tasks.task import recipe_of
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 ELECTRA = {

@@ -15,7 +15,7 @@ from official_bert.data.search import measures
 from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import formats
 from official_bert.objectives import ranking_losses
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 
 def config_of(**options):

@@ -20,7 +20,7 @@ from official_bert.objectives import losses, ranking_losses
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.retrieval.metrics import similarity
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 ASKED = [
     "air",

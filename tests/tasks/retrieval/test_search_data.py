@@ -11,7 +11,7 @@ from made_finetuning import data_files, make_config, resolve
 
 from official_bert.data.search import measures
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 SMALL = {"group_size": 2, "max_seq_length": 12}
 

@@ -14,8 +14,8 @@ from official_bert.tasks.squad.alignment import answer_label, answer_pieces
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import read_squad
+from official_bert.tasks.task import DataFiles, Steps
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.training.task import DataFiles, Steps
 
 KANA = "かきくけこ"
 WORDS = [

@@ -12,7 +12,7 @@ from oracles import squad as oracle
 from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.task import Task
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SMALL = ModelConfig(
     vocab_size=3000,

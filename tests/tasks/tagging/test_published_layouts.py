@@ -10,7 +10,7 @@ from official_bert.data.tables import rows_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
 
 BC2GM = "Comparison\tO\nwith\tO\nalkaline\tB\nphosphatases\tI\n\n5\tB\nand\tO\n\n"
 FEW_NERD = "It\tO\nstars\tO\nHicks\tperson-actor\nHolm\tperson-actor\n\nParis\tlocation-GPE\n\n"

@@ -15,13 +15,14 @@ from seqeval.metrics.sequence_labeling import get_entities
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
+from official_bert.runs import whole_run
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks import answering
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
-from official_bert.training import answering, whole_run
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+from official_bert.training.machines.cluster import Placement
 
 SMALL = ModelConfig(
     vocab_size=3000,
@@ -248,7 +249,7 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     assert found["types"].shape[1] > 5
 
 
-@pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, training/test_runs.py one on frozen features
+@pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, runs/test_runs.py one on frozen features
 @pytest.mark.parametrize(
     ("epochs", "options"),
     [

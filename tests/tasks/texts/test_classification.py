@@ -9,12 +9,12 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, perfect, resolve
 
 from official_bert.config import to_dict
+from official_bert.runs import whole_run
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.answering import predict
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import whole_run
-from official_bert.training.answering import predict
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
+from official_bert.tasks.task import TRAIN_AND_EVALUATE, Steps
+from official_bert.training.machines.cluster import Placement
 
 
 def written(path, rows):

@@ -8,8 +8,8 @@ from oracles import texts as oracle
 
 from official_bert.config import to_dict
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import Steps
 from official_bert.tasks.texts.glue_files import DATASETS
-from official_bert.training.task import Steps
 
 
 @pytest.mark.parametrize("dataset", [name for name in DATASETS if name != "xnli"])

@@ -13,10 +13,10 @@ from oracles import texts as oracle
 
 from official_bert.config import to_dict
 from official_bert.interface.model_inputs import ModelInputs
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import whole_run
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import Steps
+from official_bert.tasks.task import Steps
+from official_bert.training.machines.cluster import Placement
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 

@@ -11,13 +11,13 @@ from made_finetuning import data_files, make_config, resolve
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.run_folder import RunFolder, tuned_for
+from official_bert.runs.fine_tuning import FineTuning
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
+from official_bert.tasks.task import DataFiles, Steps
 from official_bert.tasks.texts.metrics import best_threshold
-from official_bert.training import distribution
-from official_bert.training.running.cluster import Placement
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
