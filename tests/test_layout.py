@@ -50,7 +50,7 @@ ORDER = [
 # imports nothing else, and only mains import it
 APART = {"server": ("dotted_names", "config", "files", "copies", "command_line", "runtimes", "server")}
 # of tasks/: what families share
-SHARED = ("task", "file_task", "ranking_task", "data_files", "answering")
+SHARED = ("task", "data", "answers", "file_data", "ranking_data", "data_files", "answering")
 TENSORFLOW_PLACES = (
     "remote_stores",
     "generation/",

@@ -207,8 +207,9 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     """Compares trainings on all replicas, with and without accumulation, with that of one replica on the CPU."""
     import tensorflow as tf
 
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE
+    from official_bert.tasks.data_files import DataFiles
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tools.accelerator import self_check
     from official_bert.training.machines.distribution import set_precision
 
@@ -219,7 +220,7 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
         task = load_task(
             head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation)
         )
-        source = task.resolve(files, TRAIN_AND_EVALUATE).train
+        source = task.data.resolve(files, TRAIN_AND_EVALUATE).train
         assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
 
@@ -251,7 +252,7 @@ def check_export(folder: str) -> Iterator[Any]:
     )
     with tf.device("CPU:0"):
         task, model = restore_for_inference(run)
-        batch = self_check.made_batch(task.batch_spec(B), V, 2)
+        batch = self_check.made_batch(task.data.batch_spec(B), V, 2)
         inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
         logits = model(inputs)["mlm_logits"].numpy()
     answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
@@ -288,7 +289,7 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
         settings = dataclasses.replace(source.training, precision=precision, batch_size=rows)
         task = load_task(dataclasses.replace(source, task="pretraining", training=settings))
         set_precision(precision)
-        batch = self_check.made_batch(task.batch_spec(rows), source.model.vocab_size, 2)
+        batch = self_check.made_batch(task.data.batch_spec(rows), source.model.vocab_size, 2)
         step, on_cpu = (self_check.step_rate(task, batch, place, seconds) for place in (strategy, cpu))
         product = self_check.product_rate(strategy, precision)
         peak = next((figures.get(precision, 0.0) for name, figures in PEAKS.items() if name in kind), 0.0) * 1e12

@@ -34,7 +34,7 @@ flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as 
 
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
-    from official_bert.tasks.task import DataFiles
+    from official_bert.tasks.data_files import DataFiles
 
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
@@ -90,8 +90,8 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
-    if task.measures_with_tuned:
-        task = task.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
+    if task.answers.measures_with_tuned:
+        task = task.answers.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
     answers = evaluation.measure(task, files, run.path, Placement(), best=best).answers()
     if not answers:
         raise ValueError(

@@ -139,7 +139,6 @@ def main(_: list[str]) -> None:
     from official_bert.runs.beginning.phases import total_steps
     from official_bert.runs.beginning.preparation import distilled_of
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task import recipe_of
     from official_bert.training.machines import distribution
     from official_bert.training.step import Step
 
@@ -149,8 +148,8 @@ def main(_: list[str]) -> None:
     task: Any = load_task(config)
     model = task.build_model()
     parts.freeze(model, training.freeze)
-    batch = task.batch_spec(rows_of_replica(training, replicas))
-    step = Step(recipe_of(task, model, distilled_of(task)), max(total_steps(config), 1), replicas)
+    batch = task.data.batch_spec(rows_of_replica(training, replicas))
+    step = Step(task.recipe(model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:

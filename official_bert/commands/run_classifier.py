@@ -53,8 +53,9 @@ def main(_: list[str]) -> None:
     from official_bert.interface.as_in_2018 import classify_as_in_2018
     from official_bert.models.run_folder import RunFolder
     from official_bert.runs.configuration import run_config
+    from official_bert.tasks.data import Steps
+    from official_bert.tasks.data_files import DataFiles
     from official_bert.tasks.loading import GLUE, dataset_name, load_task
-    from official_bert.tasks.task import DataFiles, Steps
 
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(GLUE)}, got {FLAGS.task_name!r}")

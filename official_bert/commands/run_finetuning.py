@@ -120,8 +120,9 @@ def main(_: list[str]) -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.runs.configuration.task_config import make_config
     from official_bert.runs.fine_tuning import FineTuning
+    from official_bert.tasks.data import Steps
+    from official_bert.tasks.data_files import DataFiles
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task import DataFiles, Steps
 
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
     steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
@@ -157,8 +158,8 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.runs import search
     from official_bert.runs.configuration.task_config import check_settings
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, data_digests
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task import TRAIN_AND_EVALUATE, data_digests
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps
@@ -193,12 +194,12 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             settings,
             values.seeds,
             first.run.path,
-            task.best_metric(),
+            task.answers.best_metric(),
             train_one,
             origin=origin,
             folds=values.folds,
         )
-    print(*search.describe(outcomes, task.best_metric(), values.folds), f"  {best}", sep="\n")
+    print(*search.describe(outcomes, task.answers.best_metric(), values.folds), f"  {best}", sep="\n")
     if steps.predict:
         trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
         only = dataclasses.replace(steps, train=False, evaluate=False)
@@ -223,7 +224,7 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
             "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not seen "
             "all rows; train the best setting without --folds to predict with it"
         )
-    if first.task.constant_answers(first.files, first.steps):
+    if first.task.answers.constant_answers(first.files, first.steps):
         refuse("expected a model to train, but this task gives every row the same answer")
 
 

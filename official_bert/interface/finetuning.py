@@ -29,8 +29,9 @@ from official_bert.reports import metric_text
 from official_bert.reports.page import PAGE_FILE
 from official_bert.runs import fine_tuning
 from official_bert.runs.configuration.task_config import make_config
+from official_bert.tasks.data import Steps
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import dataset_name, load_task, task_class
-from official_bert.tasks.task import DataFiles, Steps
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.machines.distribution import check_backend
 from official_bert.typed_values import did_you_mean, removed_keys

@@ -43,8 +43,10 @@ from official_bert.serving.loading import (
 )
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
-from official_bert.tasks.task import DataFiles, Measured, TaskBase
+from official_bert.tasks.task import TaskBase
 from official_bert.training.machines.cluster import Placement
 from official_bert.typed_values import did_you_mean
 
@@ -112,12 +114,12 @@ class Predictor:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = _load_portable(portable) if portable else load_exported(path, task=options.signature or "")
             self.config, task, kind = _exported(self._model.assets, self._model.outputs)
-            self.labels = tuple(task.classes.labels) if task else kind.labels
+            self.labels = tuple(task.answers.classes.labels) if task else kind.labels
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
-            self.config, self.labels = task.config, tuple(task.classes.labels)
+            self.config, self.labels = task.config, tuple(task.answers.classes.labels)
             if isinstance(model, BertEncoder):
                 options = dataclasses.replace(options, head="embeddings")
             served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
@@ -130,7 +132,7 @@ class Predictor:
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
         self.path = path
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
-        self._rows = ModelInputs(self.inputs, task.input_columns() if task else {})
+        self._rows = ModelInputs(self.inputs, task.answers.input_columns() if task else {})
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
 

@@ -14,10 +14,12 @@ from official_bert.reports.metric_text import metric_lines
 from official_bert.runs import ending, fine_tuning
 from official_bert.runs.configuration import run_config
 from official_bert.tasks import answering
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data import Resolved, Steps
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
-from official_bert.tasks.task import DataFiles, Measured, Resolved, Steps
 from official_bert.training.machines.cluster import Placement
 
 ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
@@ -82,7 +84,7 @@ class QuestionRun:
         """Answers the questions and writes the answers; if there are gold answers, writes and returns the metrics."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
-        questions: Any = task.resolve(
+        questions: Any = task.data.resolve(
             DataFiles(predict_file=self.files.predict_file), Steps(train=False, evaluate=False, predict=True), model
         ).tests
         if questions.have_gold_answers:
@@ -90,7 +92,7 @@ class QuestionRun:
         logits: list[list[dict[str, Any]]] = []
         for folder in self.ensemble or [self.run.path]:
             trained, model = self._trained(folder) if logits else (first, model)
-            task.check_same_rows(trained, folder)
+            task.data.check_same_rows(trained, folder)
             logits.append(answering.predict(task, model, questions.source))
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
@@ -119,7 +121,7 @@ class QuestionRun:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""
         trained, model = self._trained(self.run.path)
         task = self._as_asked(trained)
-        task.check_same_rows(trained, self.run.path)
+        task.data.check_same_rows(trained, self.run.path)
         if not self.trains:  # else `train` did
             languages.check(self.eval_files, task.options.version_2_with_negative)
         rows = languages.evaluate(task, model, self.eval_files, self.run.path, logging.warning)

@@ -10,7 +10,9 @@ from official_bert.reports.model_card import Data, about_section, make_card, set
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
 from official_bert.runs.beginning.announcement import cut_rows, few_held_out
-from official_bert.tasks.task import DataFiles, Examined, Measured, Resolved
+from official_bert.tasks.answers import Examined, Measured
+from official_bert.tasks.data import Resolved
+from official_bert.tasks.data_files import DataFiles
 from official_bert.typed_values import defaults_of
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from official_bert.dotted_names import by_name
 from official_bert.models.run_folder import RunFolder
-from official_bert.tasks.task import DataFiles, Measured
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data_files import DataFiles
 
 DOCUMENTS = "official_bert.runs.documents"
 

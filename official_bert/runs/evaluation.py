@@ -15,7 +15,10 @@ from official_bert.runs.beginning.announcement import few_held_out
 from official_bert.runs.beginning.phases import task_at, total_steps
 from official_bert.runs.checks import guards, origins
 from official_bert.tasks.answering import take_all
-from official_bert.tasks.task import DataFiles, Measured, Steps, TaskBase, data_digests, recipe_of
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data import Steps, data_digests
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 from official_bert.training import checkpointing
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.logs.run_log import Watcher
@@ -48,7 +51,7 @@ def measure(
     run = RunFolder(local_copy(output_dir))
     digests = data_digests(task, files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
-    folds = bool(task.option("folds", 0))
+    folds = bool(getattr(task.options, "folds", 0))
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
@@ -62,7 +65,7 @@ def measure(
         return dataclasses.replace(
             measured, metrics={name: value for name, value in measured.metrics.items() if name != "step"}
         )
-    best_checkpoint = BestCheckpoint(run, task.best_metric())
+    best_checkpoint = BestCheckpoint(run, task.answers.best_metric())
     if best and best_checkpoint.record:
         best_checkpoint.restore(trainer.checkpoint)
     elif CheckpointFolder(trainer.checkpoint, run).restore_newest() is None:
@@ -116,10 +119,10 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
         if task.config.training.adapters and not init_checkpoint:
             settings = task.config.training.adapters
             base, _ = adapt_to_base(model, settings, run, "", task.reads_pooler(model))
-            checkpoints.initialize_from(model, base["path"], task.classes)
+            checkpoints.initialize_from(model, base["path"], task.answers.classes)
         else:
             parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
-    return Trainer(recipe_of(task, model), strategy, max(total_steps(task.config), 1))
+    return Trainer(task.recipe(model), strategy, max(total_steps(task.config), 1))
 
 
 def _measure(
@@ -134,7 +137,7 @@ def _measure(
     """
     step = trainer.steps_done
     with trainer.strategy.scope():
-        resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
+        resolved = task_at(task, step).data.resolve(files, Steps(train=False), trainer.model)
     for line in (*resolved.notes, *few_held_out(resolved)):
         report(line)
     held_out = resolved.held_out

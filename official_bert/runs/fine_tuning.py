@@ -13,17 +13,11 @@ from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write
 from official_bert.runs import ending, evaluation, whole_run
 from official_bert.runs.configuration import run_config
 from official_bert.tasks import answering
-from official_bert.tasks.task import (
-    TRAIN_AND_EVALUATE,
-    ConstantAnswers,
-    DataFiles,
-    Measured,
-    Predictions,
-    Resolved,
-    Steps,
-    TaskBase,
-    data_digests,
-)
+from official_bert.tasks.answers import ConstantAnswers, Measured
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, Resolved, Steps, data_digests
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
+from official_bert.training.held_out import Predictions
 from official_bert.training.machines.cluster import Placement, is_first_worker
 from official_bert.training.machines.distribution import answering_scope, set_precision
 
@@ -64,7 +58,7 @@ class FineTuning:
         if self.steps.predict:
             self.files.check_not_answers(self.run.path)
         first = is_first_worker(self.placement)
-        if first and (constant := self.task.constant_answers(self.files, self.steps)):
+        if first and (constant := self.task.answers.constant_answers(self.files, self.steps)):
             return _write_constant(constant, self.run, self.report)
         evaluation_name = self._evaluation_name()
         measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
@@ -96,7 +90,7 @@ class FineTuning:
         if self.steps.train or not (self.steps.evaluate and self.named_results and is_first_worker(self.placement)):
             return ""
         return self.run.name_of_evaluation(
-            str(next(filter(None, self.task.data(self.files)["eval"]), "")), self._digest
+            str(next(filter(None, self.task.data.sources(self.files)["eval"]), "")), self._digest
         )
 
     def train(self) -> Measured:
@@ -121,7 +115,7 @@ class FineTuning:
 
     def _evaluate(self) -> Measured:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
-        if task.measures_with_tuned:
+        if task.answers.measures_with_tuned:
             task = with_tuned(
                 task,
                 tuned_for(checkpoint_at(weights)),
@@ -143,7 +137,7 @@ class FineTuning:
         self.report(original_paths(f"answers come from {weights}"))
         # Beside weights that lie elsewhere nothing was written.
         measured_task = measured.resolved.task if measured else self.task
-        tuned_now = measured_task.tuned_options(measured.metrics) if measured and not self.steps.train else {}
+        tuned_now = measured_task.answers.tuned_options(measured.metrics) if measured and not self.steps.train else {}
         task = with_tuned(measured_task, tuned_now or tuned_for(checkpoint_at(weights)), self.asked_keys, self.report)
         reusable = measured and self.steps.train and task.options == measured_task.options
         resolved = measured.resolved if measured and reusable else resolve_answers(task, self.files, self.placement)
@@ -169,7 +163,7 @@ def store_tuned(
     """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for
     something else.
     """
-    tuned, stored = task.tuned_options(metrics), run.config()
+    tuned, stored = task.answers.tuned_options(metrics), run.config()
     if not tuned or not run.has_weights(best) or stored is None:
         return
     for key in tuned:
@@ -194,7 +188,7 @@ def with_tuned(
 
     They yield to numbers that the user has given, `asked_keys` by dotted key, such as 2018's default.
     """
-    tuned = task.with_tuned(
+    tuned = task.answers.with_tuned(
         {
             key: value
             for key, value in stored.items()
@@ -210,7 +204,7 @@ def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> R
     """Resolves the task with the data to answer, for the devices of a run. Raises ValueError if there are none."""
     set_precision(task.config.training.precision, task.config.training.tf32)
     with answering_scope(placement):
-        return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
+        return task.data.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
 def predict(

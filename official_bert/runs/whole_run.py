@@ -8,7 +8,10 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.runs.beginning import beginning
 from official_bert.runs.checks import guards
 from official_bert.runs.configuration import run_config
-from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles, Measured, Steps, TaskBase
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 from official_bert.training.logs.run_log import Profile, Watcher
 from official_bert.training.loop import Run
 from official_bert.training.machines import distribution

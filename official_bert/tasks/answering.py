@@ -25,7 +25,7 @@ def take_all(
     """
     if vocab_file := task.config.tokenizer.vocab_file:
         loading.check_rows(vocab_file, task.config.model.vocab_size)
-    result = checkpoints.initialize_from(model, path, task.classes)
+    result = checkpoints.initialize_from(model, path, task.answers.classes)
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in result.new if not name.startswith(unneeded)]:
         raise ValueError(

@@ -167,7 +167,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, run.path)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
     task = load_task(config, run.path)
-    return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
+    return task.answers.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
 
 
 def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:

@@ -11,8 +11,8 @@ from made_pretraining import make_config
 
 from official_bert.config import Config, OptimizerConfig, build, load_config
 from official_bert.runs.beginning import announcement
+from official_bert.tasks.data import Resolved, Steps
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import Resolved, Steps, recipe_of
 from official_bert.training.machines import distribution
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.machines.distribution import make_strategy
@@ -22,7 +22,7 @@ from official_bert.training.trainer import Trainer
 def test_devices_precision_parameters_and_memory_are_said():
     config = make_config(training={"batch_size": 8, "accumulation_steps": 2})
     task = load_task(config)
-    trainer = Trainer(recipe_of(task, task.build_model()), make_strategy(Placement()), 1)
+    trainer = Trainer(task.recipe(task.build_model()), make_strategy(Placement()), 1)
     # Tables (40 + 16 + 2) x 16 and 2 x 16 of LayerNorm; a layer of 4 x (16 x 16 + 16), 2 x 16 x 32 + 32 + 16 and 4 x
     # 16; the pooler; the words' head 16 x 16 + 3 x 16 + 40, the sentences' 2 x 16 + 2.
     count = 58 * 16 + 32 + 4 * 272 + 1024 + 48 + 64 + 272 + 256 + 48 + 40 + 34
@@ -46,9 +46,7 @@ def test_the_memory_of_a_run_in_phases_is_that_of_its_largest_phase():
         phases=[{"steps": 1, "batch_size": 4}, {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 16}}],
     )
     task = load_task(config)
-    largest, _ = announcement.announce(
-        Trainer(recipe_of(task, task.build_model()), make_strategy(Placement()), 2), config
-    )
+    largest, _ = announcement.announce(Trainer(task.recipe(task.build_model()), make_strategy(Placement()), 2), config)
     assert "each 8 rows of 16 tokens at once" in largest
 
 

@@ -15,8 +15,9 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.runs import whole_run
 from official_bert.runs.beginning import phases
 from official_bert.runs.beginning.preparation import prepare
+from official_bert.tasks.data import Steps
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import DataFiles, Steps
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
@@ -252,7 +253,7 @@ def test_a_teacher_of_another_vocabulary_reads_rows_of_its_own(kind, tmp_path):
     batch = run.train.batch(0)
     own = (
         load_task(build(type(run.task.config), other))
-        .resolve(DataFiles(train_file=train_file), Steps(evaluate=False))
+        .data.resolve(DataFiles(train_file=train_file), Steps(evaluate=False))
         .train.batch(0)
     )
     if kind is of_tags:
@@ -323,7 +324,7 @@ def teacher_of_classes(tmp_path_factory):
 def test_a_training_that_would_run_without_its_teacher_is_refused(teacher_of_classes, tmp_path, monkeypatch):
     path, name, own, train_file = teacher_of_classes
     task = load_task(configured(name, own, teacher=path, steps=1, epochs=0.0))
-    monkeypatch.setattr(phases, "prepare", lambda task, files, steps, first=None: task.resolve(files, steps))
+    monkeypatch.setattr(phases, "prepare", lambda task, files, steps, first=None: task.data.resolve(files, steps))
     with pytest.raises(ValueError, match=f"config.training.teacher: {path}: expected an objective with this teacher"):
         whole_run.train(
             task,

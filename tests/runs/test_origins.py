@@ -19,9 +19,10 @@ from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.runs import evaluation, whole_run
 from official_bert.runs.checks import origins
 from official_bert.runs.configuration import run_config
+from official_bert.tasks.data import data_digests
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
-from official_bert.tasks.task import DataFiles, data_digests
 from official_bert.training import loop
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.phase import PhasePlan

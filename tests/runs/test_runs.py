@@ -11,8 +11,8 @@ from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
 from official_bert.models.run_folder import RunFolder
 from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import Steps
 from official_bert.training.machines.cluster import Placement
 
 QUESTIONS = {name: ROOT / "golden" / f"{name}.json" for name in ("squad_v1", "squad_v2")}

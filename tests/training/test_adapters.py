@@ -22,8 +22,8 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import adapted, formats
 from official_bert.models.run_folder import RunFolder, prefixes_in
 from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.tasks.task import Steps
 from official_bert.training.machines.cluster import Placement
 from official_bert.training_config import AdaptersConfig
 

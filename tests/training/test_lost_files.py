@@ -19,8 +19,8 @@ from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.runs import evaluation, whole_run
 from official_bert.runs.beginning import phases
+from official_bert.tasks.data import TRAIN_AND_EVALUATE
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.tasks.task import TRAIN_AND_EVALUATE
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.evaluations import Evaluations
 from official_bert.training.logs import run_log

@@ -17,8 +17,8 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder, prefixes_in
 from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import Steps
 from official_bert.training.machines import distribution
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer

@@ -13,7 +13,6 @@ from oracles.weights import variables_by_name
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import recipe_of
 from official_bert.training import optimization
 from official_bert.training.machines import distribution
 from official_bert.training.optimization import Decision
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.optimized_graphs
 
 
 def trainer_of(task, model, total=20):
-    return Trainer(recipe_of(task, model), tf.distribute.get_strategy(), total)
+    return Trainer(task.recipe(model), tf.distribute.get_strategy(), total)
 
 
 def trained_on(config, path):

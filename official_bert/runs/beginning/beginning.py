@@ -26,7 +26,9 @@ from official_bert.runs.beginning.announcement import (
 from official_bert.runs.beginning.phases import plan, resolved_config
 from official_bert.runs.checks import guards, origins
 from official_bert.runs.configuration.run_config import named_as_teacher
-from official_bert.tasks.task import DataFiles, Resolved, Steps, TaskBase, data_digests
+from official_bert.tasks.data import Resolved, Steps, data_digests
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.learning_rate import check_lengths, check_shares
 from official_bert.training.machines import distribution
@@ -110,7 +112,7 @@ def begin(
     trainer = Trainer(training.phases[0].recipe, strategy, training.last)
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     if training.base and run.checkpoints():  # which hold nothing of the base
-        checkpoints.initialize_from(first.model, training.base["path"], first.task.classes)
+        checkpoints.initialize_from(first.model, training.base["path"], first.task.answers.classes)
     restored = trainer.restore_newest(folder)
     if trainer.steps_done > training.last:
         raise ValueError(
@@ -151,7 +153,7 @@ def begin(
         if trainer.steps_done < training.last:
             preflight.check_disk({run.path: trainer.bytes_saved}, "a checkpoint")
         if not restored or origins.evaluates_otherwise(origin, run):
-            BestCheckpoint(run, first.task.best_metric()).forget()
+            BestCheckpoint(run, first.task.answers.best_metric()).forget()
         run.write_config(config, first.task.Options)
         if training.base:
             run.write_base(training.base)
@@ -170,7 +172,7 @@ def _initialize(
     new_values = parts.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):
-        result = checkpoints.initialize_from(model, init_checkpoint, task.classes, layers)
+        result = checkpoints.initialize_from(model, init_checkpoint, task.answers.classes, layers)
     parts.put_back(model, new_values)
     report(f"initialized (weights only): {result.describe()}")
     if new_values:

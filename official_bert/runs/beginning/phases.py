@@ -8,7 +8,9 @@ import dataclasses
 
 from official_bert.config import Config, PhaseConfig, merge, to_dict
 from official_bert.runs.beginning.preparation import prepare
-from official_bert.tasks.task import DataFiles, Resolved, Steps, TaskBase
+from official_bert.tasks.data import Resolved, Steps
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 from official_bert.training.phase import PhasePlan, epoch_steps
 
 MOST_STEPS = 2**31 - 1  # the last one of a training whose end is a time
@@ -68,8 +70,8 @@ def _phase_of(resolved: Resolved, **values: int) -> PhasePlan:
         recipe=resolved.recipe,
         source=resolved.train,
         held_out=resolved.held_out,
-        best_metric=task.best_metric(),
-        tuned_options=task.tuned_options,
+        best_metric=task.answers.best_metric(),
+        tuned_options=task.answers.tuned_options,
         options=task.options,
         about=f"{task.config.options}",
         **values,

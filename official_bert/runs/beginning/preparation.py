@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 from official_bert.dotted_names import by_name
 from official_bert.runs.checks.own_objectives import check_objective, is_own
-from official_bert.tasks.task import DataFiles, Resolved, Steps, TaskBase
+from official_bert.tasks.data import Resolved, Steps
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 
 if TYPE_CHECKING:
     from official_bert.objectives.distilled import Distilled
@@ -17,7 +19,7 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
 
     Call it within the strategy's scope. `first` is the run's first phase, whose model and teacher are those of all.
     """
-    resolved = task.resolve(files, steps, first.model if first else None)
+    resolved = task.data.resolve(files, steps, first.model if first else None)
     distilled = distilled_of(resolved.task, first.distilled if first else None) if steps.train else None
     if distilled:
         resolved = by_name(STUDENTS).student_of(resolved.task).add_answers(resolved, distilled, files, steps)

@@ -8,8 +8,8 @@ from official_bert.runs import search
 from official_bert.runs.checks import guards
 from official_bert.runs.configuration import run_config
 from official_bert.runs.configuration.recorded_config import config_of_run
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 from official_bert.tasks.loading import dataset_name, load_task
-from official_bert.tasks.task import TRAIN_AND_EVALUATE, Steps
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.machines.distribution import make_strategy
 
@@ -59,7 +59,7 @@ def check_settings(
             run_config.refuse_overridden(varied, {*asked_keys, *setting})
             guards.check_counted(varied.training)
             guards.check_reinitialized(varied, init_checkpoint)
-            load_task(varied).check(steps)
+            load_task(varied).data.check(steps)
 
 
 def named(task: str) -> list[str]:

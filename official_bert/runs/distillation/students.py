@@ -25,7 +25,9 @@ from official_bert.runs.distillation.teachers import (
     load_observed,
     load_teacher,
 )
-from official_bert.tasks.task import DataFiles, Resolved, Steps, TaskBase
+from official_bert.tasks.data import Resolved, Steps
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
 from official_bert.training_config import DistillationConfig
 
 SETTINGS = "config.training.distillation"
@@ -152,7 +154,7 @@ class StudentOfAnswers(Student):
                 f"{self.where}: expected the vocabulary and casing of the student, because answers are places among "
                 "its tokens, got others"
             )
-        rows = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
+        rows = teacher.task.data.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
         assert isinstance(rows, ExampleSource)
         if len(rows.examples) != len(source.examples):
             raise ValueError(
@@ -193,7 +195,7 @@ class StudentOfWords(Student):
 
     def check(self) -> None:
         settings, task = self.settings, self.task
-        if (objective := task.option("objective", "")) not in ("masked_lm", "next_token"):
+        if (objective := getattr(task.options, "objective", "")) not in ("masked_lm", "next_token"):
             raise ValueError(
                 f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}"
             )
@@ -207,7 +209,7 @@ class StudentOfWords(Student):
                 f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to "
                 f"every other one, got {task.config.model.attention}"
             )
-        if settings.layers and task.option("first_weights", "random") != "random":
+        if settings.layers and getattr(task.options, "first_weights", "random") != "random":
             raise ValueError(
                 f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the "
                 f"weights, got {task.options.first_weights}"

@@ -15,10 +15,11 @@ from official_bert.data.pretraining.packing import Packing
 from official_bert.data.rows import Rows, Source
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.files import find_files
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of
-from official_bert.tasks.task import DataFiles, TaskBase
+from official_bert.tasks.task import TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
 

@@ -136,7 +136,7 @@ class ServedBeams(ServedTogether):
 
 
 def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    if task.option("objective", "") == "next_token":
+    if getattr(task.options, "objective", "") == "next_token":
         return ServedNextToken.make(task, model, options)
     if options.passes is not None and options.beams is not None:
         raise ValueError("--passes, --beams: expected one of them, got both")

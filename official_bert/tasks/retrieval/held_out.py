@@ -12,9 +12,9 @@ from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.reports.sections import Section
 from official_bert.tasks.data_files import write_answers
-from official_bert.tasks.ranking_task import Rankings
+from official_bert.tasks.ranking_data import Rankings
 from official_bert.tasks.retrieval import metrics
-from official_bert.tasks.task import Predictions
+from official_bert.training.held_out import Predictions
 
 
 def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray:

@@ -404,7 +404,7 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
 
     def decode(logits: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
-        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))
+        return crf.best_path(logits, real, task.answers.scores({"logits": logits, **dict(chain)}))
 
     return decode
 

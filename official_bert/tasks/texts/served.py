@@ -209,7 +209,7 @@ def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> Served
         pairs=task.options.pairs,
         truncate=task.options.truncate,
         doc_stride=min(task.options.doc_stride, task.options.max_seq_length),
-        **({"threshold": task.thresholds.tolist()} if own_thresholds else {}),
+        **({"threshold": task.answers.thresholds.tolist()} if own_thresholds else {}),
     )
 
 

@@ -172,7 +172,7 @@ def test_a_step_of_training_takes_packed_rows(path):
     run = resolved(path, True)
     batch = next(iter(run.train.dataset()))
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
-        name: (spec.shape, spec.dtype) for name, spec in run.task.batch_spec(32).items()
+        name: (spec.shape, spec.dtype) for name, spec in run.task.data.batch_spec(32).items()
     }
     assert batch["instance_weights"].numpy().sum() > 32
 

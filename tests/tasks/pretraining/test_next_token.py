@@ -59,7 +59,7 @@ def test_records_without_masks_need_no_vocabulary(tmp_path):
     batch = next(iter(found.train.dataset()))
     assert batch["masked_lm_ids"].numpy()[0].tolist() == [7, 8, 3, *[0] * 12]
     assert {name: value.shape for name, value in batch.items()} == {
-        name: spec.shape for name, spec in found.task.batch_spec(2).items()
+        name: spec.shape for name, spec in found.task.data.batch_spec(2).items()
     }
 
 

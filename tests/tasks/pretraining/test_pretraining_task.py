@@ -12,8 +12,9 @@ from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
 from official_bert.data import provenance, records
+from official_bert.tasks.data import TRAIN_AND_EVALUATE
+from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.text.vocab import load_vocab
 
 S, P = 32, 6
@@ -60,7 +61,7 @@ def resolve(pattern, golden, **changes):
         "options": {"max_seq_length": S, "max_predictions_per_seq": P},
     }
     files = DataFiles(train_file=pattern, eval_file=pattern)
-    return load_task(build(Config, values | changes)).resolve(files, TRAIN_AND_EVALUATE)
+    return load_task(build(Config, values | changes)).data.resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(dataset):

@@ -1,4 +1,4 @@
-"""Tasks that rank passages for a query: rows of a query, a passage that answers it, and passages that do not."""
+"""Data to rank passages for a query: rows of a query, a passage that answers it, and passages that do not."""
 
 import abc
 import dataclasses
@@ -16,24 +16,25 @@ from official_bert.data.search.collections import Collection, check_options, fil
 from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.reports.sections import Section
+from official_bert.tasks.data import Steps
 from official_bert.tasks.data_files import DataFiles as DataFiles
-from official_bert.tasks.file_task import FileTask, TaskRows
-from official_bert.tasks.task import Predictions, Steps
+from official_bert.tasks.file_data import FileData, TaskRows
+from official_bert.training.held_out import Predictions
 
 NOT_FOUND = "(not found)"  # in place of a passage
 
 
-class RankingTask(FileTask):
-    """A task on tables, or on a collection (BEIR); its `options` are `TableOptions` with `training_columns`."""
+class RankingData(FileData):
+    """Queries and passages in tables, or a collection (BEIR); `options` are `TableOptions` with `training_columns`."""
 
     file_names = {
         name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")
     } | {"test": tuple(f"test{suffix}" for suffix in tables.SUFFIXES)}
     of_tables: ClassVar[Sequence[str]] = ()  # options that are not read of a collection
 
-    def data(self, files: DataFiles) -> dict[str, list[Source]]:
+    def sources(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files of collections, or tables."""
-        return {use: files_of(path) for use, (path,) in super().data(files).items()}
+        return {use: files_of(path) for use, (path,) in super().sources(files).items()}
 
     def read_pairs(self, path: Source, empty: EmptyText | None = None, labelled: bool = True) -> LabelledTexts:
         """Reads pairs of texts without labels; of a file to answer (not `labelled`), also those that were rejected."""

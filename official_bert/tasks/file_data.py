@@ -1,6 +1,4 @@
-"""Tasks on files: the steps from files to batches, which are the same in every family (open, check, divide, make
-batches).
-"""
+"""Data in files: the steps from files to batches (open, check, divide, make batches), the same in every family."""
 
 import abc
 import dataclasses
@@ -16,7 +14,10 @@ from official_bert.data import splits
 from official_bert.data.rows import Source
 from official_bert.data.sources import ExampleSource
 from official_bert.fields import OptionsNeededError
-from official_bert.tasks.task import DataFiles, HeldOut, Resolved, Steps, TaskBase
+from official_bert.tasks.data import Data, Resolved, Steps
+from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.task import TaskBase
+from official_bert.training.held_out import HeldOut
 
 Use = Literal["train", "dev", "test"]
 # Options with which rows can be read that the defaults refuse, in the order in which they are tried.
@@ -52,13 +53,13 @@ class TaskRows:
     notes: tuple[str, ...] = ()  # lines for the user
 
 
-def with_given(task: Any, values: Mapping[str, Any]) -> Any:
+def with_given(task: TaskBase, values: Mapping[str, Any]) -> Any:
     """Returns a task as if a user gave these options besides."""
     return dataclasses.replace(task, config=dataclasses.replace(task.config, options={**task.config.options, **values}))
 
 
-class FileTask(TaskBase):
-    """A task with a file to train on, one to evaluate on and one to answer; its `options` are `SplitOptions`.
+class FileData(Data):
+    """A file to train on, one to evaluate on and one to answer; its `options` are `SplitOptions`.
 
     If evaluation is asked for without data of its own, or with folds, a part of the training rows is held out.
     """
@@ -97,11 +98,11 @@ class FileTask(TaskBase):
             if not values.keys() <= names:
                 continue
             try:
-                task = with_given(self, values)
+                data = dataclasses.replace(self, task=with_given(self.task, values))
             except ValueError:  # options that do not fit each other
                 continue
             try:
-                read(task)
+                read(data)
                 yield values
             except ValueError as error:
                 more: Sequence[Mapping[str, Any]] = ()
@@ -110,7 +111,7 @@ class FileTask(TaskBase):
                 elif readings is not REMEDIES or values in REMEDIES[:2]:
                     more = [remedy for remedy in REMEDIES[:2] if not {*remedy} & {*values}]
                 if depth > 1:
-                    yield from ({**values, **other} for other in task._readable(more, read, depth - 1))
+                    yield from ({**values, **other} for other in data._readable(more, read, depth - 1))
 
     def path(self, files: DataFiles, use: Use) -> Source:
         """Returns the file that is given for a use, or that of the data folder; "" if there is neither."""
@@ -130,7 +131,7 @@ class FileTask(TaskBase):
         """Returns the file to evaluate on; "" if there is none, and with folds."""
         return "" if self.options.folds else self.path(files, "dev")
 
-    def data(self, files: DataFiles) -> dict[str, list[Source]]:
+    def sources(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files given one by one, or those of the data folder."""
         return {"train": [self.path(files, "train")], "eval": [self.path(files, "dev")]}
 
@@ -139,7 +140,7 @@ class FileTask(TaskBase):
         raise NotImplementedError  # unless the methods below are others
 
     def read_train(self, files: DataFiles) -> tuple[Self, Any]:
-        """Reads the training rows; returns the task that reads the other files, and the rows."""
+        """Reads the training rows; returns the data with which the other files are read, and the rows."""
         return self, self.read_file(self.training_path(files), "train")
 
     def read_held_out(self, files: DataFiles) -> Any:
@@ -157,7 +158,7 @@ class FileTask(TaskBase):
         return rows
 
     def with_labels_of(self, train: Any) -> Self:
-        """Returns the task with the labels of training rows in its options, if it finds them there."""
+        """Returns the data with the labels of training rows in the options, if it finds them there."""
         return self
 
     @abc.abstractmethod
@@ -190,45 +191,45 @@ class FileTask(TaskBase):
         Raises ValueError, naming the place, for wrong rows, and if nearly all rows held out are training rows.
         """
         try:
-            task, rows = self.read_rows(files, steps)
+            data, rows = self.read_rows(files, steps)
         except ValueError as error:
-            self.raise_readable(error, lambda task: task.read_rows(files, steps))
+            self.raise_readable(error, lambda data: data.read_rows(files, steps))
             raise
-        model = model or task.build_model()
-        train, notes = task.make_train(rows.train, files, model) if rows.train else (None, ())
-        held_out = task.make_held_out(rows.held_out, files, model) if rows.held_out else None
+        model = model or data.task.build_model()
+        train, notes = data.make_train(rows.train, files, model) if rows.train else (None, ())
+        held_out = data.make_held_out(rows.held_out, files, model) if rows.held_out else None
         tests: Any = held_out
         if rows.tests is not rows.held_out:
-            tests = task.make_tests(rows.tests, files, model) if rows.tests else None
+            tests = data.make_tests(rows.tests, files, model) if rows.tests else None
         return Resolved(
-            task=task,
+            task=data.task,
             model=model,
             train=train,
             held_out=held_out,
             tests=tests,
             notes=(*rows.notes, *notes),
-            training_rows=task.described(rows.train) if rows.train else "",
+            training_rows=data.described(rows.train) if rows.train else "",
         )
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Reads and checks the rows of all `steps`, those to evaluate on from a file of their own or as a part of the
         training file.
 
-        Returns the task with the labels found, and the rows.
+        Returns the data with the labels found, and the rows.
         """
         splits.check_eval_file(self.options, files.eval_file)
-        task, train = self.read_train(files) if steps.train else (self, None)
-        held_out = task.read_held_out(files) if steps.evaluate and not self.options.folds else None
+        data, train = self.read_train(files) if steps.train else (self, None)
+        held_out = data.read_held_out(files) if steps.evaluate and not self.options.folds else None
         hold_out = steps.evaluate and not held_out and self.may_hold_out
-        if hold_out and not train and any(self.data(files)["train"]):
-            task, train = self.read_train(files)  # to hold out the same rows as in training
-        tests = task.read_tests(files) if steps.predict else None
-        rows = task.check_rows(TaskRows(train=train, held_out=held_out, tests=tests), files, steps)
+        if hold_out and not train and any(self.sources(files)["train"]):
+            data, train = self.read_train(files)  # to hold out the same rows as in training
+        tests = data.read_tests(files) if steps.predict else None
+        rows = data.check_rows(TaskRows(train=train, held_out=held_out, tests=tests), files, steps)
         if train:
-            task = task.with_labels_of(train)
+            data = data.with_labels_of(train)
         if train and self.options.divides(hold_out):
-            parts = task.divide(train, hold_out)
+            parts = data.divide(train, hold_out)
             if hold_out and len(parts.held_out):
-                rows = dataclasses.replace(rows, held_out=task.hold_out_rows(train, parts.held_out, files))
+                rows = dataclasses.replace(rows, held_out=data.hold_out_rows(train, parts.held_out, files))
             rows = dataclasses.replace(rows, train=train.rows(parts.train), notes=(*rows.notes, *parts.notes))
-        return task, rows if steps.train else dataclasses.replace(rows, train=None)
+        return data, rows if steps.train else dataclasses.replace(rows, train=None)
