@@ -1,7 +1,7 @@
 """Fine-tuning with the output files of 2018's `run_classifier.py`."""
 
 from official_bert.models.checkpoints import trained_weights
-from official_bert.models.run_folder import RunFolder, step_of
+from official_bert.run_folder import RunFolder, step_of
 from official_bert.runs import fine_tuning
 from official_bert.runs.checks import origins
 from official_bert.tasks.data import Steps

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from official_bert.config import differences, to_dict
-from official_bert.copies import original_paths
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
-from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
+from official_bert.run_folder import RunFolder, step_of, tuned_for, write_tuned
 from official_bert.runs import ending, evaluation, whole_run
 from official_bert.runs.configuration import run_config
+from official_bert.storage.copies import original_paths
 from official_bert.tasks import answering
 from official_bert.tasks.answers import ConstantAnswers, Measured
 from official_bert.tasks.data import TRAIN_AND_EVALUATE, Resolved, Steps, data_digests

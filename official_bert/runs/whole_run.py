@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Callable
 
-from official_bert.copies import WorkingFolder, original_paths
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runs.beginning import beginning
 from official_bert.runs.checks import guards
 from official_bert.runs.configuration import run_config
+from official_bert.storage.copies import WorkingFolder, original_paths
 from official_bert.tasks.answers import Measured
 from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 from official_bert.tasks.data_files import DataFiles

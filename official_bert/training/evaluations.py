@@ -6,7 +6,7 @@ import bisect
 import os
 from collections.abc import Callable, Sequence
 
-from official_bert.models.run_folder import write_tuned
+from official_bert.run_folder import write_tuned
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.held_out import Predictions
 from official_bert.training.logs.run_log import Watcher

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.training.held_out import HeldOut
 from official_bert.training.recipe import Recipe
 from official_bert.training_config import TrainingConfig

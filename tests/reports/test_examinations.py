@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_finetuning import make_config
 
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.answers import Examined
 from official_bert.tasks.data_files import DataFiles
 from official_bert.tasks.loading import load_task

@@ -11,7 +11,7 @@ from made_teachers import write_teacher
 from official_bert.config import build, merge, to_dict
 from official_bert.data.rows import Rows
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runs import whole_run
 from official_bert.runs.beginning import phases
 from official_bert.runs.beginning.preparation import prepare

@@ -19,8 +19,8 @@ from official_bert.config import AS_IN_2018, build, merge, to_dict
 from official_bert.config import Config as RunConfig
 from official_bert.data.rows import Rows
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
+from official_bert.run_folder import RunFolder
 from official_bert.runs import evaluation
 from official_bert.runs.configuration import run_config
 from official_bert.runs.fine_tuning import FineTuning

@@ -16,7 +16,7 @@ import tensorflow as tf
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runs import evaluation, whole_run
 from official_bert.runs.beginning import phases
 from official_bert.tasks.data import TRAIN_AND_EVALUATE

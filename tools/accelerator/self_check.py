@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.objectives.objective import Batch
 from official_bert.tasks.task import TaskBase
 from official_bert.training.machines import distribution

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from official_bert.config import FIXED_BY_CHECKPOINT, Config, ConfigSources, load_config
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runs import search
 from official_bert.runs.checks import guards
 from official_bert.runs.configuration import run_config

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from official_bert.files import read_json
-from official_bert.models.run_folder import REWINDS_FILE, RunFolder
+from official_bert.run_folder import REWINDS_FILE, RunFolder
+from official_bert.storage.files import read_json
 from official_bert.training.phase import PhasePlan
 from official_bert.training.stops.divergence import DivergedError, first_bad_tensor
 from official_bert.training.trainer import Trainer
