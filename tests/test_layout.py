@@ -18,12 +18,8 @@ ORDER = [
     "dotted_names",
     "limits",
     "json_values",
-    "archives",
-    "stores",
-    "remote_stores",
-    "generation/",
-    "files",
-    "copies",
+    "storage",
+    "long_work",
     "fields",
     "typed_values",
     "model_config",
@@ -35,7 +31,9 @@ ORDER = [
     "runtimes",
     "reports",
     "text",
+    "run_folder",
     "data",
+    "search",
     "layers",
     "models",
     "objectives",
@@ -48,11 +46,11 @@ ORDER = [
     "main",
 ]
 # imports nothing else, and only mains import it
-APART = {"server": ("dotted_names", "config", "files", "copies", "command_line", "runtimes", "server")}
+APART = {"server": ("dotted_names", "config", "storage", "command_line", "runtimes", "server")}
 # of tasks/: what families share
 SHARED = ("task", "data", "answers", "file_data", "ranking_data", "data_files", "answering")
 TENSORFLOW_PLACES = (
-    "remote_stores",
+    "storage/remote_stores",
     "generation/",
     "text/graph",
     "data/record_files/records",
@@ -320,7 +318,7 @@ def test_the_names_of_a_runs_files_are_written_once():
         if name.endswith("_FILE") and value not in ("checkpoint", ".lock")
     }
     # the vocabulary's
-    homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
+    homes = (PACKAGE / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
     again = [
         f"{path}:{node.lineno}: {node.value}"
         for path in SOURCES

@@ -105,7 +105,7 @@ def test_a_method_of_data_or_answers_is_refused_in_a_task(name, place):
         type("Task", (classification.Task,), {name: lambda self, *_: None})
     if name in ("batch_spec", "best_metric"):  # also of a task that has named no class of its own
         with pytest.raises(
-            ValueError, match=rf"class Own: expected no {name}, .* tasks\.(data.Data|answers.Answers) its"
+            ValueError, match=rf"class Own: expected no {name}, .*tasks\.(data.Data|answers.Answers) its"
         ):
             type("Own", (TaskBase,), {name: lambda self, *_: None})
 

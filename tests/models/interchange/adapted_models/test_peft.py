@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import official_bert
 from official_bert.models.interchange import formats
 
-FAMILY = pathlib.Path(__file__).parents[2] / "golden" / "family"
+FAMILY = pathlib.Path(__file__).parents[3] / "golden" / "family"
 BERT, ROBERTA = FAMILY / "bert/BertForPreTraining", FAMILY / "roberta/RobertaForMaskedLM"
 MODERN, DEBERTA = FAMILY / "modernbert/ModernBertForMaskedLM", FAMILY / "deberta_v3/DebertaV2ForMaskedLM"
 LAYER = "bert.encoder.layer.{}.attention.self."

@@ -15,7 +15,7 @@ from official_bert.models.interchange import formats
 from official_bert.models.interchange.weight_files import tf_h5
 from official_bert.models.interchange.weight_files.tf_h5 import load_tensors, torch_name
 
-FIXTURES = pathlib.Path(__file__).parents[2] / "golden" / "tf_h5"
+FIXTURES = pathlib.Path(__file__).parents[3] / "golden" / "tf_h5"
 OUTPUTS = {"prediction_logits": "mlm_logits", "seq_relationship_logits": "nsp_logits", "logits": "mlm_logits"}
 
 

@@ -28,7 +28,7 @@ START, STOP, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID = (
 )
 EMPTY_DICT, SETITEM, SETITEMS, FALSE = b"}", b"s", b"u", b"\x89"
 # of two versions, in both forms (make.py)
-REAL_FILES = sorted(pathlib.Path(__file__).parents[2].glob("fixtures/pytorch/*.bin"))
+REAL_FILES = sorted(pathlib.Path(__file__).parents[3].glob("fixtures/pytorch/*.bin"))
 WEIGHTS = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3), "b.bias": np.array([1.5, -2.0], "float32")}
 
 
