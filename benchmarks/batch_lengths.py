@@ -24,8 +24,7 @@ def train_source(dataset: str):
     """Returns the training batches of a data set, with the defaults of `run_finetuning`."""
     from official_bert.config import load_config
     from official_bert.runs.configuration import run_config
-    from official_bert.tasks.data import TRAIN_AND_EVALUATE
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
 
     config = load_config(

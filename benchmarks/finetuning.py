@@ -79,7 +79,7 @@ def overrides() -> list[str]:
 
 def given_files():
     """Returns the data that the flags name."""
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 

@@ -40,8 +40,7 @@ def train(trainer, iterator, steps: int) -> float:
 def main(_) -> None:
     """Warms both up, takes turns, prints."""
     from official_bert.config import load_config
-    from official_bert.tasks.data import TRAIN_AND_EVALUATE
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
     from official_bert.training.machines.cluster import Placement
     from official_bert.training.machines.distribution import make_strategy

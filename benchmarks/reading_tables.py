@@ -26,7 +26,7 @@ READ = """
 import sys, time
 from official_bert.config import Config, build
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 task = load_task(build(Config, {"task": "classification"}, "config"))
 begin = time.process_time()
 task.data.read_train(DataFiles(train_file=sys.argv[1]))

@@ -36,8 +36,7 @@ class Contender:
     def __init__(self, dataset: str, skips: bool):
         from official_bert.config import load_config
         from official_bert.runs.configuration import run_config
-        from official_bert.tasks.data import TRAIN_AND_EVALUATE
-        from official_bert.tasks.data_files import DataFiles
+        from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
         from official_bert.tasks.loading import load_task
         from official_bert.tasks.texts import glue_files
         from official_bert.training.machines import distribution

@@ -5,8 +5,7 @@ import pathlib
 import numpy as np
 
 from official_bert.config import Config, build, merge
-from official_bert.tasks.data import TRAIN_AND_EVALUATE, Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.task import TaskBase
 from official_bert.text.vocab import load_vocab

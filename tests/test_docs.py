@@ -14,7 +14,7 @@ import official_bert
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.models.interchange import formats
 from official_bert.runs import whole_run
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import MODULES, task_class
 from official_bert.text.vocab import read_entries
 from official_bert.training.machines.cluster import Placement

@@ -16,9 +16,9 @@ from made_finetuning import make_config
 from official_bert.config import OptimizerConfig
 from official_bert.objectives.labels import OneLabel
 from official_bert.objectives.objective import Objective, Sum
-from official_bert.runs.checks.own_objectives import check_objective
 from official_bert.tasks.answers import Answers
 from official_bert.tasks.data import Data
+from official_bert.tasks.own_parts import check_objective
 from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import classification
 from official_bert.training import optimization

@@ -22,7 +22,7 @@ from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
 from official_bert.runs import whole_run
 from official_bert.runs.configuration import run_config
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.training.machines.cluster import Placement
 

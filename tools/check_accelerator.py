@@ -207,8 +207,7 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     """Compares trainings on all replicas, with and without accumulation, with that of one replica on the CPU."""
     import tensorflow as tf
 
-    from official_bert.tasks.data import TRAIN_AND_EVALUATE
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
     from official_bert.tools.accelerator import self_check
     from official_bert.training.machines.distribution import set_precision

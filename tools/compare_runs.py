@@ -22,7 +22,7 @@ from official_bert.storage.files import written_whole
 if TYPE_CHECKING:
     from official_bert.reports.comparable import ComparableAnswers
     from official_bert.run_folder import RunFolder
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
@@ -34,7 +34,7 @@ flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as 
 
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")

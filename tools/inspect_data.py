@@ -95,7 +95,7 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts with labels, scores or choices."""
     from official_bert.data.labelled.labelled_texts import joined
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     if held_out:
         rows = joined(task.data.read_tests(DataFiles(predict_file=path)))

@@ -53,8 +53,7 @@ def main(_: list[str]) -> None:
     from official_bert.interface.as_in_2018 import classify_as_in_2018
     from official_bert.run_folder import RunFolder
     from official_bert.runs.configuration import run_config
-    from official_bert.tasks.data import Steps
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles, Steps
     from official_bert.tasks.loading import GLUE, dataset_name, load_task
 
     if (dataset := dataset_name(FLAGS.task_name)) is None:

@@ -120,8 +120,7 @@ def main(_: list[str]) -> None:
     from official_bert.run_folder import RunFolder
     from official_bert.runs.configuration.task_config import make_config
     from official_bert.runs.fine_tuning import FineTuning
-    from official_bert.tasks.data import Steps
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles, Steps
     from official_bert.tasks.loading import load_task
 
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
@@ -158,7 +157,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     from official_bert.runs import search
     from official_bert.runs.configuration.task_config import check_settings
     from official_bert.storage.files import normal
-    from official_bert.tasks.data import TRAIN_AND_EVALUATE, data_digests
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE
     from official_bert.tasks.loading import load_task
 
     check_search(values, first)
@@ -178,7 +177,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
-    origin = data_digests(task, first.files) | {
+    origin = task.data.digests(first.files) | {
         "init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)
     }
     if vocab_file := config.tokenizer.vocab_file:

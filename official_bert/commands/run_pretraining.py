@@ -142,7 +142,7 @@ class PretrainingFlags:
         from official_bert.run_folder import RunFolder
         from official_bert.runs import ending, evaluation, whole_run
         from official_bert.runs.configuration import run_config
-        from official_bert.tasks.data_files import DataFiles
+        from official_bert.tasks.data import DataFiles
         from official_bert.tasks.loading import load_task
 
         run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""

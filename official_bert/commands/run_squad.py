@@ -75,7 +75,7 @@ def main(_: list[str]) -> None:
     from official_bert.interface.questions import QuestionRun
     from official_bert.models.checkpoints import merged_copy
     from official_bert.run_folder import RunFolder
-    from official_bert.tasks.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
     from official_bert.training.machines.distribution import answering_scope
 
     if FLAGS.predict_batch_size is not None:

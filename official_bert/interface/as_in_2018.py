@@ -4,8 +4,7 @@ from official_bert.models.checkpoints import trained_weights
 from official_bert.run_folder import RunFolder, step_of
 from official_bert.runs import fine_tuning
 from official_bert.runs.checks import origins
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts.base import TextSets
 from official_bert.training.machines.cluster import Placement, is_first_worker

@@ -29,8 +29,7 @@ from official_bert.run_folder import RunFolder
 from official_bert.runs import fine_tuning
 from official_bert.runs.configuration.task_config import make_config
 from official_bert.storage.files import exists, read_text
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import dataset_name, load_task, task_class
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.machines.distribution import check_backend

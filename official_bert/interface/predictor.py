@@ -44,7 +44,7 @@ from official_bert.serving.task_serving import serving_of
 from official_bert.storage.copies import local_copy
 from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.tasks.answers import Measured
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
 from official_bert.tasks.task import TaskBase
 from official_bert.training.machines.cluster import Placement

@@ -15,8 +15,7 @@ from official_bert.runs import ending, fine_tuning
 from official_bert.runs.configuration import run_config
 from official_bert.tasks import answering
 from official_bert.tasks.answers import Measured
-from official_bert.tasks.data import Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits

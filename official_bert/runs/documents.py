@@ -11,8 +11,7 @@ from official_bert.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
 from official_bert.runs.beginning.announcement import cut_rows, few_held_out
 from official_bert.storage.copies import original_paths
 from official_bert.tasks.answers import Examined, Measured
-from official_bert.tasks.data import Resolved
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Resolved
 from official_bert.typed_values import defaults_of
 
 

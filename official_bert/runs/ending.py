@@ -5,7 +5,7 @@ from collections.abc import Callable
 from official_bert.dotted_names import by_name
 from official_bert.run_folder import RunFolder
 from official_bert.tasks.answers import Measured
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 
 DOCUMENTS = "official_bert.runs.documents"
 

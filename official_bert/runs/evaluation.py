@@ -16,8 +16,7 @@ from official_bert.runs.checks import guards, origins
 from official_bert.storage.copies import WorkingFolder, local_copy
 from official_bert.tasks.answering import take_all
 from official_bert.tasks.answers import Measured
-from official_bert.tasks.data import Steps, data_digests
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training import checkpointing
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -49,7 +48,7 @@ def measure(
     classes.
     """
     run = RunFolder(local_copy(output_dir))
-    digests = data_digests(task, files)
+    digests = task.data.digests(files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
     folds = bool(getattr(task.options, "folds", 0))
     for place in {run, start} - {NO_RUN}:

@@ -14,8 +14,7 @@ from official_bert.runs.configuration import run_config
 from official_bert.storage.copies import original_paths
 from official_bert.tasks import answering
 from official_bert.tasks.answers import ConstantAnswers, Measured
-from official_bert.tasks.data import TRAIN_AND_EVALUATE, Resolved, Steps, data_digests
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training.held_out import Predictions
 from official_bert.training.machines.cluster import Placement, is_first_worker
@@ -81,7 +80,7 @@ class FineTuning:
     @functools.cached_property
     def _digest(self) -> str:
         """The digest of the data to evaluate on, "" if they are a part of the training file."""
-        return data_digests(self.task, self.files, self.steps).get("eval", "")
+        return self.task.data.digests(self.files, self.steps).get("eval", "")
 
     def _evaluation_name(self) -> str:
         """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if

@@ -9,8 +9,7 @@ from official_bert.runs.checks import guards
 from official_bert.runs.configuration import run_config
 from official_bert.storage.copies import WorkingFolder, original_paths
 from official_bert.tasks.answers import Measured
-from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training.logs.run_log import Profile, Watcher
 from official_bert.training.loop import Run
@@ -63,6 +62,6 @@ def train(
                 training = Run(
                     trainer, folder, watcher, plan.phases, profile, publish, clock.make_clock(trainer, watcher, began)
                 )
-                return Measured(training.go(), plan.answering, training.evaluations.predictions)
+                return Measured(training.go(), plan.resolved[-1], training.evaluations.predictions)
         finally:
             publish()

@@ -1,16 +1,16 @@
 """What a task makes of its model's outputs: metrics, and answers for people."""
 
+import csv
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from official_bert.config import Config
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
-from official_bert.tasks.data import Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.storage.files import written_whole
+from official_bert.tasks.data import DataFiles, PartOfTask, Resolved, Steps
 from official_bert.training.held_out import Predictions
 
 # of `Head`
@@ -62,23 +62,11 @@ class ConstantAnswers:
     write: Callable[[str], list[str]] | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Answers:
-    """The answers of a task, a `TaskBase`."""
+class Answers(PartOfTask):
+    """The answers of a task."""
 
-    task: Any
     # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     measures_with_tuned: ClassVar[bool] = False
-
-    @property
-    def config(self) -> Config:
-        """The task's."""
-        return self.task.config
-
-    @property
-    def options(self) -> Any:
-        """The task's."""
-        return self.task.options
 
     @property
     def labels(self) -> Any:
@@ -113,3 +101,14 @@ class Answers:
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
         """The answers of a task without a model (always the most frequent label); None for all others."""
         return None
+
+
+def write_answers(
+    path: str, rows: Iterable[Sequence[object]], columns: Sequence[str] = (), delimiter: str = "\t"
+) -> str:
+    """Writes a table of answers: `index`, `prediction` and further columns; returns its path."""
+    with written_whole(path) as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(["index", "prediction", *columns])
+        writer.writerows(rows)
+    return path

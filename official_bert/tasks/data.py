@@ -3,12 +3,14 @@
 import abc
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_bert.config import Config, check_length
 from official_bert.data.batches.sources import BatchSource, ExampleSource
@@ -18,8 +20,7 @@ from official_bert.fields import OptionsNeededError
 from official_bert.models import parameter_groups
 from official_bert.models.adaptation import check_targets
 from official_bert.models.encoder import INPUTS
-from official_bert.storage.files import exists, is_file
-from official_bert.tasks.data_files import DataFiles
+from official_bert.storage.files import exists, folder_of, is_file, real
 from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.held_out import HeldOut, Predictions
@@ -28,6 +29,49 @@ from official_bert.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from official_bert.objectives.distilled import Distilled
+
+BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataFiles:
+    """The files of a run, or rows in memory in their place; each task's errors say which of these it needs."""
+
+    data_dir: str = ""  # a folder in the task's published layout
+    train_file: Source = ""  # or single files; pre-training takes globs with commas
+    eval_file: Source = ""
+    predict_file: Source = ""
+    allow_same_data: bool = False  # only warn of evaluation data that are training data
+    cache_dir: str = ""  # tokenized features and plain copies of records are kept here between runs; "" keeps nothing
+    # whether a run goes on although its data or vocabulary are others than at its beginning
+    allow_changed_data: bool = False
+
+    def refuse_same(self, message: str) -> None:
+        """Raises ValueError with a message about evaluation data that are training data; only warns if they are
+        allowed.
+        """
+        if not self.allow_same_data:
+            raise ValueError(f"{message} (--allow_same_data allows it)")
+        logging.warning("%s: the results say nothing about other data", message)
+
+    def check_not_answers(self, output_dir: str) -> None:
+        """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would
+        replace it.
+        """
+        for name in ("train_file", "eval_file", "predict_file"):
+            source = getattr(self, name)
+            path = real(source) if isinstance(source, str) else ""
+            if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
+                raise ValueError(
+                    f"--{name}={source}: the answers would overwrite this file, because they have the same name in "
+                    "--output_dir; rename it or give another folder"
+                )
+
+    def path(self, source: Source, names: Sequence[str]) -> Source:
+        """Returns `source`, or the first of `names` that is in `data_dir`; "" if there is neither."""
+        if source or not self.data_dir:
+            return source
+        return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,11 +123,10 @@ class Resolved:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Data(abc.ABC):
-    """The data of a task, a `TaskBase`: a function of its configuration; only `read` reads files."""
+class PartOfTask(abc.ABC):
+    """Data or answers of a task, a `TaskBase`: a function of its configuration."""
 
     task: Any
-    inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
     @property
     def config(self) -> Config:
@@ -94,6 +137,12 @@ class Data(abc.ABC):
     def options(self) -> Any:
         """The task's."""
         return self.task.options
+
+
+class Data(PartOfTask):
+    """The data of a task; only `read` reads files."""
+
+    inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -197,6 +246,16 @@ class Data(abc.ABC):
         """Names, static shapes and types of a batch at its full length, as a TPU gets it."""
         raise ValueError(f"task {self.config.task} has batches of no fixed shape")
 
+    def digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
+        """The SHA-256 of the data that are read to `train` and `eval`, if these steps are done and the files exist."""
+        done = {"train": steps.train, "eval": steps.evaluate}
+        by_use = {
+            use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
+            for use, sources in self.sources(files).items()
+            if done[use]
+        }
+        return {use: text_digest(parts) for use, parts in by_use.items() if parts}
+
     def _pointer(self, message: str, files: DataFiles) -> str:
         """Points to the tool that shows what is read of a file that an error names; "" for other errors."""
         known = (source for sources in (*self.sources(files).values(), [files.predict_file]) for source in sources)
@@ -205,17 +264,6 @@ class Data(abc.ABC):
             return ""
         name = getattr(self.options, "dataset", self.config.task)
         return f"; python {self.inspector} {path} --task={name} shows what is read"
-
-
-def data_digests(task: Any, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
-    """The SHA-256 of the data that a task reads to `train` and `eval`, if these steps are done and the files exist."""
-    done = {"train": steps.train, "eval": steps.evaluate}
-    digests = {
-        use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
-        for use, sources in task.data.sources(files).items()
-        if done[use]
-    }
-    return {use: text_digest(parts) for use, parts in digests.items() if parts}
 
 
 def row_spec(batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
@@ -14,9 +14,7 @@ from official_bert.data.batches.sources import ExampleSource
 from official_bert.data.labelled import splits
 from official_bert.data.rows import Source
 from official_bert.fields import OptionsNeededError
-from official_bert.tasks.data import Data, Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
-from official_bert.tasks.task import TaskBase
+from official_bert.tasks.data import Data, DataFiles, Resolved, Steps
 from official_bert.training.held_out import HeldOut
 
 Use = Literal["train", "dev", "test"]
@@ -36,26 +34,14 @@ REMEDIES: Sequence[Mapping[str, Any]] = (
 MOST_READINGS = 4  # that an error names
 
 
-class TrainingRows(Protocol):
-    """The rows of a training file, of which parts can be taken."""
-
-    def rows(self, keep: np.ndarray) -> Self:
-        """Returns only the rows with these numbers."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRows:
     """The rows of a task's files, in the form that the task reads; None (or nothing) if a step has no data."""
 
-    train: Any = None  # `TrainingRows`
+    train: Any = None  # whose `rows(keep)` gives only the rows with these numbers
     held_out: Any = None
     tests: Any = None
     notes: tuple[str, ...] = ()  # lines for the user
-
-
-def with_given(task: TaskBase, values: Mapping[str, Any]) -> Any:
-    """Returns a task as if a user gave these options besides."""
-    return dataclasses.replace(task, config=dataclasses.replace(task.config, options={**task.config.options, **values}))
 
 
 class FileData(Data):
@@ -68,6 +54,11 @@ class FileData(Data):
     # by `Use`, of the files in a --data_dir; the first that is there counts
     file_names: Mapping[str, Sequence[str]] = {}
     may_hold_out: bool = True  # whether a part of the training rows can be evaluated on
+
+    def with_given(self, values: Mapping[str, Any]) -> Self:
+        """Returns the data as if a user gave these options besides."""
+        config = dataclasses.replace(self.config, options={**self.config.options, **values})
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, config=config))
 
     def raise_readable(self, error: ValueError, read: Callable[[Self], Any]) -> None:
         """Raises OptionsNeededError with the ways to read refused rows that have been tried and do: those that the
@@ -98,7 +89,7 @@ class FileData(Data):
             if not values.keys() <= names:
                 continue
             try:
-                data = dataclasses.replace(self, task=with_given(self.task, values))
+                data = self.with_given(values)
             except ValueError:  # options that do not fit each other
                 continue
             try:

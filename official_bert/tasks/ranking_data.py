@@ -17,8 +17,7 @@ from official_bert.reports.sections import Section
 from official_bert.search import collections, measures
 from official_bert.search.collections import Collection, check_options, files_of, is_collection
 from official_bert.search.rows import SearchColumns, described_pairs, read_rows
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles as DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows
 from official_bert.training.held_out import Predictions
 

@@ -6,13 +6,13 @@ A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loadi
 import abc
 import dataclasses
 import functools
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import keras
 
 from official_bert.config import Config, build, check_length, to_dict
+from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.objectives.objective import Objective
 from official_bert.tasks.answers import Answers
@@ -24,17 +24,6 @@ from official_bert.training.optimization import Update, update
 from official_bert.training.recipe import Recipe
 
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
-# What tasks had before they had an `objective` and a `serving`.
-OF_OBJECTIVES: Mapping[str, str] = {
-    "losses": "losses",
-    "loss_names": "names",
-    "loss_weights": "weights",
-    "counters": "counters",
-    "counter_names": "counter_names",
-    "predictions": "predictions",
-    "predicted": "predicted",
-}
-OF_SERVING = {"served", "served_classes"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,11 +41,8 @@ class TaskBase(abc.ABC):
     answers = property(Answers)  # what is made of the outputs
 
     def __init_subclass__(cls) -> None:
-        for name, replacement in _uncalled(cls):
-            raise ValueError(
-                f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: {replacement} "
-                "(docs/make_it_your_own.md)"
-            )
+        if not cls.__module__.startswith("official_bert."):
+            by_name("official_bert.tasks.own_parts").refuse_uncalled(cls)
 
     def __post_init__(self) -> None:
         for length in self.data.buckets:  # refuses wrong options at once
@@ -130,34 +116,3 @@ class TaskBase(abc.ABC):
             flops=functools.partial(training_flops, self.config.model),
             reads_pooler=self.reads_pooler(model),
         )
-
-
-def _uncalled(cls: type[TaskBase]) -> Iterator[tuple[str, str]]:
-    """Yields the names that a task defines although nothing calls them there, and what replaces each: an override would
-    be wrong in silence.
-    """
-    for name, value in vars(cls).items():
-        if name in OF_OBJECTIVES:
-            yield (
-                name,
-                f"give a class like those in official_bert/objectives its own {OF_OBJECTIVES[name]}, and return it "
-                "from `objective`, with others in a Sum",
-            )
-        if name in OF_SERVING:
-            yield (
-                name,
-                "make a Serving of your classes of served models and of what makes one, and name it in `serving`",
-            )
-        if name == "flops":
-            yield name, "return a Recipe with your `flops` from `recipe`"
-        if name == "data" and inspect.isfunction(value):
-            yield name, "give a `Data` its own `sources`, and name it: data = property(MyData)"
-        for part, default in (("data", Data), ("answers", Answers)):
-            owner = getattr(cls, part).fget if isinstance(getattr(cls, part), property) else default
-            owner = owner if isinstance(owner, type) else default
-            if not name.startswith("_") and hasattr(owner, name) and not hasattr(TaskBase, name) and name != "config":
-                yield (
-                    name,
-                    f"give a class derived from {owner.__module__}.{owner.__qualname__} its own {name}, and name it: "
-                    f"{part} = property(...)",
-                )

@@ -17,7 +17,7 @@ class PhasePlan:
 
     number: int = 0
     first: int = 0
-    last: int
+    last: int = 0
     recipe: Recipe
     source: BatchSource
     first_batch: int = 0

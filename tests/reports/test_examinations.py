@@ -6,7 +6,7 @@ from made_finetuning import make_config
 
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.answers import Examined
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad import examination as questions
 from official_bert.tasks.squad import metrics

@@ -15,8 +15,7 @@ from official_bert.run_folder import RunFolder
 from official_bert.runs import whole_run
 from official_bert.runs.beginning import phases
 from official_bert.runs.beginning.preparation import prepare
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer

@@ -19,8 +19,7 @@ from official_bert.run_folder import CONFIG_FILE, RunFolder
 from official_bert.runs import evaluation, whole_run
 from official_bert.runs.checks import origins
 from official_bert.runs.configuration import run_config
-from official_bert.tasks.data import data_digests
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
 from official_bert.training import loop
@@ -229,7 +228,7 @@ def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_develo
                 for end in ("", "/best/", "/ckpt-3", "/best/ckpt-3")
             ),
         ):
-            origins.write(before | data_digests(first, files), RunFolder(str(tmp_path / name)))
+            origins.write(before | first.data.digests(files), RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
                 evaluation.measure(second, files, *folders)
             origins.write({**before, "train": "another"}, RunFolder(str(tmp_path / name)))

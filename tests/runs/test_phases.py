@@ -11,8 +11,7 @@ from official_bert.data.rows import Rows
 from official_bert.runs.beginning.phases import plan, resolved_config, task_at
 from official_bert.serving import served_model
 from official_bert.serving.served_model import ServingOptions
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.training.learning_rate import warmup_steps
 from official_bert.training.phase import epoch_steps

@@ -8,8 +8,7 @@ from commands import run_here
 from made_finetuning import GLUE, SWAG, make_config
 
 from official_bert.config import Config, build, merge, parse_override, save_config, to_dict
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, task_class
 
 VALUES = [

@@ -9,8 +9,7 @@ import tensorflow as tf
 from made_finetuning import make_config
 
 from official_bert.config import Config, build, merge, parse_override, to_dict
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, task_class
 
 WORDS = ("air", "water", "road", "family", "school", "church", "city", "river")

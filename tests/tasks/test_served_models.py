@@ -20,8 +20,7 @@ from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans

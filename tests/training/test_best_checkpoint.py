@@ -24,8 +24,7 @@ from official_bert.run_folder import RunFolder
 from official_bert.runs import evaluation
 from official_bert.runs.configuration import run_config
 from official_bert.runs.fine_tuning import FineTuning
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, loop
 from official_bert.training.checkpointing import BestCheckpoint

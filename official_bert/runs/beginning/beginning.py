@@ -26,8 +26,7 @@ from official_bert.runs.beginning.phases import plan, resolved_config
 from official_bert.runs.checks import guards, origins
 from official_bert.runs.configuration.run_config import named_as_teacher
 from official_bert.storage.files import absolute
-from official_bert.tasks.data import Resolved, Steps, data_digests
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.learning_rate import check_lengths, check_shares
@@ -41,8 +40,7 @@ class Plan:
     """A training whose data are open and belong to the run in its folder."""
 
     phases: list[PhasePlan]
-    first: Resolved  # the task of the first phase with its data
-    answering: Resolved  # that of the last one
+    resolved: list[Resolved]  # the task of each with its data
     config: Config
     origin: Mapping[str, Any]  # as `origins` has it
     frozen: tuple[str, ...]  # lines about the parts that do not learn
@@ -66,13 +64,13 @@ def open_data(
     folder do not fit.
     """
     distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
-    digests = data_digests(task, files, steps)
+    digests = task.data.digests(files, steps)
     if not files.allow_changed_data:
         origins.check_unchanged(digests | ({origins.START: init_checkpoint} if init_checkpoint else {}), run)
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     keras.utils.set_random_seed(task.config.seed)
     with strategy.scope():
-        phases, each = plan(task, files, steps)
+        phases, resolved = plan(task, files, steps)
         guards.check_patience(task.config.training, phases[0].held_out is not None, len(phases))
         if task.config.training.hours:
             check_shares(task.config.optimizer)
@@ -83,14 +81,12 @@ def open_data(
         base, frozen = adaptation.adapt_to_base(model, adapters, run, init_checkpoint, task.reads_pooler(model))
         task.draw_first_weights(model)
         frozen = frozen or parameter_groups.freeze(model, task.config.training.freeze)
-    first = each[0]
-    config = resolved_config(task, first.task)
-    teacher = first.distilled.targets.teacher if first.distilled else None
-    origin = origins.origin_of(config, digests, phases, teacher.digest if teacher else "")
+    config = resolved_config(task, resolved[0].task)
+    origin = origins.origin_of(config, digests, phases, resolved[0].distilled)
     distribution.check_same(strategy, "data and vocabulary", origin)
     if not files.allow_changed_data:
         origins.check_unchanged(origin, run)
-    return Plan(phases=phases, first=first, answering=each[-1], config=config, origin=origin, frozen=frozen, base=base)
+    return Plan(phases=phases, resolved=resolved, config=config, origin=origin, frozen=frozen, base=base)
 
 
 def begin(
@@ -106,7 +102,7 @@ def begin(
     Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the
     run in the folder is another one, or longer, or if the disk has no room for a checkpoint.
     """
-    config, first, origin = training.config, training.first, training.origin
+    config, first, origin = training.config, training.resolved[0], training.origin
     changed_data = origins.changes(origin, run)
     changed = origins.check_same_run(config, run, options=first.task.Options)
     trainer = Trainer(training.phases[0].recipe, strategy, training.last)

@@ -8,8 +8,7 @@ import dataclasses
 
 from official_bert.config import Config, PhaseConfig, merge, to_dict
 from official_bert.runs.beginning.preparation import prepare
-from official_bert.tasks.data import Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training.phase import PhasePlan, epoch_steps
 
@@ -31,18 +30,16 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> tuple[list[PhasePlan
         )
     if not config.phases:
         resolved = prepare(task, files, steps)
-        assert resolved.train is not None
+        whole = _phase_of(resolved)
         total = (
-            MOST_STEPS
-            if config.training.hours
-            else config.training.steps or epoch_steps(config.training, resolved.train)
+            MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
         )
         if total < 1:
             raise ValueError(
                 f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
-                f"{resolved.train.batches_per_epoch} batches (rounded {config.training.epoch_rounding})"
+                f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})"
             )
-        return [_phase_of(resolved, last=total)], [resolved]
+        return [dataclasses.replace(whole, last=total)], [resolved]
     if config.training.steps or config.training.epochs:
         raise ValueError(
             "config.training.steps and epochs: expected neither, config.phases says how many steps a run has"
@@ -54,10 +51,10 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> tuple[list[PhasePlan
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
         first = phases[-1].last if phases else 0
         resolved = prepare(task_in(task, phase), files, steps, each[0] if each else None)
-        assert resolved.train is not None
-        follows = (earlier.follows_in(resolved.train) for earlier in reversed(phases))
+        planned = _phase_of(resolved, number=number, first=first, last=first + phase.steps)
+        follows = (earlier.follows_in(planned.source) for earlier in reversed(phases))
         start = next((batch for batch in follows if batch is not None), 0)
-        phases.append(_phase_of(resolved, number=number, first=first, last=first + phase.steps, first_batch=start))
+        phases.append(dataclasses.replace(planned, first_batch=start))
         each.append(resolved)
     return phases, each
 

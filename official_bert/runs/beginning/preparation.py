@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from official_bert.dotted_names import by_name
-from official_bert.runs.checks.own_objectives import check_objective, is_own
-from official_bert.tasks.data import Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.objectives.objective import is_own
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.task import TaskBase
 
 if TYPE_CHECKING:
@@ -24,7 +23,9 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
     if distilled:
         resolved = by_name(STUDENTS).student_of(resolved.task).add_answers(resolved, distilled, files, steps)
     if resolved.train and is_own(resolved.recipe.objective):
-        check_objective(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
+        by_name("official_bert.tasks.own_parts").check_objective(
+            resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset()))
+        )
     return resolved
 
 

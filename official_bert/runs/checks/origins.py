@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_bert.config import Config, Difference, differences, may_change, merge, plain_defaults, to_dict
 from official_bert.long_work.provenance import changed_keys
@@ -16,6 +16,9 @@ from official_bert.storage.files import absolute, exists
 from official_bert.text import loading
 from official_bert.training.phase import PhasePlan
 from official_bert.typed_values import without_unknown
+
+if TYPE_CHECKING:
+    from official_bert.objectives.distilled import Distilled
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
 START = "start"  # the path of the initial checkpoint
@@ -86,20 +89,21 @@ def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done
 
 
 def origin_of(
-    config: Config, digests: Mapping[str, str], phases: Sequence[PhasePlan], teacher: str = ""
+    config: Config, digests: Mapping[str, str], phases: Sequence[PhasePlan], distilled: "Distilled | None" = None
 ) -> dict[str, Any]:
     """Returns what a run is made of, as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`,
     those of the sources of batches (`eval_content` beside `train`: a part of the training file is held out);
-    `vocabulary`, the digest of the vocabulary's content; and that of a `teacher`.
+    `vocabulary`, the digest of the vocabulary's content; and that of a teacher.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.held_out.source.content for phase in phases if phase.held_out])
-    origin[TEACHER] = teacher
+    if distilled and (teacher := distilled.targets.teacher):
+        origin[TEACHER] = teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}

@@ -25,8 +25,7 @@ from official_bert.runs.distillation.teachers import (
     load_observed,
     load_teacher,
 )
-from official_bert.tasks.data import Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.task import TaskBase
 from official_bert.training_config import DistillationConfig
 

@@ -16,7 +16,7 @@ from official_bert.data.record_files import records
 from official_bert.data.rows import Rows, Source
 from official_bert.long_work import provenance
 from official_bert.storage.files import find_files
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of

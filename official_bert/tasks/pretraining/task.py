@@ -12,8 +12,7 @@ from official_bert.data.rows import Source
 from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.objectives.objective import Objective
-from official_bert.tasks.data import Data, Resolved, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import Data, DataFiles, Resolved, Steps
 from official_bert.tasks.pretraining.data import RecordReader
 from official_bert.tasks.pretraining.diffused_words import DiffusedWords
 from official_bert.tasks.pretraining.held_out import warn_of_shared_records

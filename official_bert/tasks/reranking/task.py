@@ -27,9 +27,8 @@ from official_bert.objectives.relevance import Relevance
 from official_bert.search.bm25 import nearest_by_words
 from official_bert.search.collections import Collection, UnknownIds, is_collection
 from official_bert.search.rows import Candidates, SearchColumns, read_candidates
-from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps, row_spec
-from official_bert.tasks.data_files import DataFiles, write_answers
+from official_bert.tasks.answers import Answers, write_answers
+from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import Use
 from official_bert.tasks.ranking_data import RankingData, Rankings, require_negatives
 from official_bert.tasks.task import TaskBase

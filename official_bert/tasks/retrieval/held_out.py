@@ -11,7 +11,7 @@ from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.reports.sections import Section
 from official_bert.search import measures, neighbours
 from official_bert.search.collections import Collection
-from official_bert.tasks.data_files import write_answers
+from official_bert.tasks.answers import write_answers
 from official_bert.tasks.ranking_data import Rankings
 from official_bert.tasks.retrieval import metrics
 from official_bert.training.held_out import Predictions

@@ -19,8 +19,7 @@ from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
 from official_bert.objectives.sparse_vectors import SparseVectors
 from official_bert.search.collections import Collection
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection

@@ -29,8 +29,7 @@ from official_bert.objectives.ranking_losses import MISSING
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
 from official_bert.search.collections import Collection, is_collection
 from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps, row_spec
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import Use
 from official_bert.tasks.ranking_data import RankingData, require_negatives
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts

@@ -14,8 +14,7 @@ import numpy as np
 from official_bert.reports.metric_text import shown
 from official_bert.storage.files import written_whole
 from official_bert.tasks import answering
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad

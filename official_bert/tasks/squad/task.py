@@ -28,8 +28,7 @@ from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
 from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps, row_spec
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts

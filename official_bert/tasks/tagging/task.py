@@ -30,8 +30,7 @@ from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
 from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile

@@ -29,12 +29,13 @@ from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
 from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps, row_spec
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows
 from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import metrics
 from official_bert.training.held_out import HeldOut, Predictions
+
+EXAMINATION = "official_bert.tasks.texts.examination"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -287,7 +288,7 @@ class TextSets:
         """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the
         evaluation tunes.
         """
-        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
+        task, examination = self._tuned(predictions), by_name(EXAMINATION)
         answers = task.answers
         return [
             section
@@ -300,7 +301,7 @@ class TextSets:
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to each set of rows, with the thresholds that the evaluation tunes."""
-        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
+        task, examination = self._tuned(predictions), by_name(EXAMINATION)
         return {
             text_set.name: examination.comparable(task, text_set, rows, logits)
             for text_set, rows, logits in self._by_set(predictions)

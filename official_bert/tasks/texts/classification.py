@@ -29,8 +29,8 @@ from official_bert.fields import (
     only_with,
 )
 from official_bert.models.interchange import classes
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles, write_answers
+from official_bert.tasks.answers import write_answers
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import TaskRows, Use
 from official_bert.tasks.task import Head, TaskBase
 from official_bert.tasks.texts import metrics

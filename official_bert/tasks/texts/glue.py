@@ -11,9 +11,8 @@ from absl import logging
 from official_bert.config import Config, to_dict
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.rows import Source
-from official_bert.tasks.answers import ConstantAnswers
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles, write_answers
+from official_bert.tasks.answers import ConstantAnswers, write_answers
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.task import Head
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextAnswers, TextClassification, TextData

@@ -24,8 +24,8 @@ from official_bert.data.rows import Source
 from official_bert.data.tabular.tables import Table, TableOptions, first_object, has_key
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.tasks.data import row_spec
-from official_bert.tasks.data_files import DataFiles, write_answers
+from official_bert.tasks.answers import write_answers
+from official_bert.tasks.data import DataFiles, row_spec
 from official_bert.tasks.file_data import Use
 from official_bert.tasks.texts.base import TextAnswers, TextClassification, TextData, TextOptions
 

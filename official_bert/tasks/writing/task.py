@@ -28,9 +28,8 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion
 from official_bert.objectives.objective import Objective
 from official_bert.reports.sections import Mistake, Section, mistakes_section
-from official_bert.tasks.answers import Answers
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles, write_answers
+from official_bert.tasks.answers import Answers, write_answers
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.task import TaskBase
 from official_bert.tasks.writing import metrics

@@ -7,7 +7,7 @@ from commands import InThisProcess
 
 from official_bert.data.rows import Rows
 from official_bert.data.tabular.likely_columns import Column, header_signs, label_readings, text_readings
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
 
 GERMAN = [

@@ -14,9 +14,7 @@ from made_tables import ordinary_tables
 
 from official_bert.data.tabular.tables import Rows
 from official_bert.fields import OptionsNeededError
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
-from official_bert.tasks.file_data import with_given
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
@@ -334,5 +332,5 @@ def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
         with pytest.raises(OptionsNeededError) as told:
             load_task(make_config(task)).data.read_file(str(tmp_path / "a.csv"), "train")
         assert told.value.readings == [{"label_column": "relevant"}, {"label_column": ""}]
-        given = with_given(load_task(make_config(task)), told.value.readings[0])
-        assert len(given.data.read_file(str(tmp_path / "a.csv"), "train")) == 10
+        given = load_task(make_config(task)).data.with_given(told.value.readings[0])
+        assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == 10

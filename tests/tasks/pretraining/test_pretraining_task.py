@@ -13,8 +13,7 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.config import Config, build
 from official_bert.data.record_files import records
 from official_bert.long_work import provenance
-from official_bert.tasks.data import TRAIN_AND_EVALUATE
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.alignment import answer_label, answer_pieces
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, decode_all

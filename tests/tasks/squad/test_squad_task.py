@@ -10,8 +10,7 @@ import tensorflow as tf
 from oracles import squad as oracle
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
-from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.task import Task
 

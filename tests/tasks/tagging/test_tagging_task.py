@@ -18,8 +18,7 @@ from official_bert.layers.relatives import crf
 from official_bert.runs import whole_run
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks import answering
-from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words

@@ -13,8 +13,7 @@ from official_bert.models.checkpoints import checkpoint_at
 from official_bert.run_folder import RunFolder, tuned_for
 from official_bert.runs.fine_tuning import FineTuning
 from official_bert.serving.served_model import ServingOptions
-from official_bert.tasks.data import Steps
-from official_bert.tasks.data_files import DataFiles
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
 from official_bert.training.machines import distribution

@@ -1,21 +1,72 @@
-"""Checks an objective of the user's own before the first step: names, weights, shapes and predictions."""
+"""Checks parts of the user's own: a task when it is imported, an objective before the first step (names, weights, shapes,
+predictions).
+"""
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.objectives.objective import Batch, Objective
+from official_bert.objectives.objective import Batch, Objective, is_own
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import Data
+from official_bert.tasks.task import TaskBase
 
-OURS = "official_bert."
+# What tasks had before they had an `objective` and a `serving`.
+OF_OBJECTIVES: Mapping[str, str] = {
+    "losses": "losses",
+    "loss_names": "names",
+    "loss_weights": "weights",
+    "counters": "counters",
+    "counter_names": "counter_names",
+    "predictions": "predictions",
+    "predicted": "predicted",
+}
+OF_SERVING = {"served", "served_classes"}
 WRONG_CODE = (KeyError, IndexError, TypeError, ValueError, AttributeError, tf.errors.OpError)
 
 
-def is_own(objective: Objective) -> bool:
-    """Whether a part of an objective comes from outside this package."""
-    return any(not type(part).__module__.startswith(OURS) for part in objective.parts)
+def refuse_uncalled(cls: type[TaskBase]) -> None:
+    """Raises ValueError, with what replaces it, for a method that would be wrong in silence."""
+    for name, replacement in uncalled(cls):
+        raise ValueError(
+            f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: {replacement} "
+            "(docs/make_it_your_own.md)"
+        )
+
+
+def uncalled(cls: type[TaskBase]) -> Iterator[tuple[str, str]]:
+    """Yields the names that a task defines although nothing calls them there, and what replaces each: an override would
+    be wrong in silence.
+    """
+    for name, value in vars(cls).items():
+        if name in OF_OBJECTIVES:
+            yield (
+                name,
+                f"give a class like those in official_bert/objectives its own {OF_OBJECTIVES[name]}, and return it "
+                "from `objective`, with others in a Sum",
+            )
+        if name in OF_SERVING:
+            yield (
+                name,
+                "make a Serving of your classes of served models and of what makes one, and name it in `serving`",
+            )
+        if name == "flops":
+            yield name, "return a Recipe with your `flops` from `recipe`"
+        if name == "data" and inspect.isfunction(value):
+            yield name, "give a `Data` its own `sources`, and name it: data = property(MyData)"
+        for part, default in (("data", Data), ("answers", Answers)):
+            owner = getattr(cls, part).fget if isinstance(getattr(cls, part), property) else default
+            owner = owner if isinstance(owner, type) else default
+            if not name.startswith("_") and hasattr(owner, name) and not hasattr(TaskBase, name) and name != "config":
+                yield (
+                    name,
+                    f"give a class derived from {owner.__module__}.{owner.__qualname__} its own {name}, and name it: "
+                    f"{part} = property(...)",
+                )
 
 
 def check_objective(objective: Objective, model: keras.Model, batch: Batch) -> None:
