@@ -1,6 +1,4 @@
-"""Checks parts of the user's own: a task when it is imported, an objective before the first step (names, weights, shapes,
-predictions).
-"""
+"""Checks parts of the user's own: a task when it is imported, an objective before the first step."""
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
