@@ -155,7 +155,7 @@ def test_the_labels_of_the_training_rows_are_told(tmp_path, task, options, name,
     config = made_finetuning.make_config(task, options={"dev_share": 0.0, **options}, training={"batch_size": 2})
     assert (
         load_task(config)
-        .resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
+        .data.resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
         .training_rows
         == told
     )
