@@ -110,7 +110,7 @@ class StudentOfAnswers(Student):
                     f"layers, got {getattr(self.settings, part)}"
                 )
         for name, reason in REFUSED.items():
-            if value := self.task.option(name, None):
+            if value := getattr(self.task.options, name, None):
                 raise ValueError(f"config.options.{name}: expected none beside training.teacher: {reason}, got {value}")
         if self.task.head not in KINDS or self.task.config.task == "splade":
             raise ValueError(f"{TEACHER}: task {self.task.config.task} has no answers that a student could learn")
