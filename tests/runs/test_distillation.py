@@ -370,6 +370,6 @@ def test_answers_that_find_no_room_are_computed(teacher_of_classes):
 def test_a_run_with_a_teacher_evaluates_and_answers_without_it(teacher_of_classes, tmp_path):
     _, task, options, _ = teacher_of_classes
     run = load_task(configured(task, options, teacher="gone"))
-    data = run.resolve(DataFiles(eval_file=rows_of(text=text, label=lambda *_: "good")), Steps(train=False))
+    data = run.data.resolve(DataFiles(eval_file=rows_of(text=text, label=lambda *_: "good")), Steps(train=False))
     batch = data.held_out.source.batch(0)
     assert list(run.objective.losses(data.model(batch), batch)) == ["loss"] and data.distilled is None
