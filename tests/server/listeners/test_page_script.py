@@ -138,10 +138,11 @@ def test_a_newer_version_is_shown_with_its_own_labels():
 def test_an_answer_is_shown_as_each_pass_leaves_it():
     row = {"answer": "the first", "score": -0.5, "tokens": ["the", "first", "[SEP]", "[SEP]"], "passes": [2, 1, 2, 4]}
     then = """
-const text = node => typeof node === "string" ? node : (node.textContent ?? "") + (node.children || []).map(text).join("");
-const marks = node => node.children ? node.children.flatMap(each => each.tag === "mark" ? [each.textContent] : marks(each)) : [];
-const [answer, lines] = showWritten(ROW);
-console.log(JSON.stringify({answer: text(answer), lines: lines.children.map(text), marked: lines.children.map(marks)}));
+const inside = (node, of) => (node.children || []).flatMap(of);
+const text = node => typeof node === "string" ? node : (node.textContent ?? "") + inside(node, text).join("");
+const marks = node => node.tag === "mark" ? [node.textContent] : inside(node, marks);
+const [answer, {children: lines}] = showWritten(ROW);
+console.log(JSON.stringify({answer: text(answer), lines: lines.map(text), marked: lines.map(marks)}));
 process.exit();
 """.replace("ROW", json.dumps(row))
     before = BROWSER.replace("createElement: made", "createElement: tag => Object.assign(made(), {tag})")
