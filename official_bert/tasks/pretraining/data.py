@@ -15,7 +15,7 @@ from official_bert.data.pretraining.packing import Packing
 from official_bert.data.rows import Rows, Source
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.files import find_files
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of
 from official_bert.training.task import DataFiles, TaskBase
@@ -29,7 +29,7 @@ class RecordReader:
 
     task: TaskBase
     kind: MaskedWords
-    make_masking: Callable[[], Masking]
+    make_masking: Callable[[HeldOutSize], Masking]
 
     @property
     def config(self) -> Config:
@@ -59,7 +59,7 @@ class RecordReader:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
         if shuffle and kind == WITHOUT_MASKS and self.kind.masks and (doubts := self._doubts_of_words(paths[0])):
             logging.warning("%s: %s", paths[0], doubts[0])
-        masking = self.make_masking() if kind == WITHOUT_MASKS else None
+        masking = self.make_masking(None if shuffle else lambda: source.size) if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
             packer = Packing(
@@ -69,7 +69,7 @@ class RecordReader:
                 self.options.max_instances_per_row,
                 masking.budgets if isinstance(masking, DynamicMasking) else None,
             )
-        return RecordSource(
+        source = RecordSource(
             paths,
             batch_size,
             lambda *rows: self._parse(table, masking, *rows),
@@ -78,6 +78,7 @@ class RecordReader:
             data.cache_dir,
             packer,
         )
+        return source
 
     def _feature_lengths(self, patterns: Source) -> dict[str, dict[str, int]]:
         """Returns the lengths of the records' features by file, of files of this run's (or phase's) lengths; warns of

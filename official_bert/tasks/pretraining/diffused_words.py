@@ -18,7 +18,7 @@ from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusio
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.tasks.pretraining.held_out import HeldOutRecords
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.task import Predictions
 
@@ -63,7 +63,7 @@ class DiffusedWords(MaskedWords):
             "masking_rates": tf.TensorSpec((batch_size,), tf.float32),
         }
 
-    def make_masking(self, tokenizer: Callable[[], Tokenizer]) -> Masking:
+    def make_masking(self, tokenizer: Callable[[], Tokenizer], held_out: HeldOutSize = None) -> Masking:
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
         facts, seed, length, places = (
@@ -77,7 +77,11 @@ class DiffusedWords(MaskedWords):
             batch, rows = of_this_schema(batch), row_hashes(examples, seed)
             ids = batch["input_ids"]
             maskable = tf.equal(batch["input_mask"], 1) & (ids != facts.cls_id) & (ids != facts.sep_id)
-            rates = LEAST_RATE + (1 - LEAST_RATE) * uniform(rows, SAMPLE, tf.zeros([1], tf.int32))  # [B,1]
+            draws = uniform(rows, SAMPLE, tf.zeros([1], tf.int32))  # [B,1]
+            if held_out:  # so that the bound varies less: one rate of each of as many equal parts of (0, 1] as records
+                order = np.random.default_rng(seed).permutation(held_out())
+                draws = (tf.cast(tf.gather(order, examples), tf.float64)[:, None] + draws) / len(order)
+            rates = LEAST_RATE + (1 - LEAST_RATE) * draws
             hidden = maskable & (uniform(rows, ORDER, tf.range(length)) < rates)
             # The maskable tokens in order, then others, which do not count.
             order = tf.argsort(tf.where(maskable, 0, 1), axis=1, stable=True)[:, :places]  # [B,P]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.generation.passes import NO_LOOP, Filled, Passes, beam_fill, fill, writable
+from official_bert.generation.passes import NEVER_WRITTEN, NO_LOOP, Filled, Passes, beam_fill, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.bounds import in_range, require
 from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
@@ -19,7 +19,6 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.training.task import TaskBase
 
 MOST_BLANKS = 4  # of beams: their number of candidates grows with each
-NEVER_WRITTEN = ("PAD", "UNK", "CLS", "SEP", "MASK")
 
 
 class ServedTogether(ServedFillMask):
@@ -29,7 +28,7 @@ class ServedTogether(ServedFillMask):
 
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, **settings: Any):
         super().__init__(model, tokenizer, max_seq_length, **settings)
-        self.allowed = writable(tokenizer.tokens, [self.special[name] for name in NEVER_WRITTEN])
+        self.allowed = writable(tokenizer.tokens, map(tokenizer.special_id, (*NEVER_WRITTEN, "[SEP]")))
         self.blank = tokenizer.host.special["[MASK]"] if hasattr(tokenizer, "added") else MASK
         self.pieces = Pieces(tokenizer.host)
 

@@ -15,7 +15,7 @@ from official_bert.objectives.objective import Batch, Objective
 from official_bert.tasks.pretraining.data import RecordReader
 from official_bert.tasks.pretraining.diffused_words import DiffusedWords
 from official_bert.tasks.pretraining.held_out import warn_of_shared_records
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
@@ -79,9 +79,9 @@ class Task(TaskBase):
     def flops(self, batch: Batch) -> Float[Any, ""]:
         return self.kind.flops(batch)
 
-    def make_masking(self) -> Masking:
+    def make_masking(self, held_out: HeldOutSize = None) -> Masking:
         """Makes the function from records without masks to masked ones."""
-        return self.kind.make_masking(lambda: self.tokenizer)
+        return self.kind.make_masking(lambda: self.tokenizer, held_out)
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """Nothing: records are named by patterns and may be too large to be read whole."""
