@@ -9,7 +9,6 @@ minicons computes the rows of all texts of a call together: it gets as many text
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -65,7 +64,13 @@ def write_model(folder: str) -> list[str]:
     )
     weights = {name: weight.numpy() for name, weight in weights_by_name(Pretrainer.make(config)).items()}
     model = formats.StoredModel(
-        origin="random weights", weights=weights, table=ours.TABLE, config=config, vocab=vocab, do_lower_case=True
+        origin="random weights",
+        weights=weights,
+        table=ours.TABLE,
+        config=config,
+        head="pretraining",
+        vocab=vocab,
+        do_lower_case=True,
     )
     formats.write(model, "hugging_face", folder)
     return words
@@ -110,8 +115,7 @@ def main(_):
         f"({at_once} texts at once), {peers.min() / own.min():.2f} times as fast (by turns: {np.min(peers / own):.2f} "
         f"to {np.max(peers / own):.2f}); largest difference {differences.max():.1e}"
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(app.run(main))
+    app.run(main)
