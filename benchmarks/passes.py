@@ -66,8 +66,8 @@ def main(_):
     print(
         f"least of {FLAGS.turns} turns: {FLAGS.passes} passes {written.min():.3f} s, {FLAGS.passes} forward passes "
         f"{forwards.min():.3f} s: {written.min() / forwards.min():.3f} times as much (by turns: "
-        f"{np.min(written / forwards):.3f} to {np.max(written / forwards):.3f}); processor seconds {work.min():.3f} and "
-        f"{forward_work.min():.3f}: {work.min() / forward_work.min():.3f} times"
+        f"{np.min(written / forwards):.3f} to {np.max(written / forwards):.3f}); processor seconds {work.min():.3f} "
+        f"and {forward_work.min():.3f}: {work.min() / forward_work.min():.3f} times"
     )
 
 
