@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.generation import pieces, scoring
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.tasks.writing.served import ServedText
 from official_bert.text import loading
 from official_bert.text.tokenization import FullTokenizer
 
@@ -120,3 +121,10 @@ def test_pieces_are_joined_into_text(tokenizer, tmp_path):
         assert pieces.join_ids(bytes_of, row) == text.removeprefix(" ")
         assert pieces.Pieces(bytes_of).join(tf.ragged.constant([row], dtype=tf.int32)).numpy()[0].decode() == text[
             text.startswith(" ") :]  # fmt: skip
+
+
+def test_what_an_answer_may_cost_is_limited(small_config, graph_tokenizer):
+    model = Pretrainer.make(small_config)
+    with pytest.raises(ValueError, match=r"^--passes: expected at most 256 of rows of 512 tokens, got 300$"):
+        ServedText(model, graph_tokenizer, 512, answer_length=300)
+    assert ServedText(model, graph_tokenizer, 512, answer_length=300, passes=256).how.passes == 256

@@ -40,6 +40,7 @@ TASKS = [
     ("reranking", "options.most_negatives=3", "training.accumulation_steps=2"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4", "options.crf=true"),
+    ("text_to_text", "options.answer_length=4", "training.accumulation_steps=2"),
 ]
 
 
@@ -213,6 +214,7 @@ def check_compiled(report, text, model, rows=32):
         ("training.recompute=attention",),
         ("options.objective=replaced_tokens",),
         ("options.boundary_weight=1.0",),
+        ("options.objective=masked_diffusion", "options.sentence_task=none"),
         (
             "options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: "
             "16}",
