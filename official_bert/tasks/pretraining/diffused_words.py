@@ -4,7 +4,6 @@ B rows, S tokens, P = S - 2 places: the most that a row has beside [CLS] and [SE
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +13,7 @@ from official_bert.data.batches.sources import RecordSource
 from official_bert.data.pretraining.dynamic_masking import ORDER, SAMPLE, of_this_schema, row_hashes, uniform
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.record_files import records
-from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion
+from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.tasks.pretraining.held_out import HeldOutRecords
@@ -112,17 +111,10 @@ class HeldOutBounds(HeldOutRecords):
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Returns `bound` and `perplexity`, an upper bound of the perplexity too."""
-        return _bound_of(np.stack([row["bound"] for row in predictions]))
+        return bound_of(np.stack([row["bound"] for row in predictions]))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         bounds = np.stack([row["bound"] for row in predictions])  # [N,2]
         numbers = [str(number) for number in range(len(bounds))]
-        measure = lambda rows: _bound_of(bounds[rows])  # noqa: E731
+        measure = lambda rows: bound_of(bounds[rows])  # noqa: E731
         return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
-
-
-def _bound_of(bounds: np.ndarray) -> dict[str, float]:
-    """Returns the bound of rows [N,2], losses and tokens."""
-    total, tokens = bounds.sum(axis=0, dtype=np.float64)
-    bound = float(total / max(tokens, 1.0))
-    return {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}

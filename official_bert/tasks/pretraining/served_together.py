@@ -3,6 +3,7 @@
 B texts, M blanks, K best words or beams.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -32,10 +33,6 @@ class ServedTogether(ServedFillMask):
         self.blank = tokenizer.host.special["[MASK]"] if hasattr(tokenizer, "added") else MASK
         self.pieces = Pieces(tokenizer.host)
 
-    def logits_of(self, features: Tensors, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Returns the logits [B,M,V] at `places` of rows with other ids."""
-        return self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": places})["logits"]
-
 
 class ServedPasses(ServedTogether):
     """Gives the likeliest words at each [MASK], filled in `passes`, and the text with them."""
@@ -53,7 +50,7 @@ class ServedPasses(ServedTogether):
         """
         features, places, present, truncated = self.find_blanks(inputs["text"])
         filled: Filled = fill(
-            lambda ids, places: self.logits_of(features, ids, places),
+            functools.partial(self.logits_of, features),
             features["input_ids"],
             places,
             present,
@@ -98,7 +95,7 @@ class ServedBeams(ServedTogether):
         places = require([in_range("text: expected", most, 0, MOST_BLANKS, expected)], places)
         repeated = {name: tf.repeat(values, self.beams, axis=0) for name, values in features.items()}
         words, scores = beam_fill(
-            lambda ids, places: self.logits_of(repeated, ids, places),
+            functools.partial(self.logits_of, repeated),
             features["input_ids"],
             places,
             present,

@@ -68,7 +68,7 @@ class ServedText(ServedWords):
         if self.temperature:
             perturb = functools.partial(gumbel, places=places, temperature=self.temperature, seed=self.seed)
         filled = fill(
-            lambda ids, at: self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": at})["logits"],
+            functools.partial(self.logits_of, features),
             features["input_ids"],
             places,
             tf.ones((B, self.width), tf.bool),

@@ -4,7 +4,6 @@ It is trained by masked diffusion (`objectives/masked_diffusion`); docs/generati
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
 from typing import Any, Self
@@ -25,7 +24,7 @@ from official_bert.generation.generate import generate
 from official_bert.generation.passes import Passes
 from official_bert.generation.pieces import join_ids
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.objectives.masked_diffusion import MaskedDiffusion
+from official_bert.objectives.masked_diffusion import MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.writing import metrics
@@ -224,9 +223,7 @@ class WrittenAnswers:
         """Measures the written answers, and the bound of the held-out answers in nats a token."""
         numbers = self._numbers(predictions)
         measured = self.measure(numbers, self.answers(predictions))
-        total, tokens = np.sum([row["bound"] for row in predictions], axis=0)
-        bound = float(total / max(tokens, 1))
-        return measured | {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}
+        return measured | bound_of(np.stack([row["bound"] for row in predictions]))
 
     def answers(self, predictions: Predictions) -> list[str]:
         """Returns the answers of an evaluation, which a report of the same weights needs again."""
