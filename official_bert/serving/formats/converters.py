@@ -126,7 +126,7 @@ def installed(where: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ValueError(
-            f"{where}: {error.name} is not installed: install official-bert[{extra}] (requirements-{extra}.txt)"
+            f"{where}: {error.name} is not installed: install official-bert[{extra}]"
         ) from None
 
 

@@ -1,0 +1,45 @@
+"""official_bert: the model and the optimizer."""
+
+
+def _model(given):
+    import official_bert
+
+    return official_bert.load_model(given.weights("tf1"))
+
+
+def _encoded(model, given):
+    return model.encoder({name: given.batch[name] for name in ("input_ids", "input_mask", "segment_ids")})
+
+
+def outputs(given):
+    return {name: _encoded(_model(given), given)[name] for name in given.directions}
+
+
+def gradient(given):
+    import tensorflow as tf
+
+    model = _model(given)
+    with tf.GradientTape() as tape:
+        total = given.total(_encoded(model, given), tf.reduce_sum)
+    return tf.convert_to_tensor(tape.gradient(total, model.encoder.embeddings.word_embeddings.embeddings.value))
+
+
+def masked_lm(given):
+    return _model(given)(given.batch)["mlm_logits"]
+
+
+def next_sentence(given):
+    return _model(given)(given.batch)["nsp_logits"]
+
+
+def adamw(given):
+    import tensorflow as tf
+
+    from official_bert.training.optimization import BertOptimizer
+
+    asked = given.values["adamw"]
+    weight = tf.Variable(given.adamw["weight"], dtype=tf.float32)
+    optimizer = BertOptimizer(10**9, peak_learning_rate=asked["rate"], schedule="constant")
+    for gradient in given.adamw["gradients"]:
+        optimizer.apply([tf.constant(gradient, tf.float32)], [weight])
+    return weight
