@@ -161,7 +161,7 @@ def wheel_of(folder: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wheel_with_one_change_is_found(tmp_path, name):
     need(UV)
