@@ -40,7 +40,7 @@ def padded_share(examples, chunk: int) -> float:
     """Returns the tokens of an epoch with padding, divided by those without, where so many batches at a time are sorted
     by length.
     """
-    from official_bert.data import sources
+    from official_bert.data.batches import sources
 
     sources.SORTED_BATCHES = chunk
     source = sources.ExampleSource(examples, FLAGS.batch_size, seed=1)

@@ -34,7 +34,7 @@ LONGEST_START, LONGEST_END = 5.0, 1.5
 
 def write_records() -> None:
     """Writes the shards."""
-    from official_bert.data.records import Feature, make_example_encoder
+    from official_bert.data.record_files.records import Feature, make_example_encoder
 
     encoder = make_example_encoder([Feature("input_ids", TOKENS)])
     out = np.empty(ROWS * encoder.most_bytes, np.uint8)
@@ -52,7 +52,7 @@ def open_source(paths: list[str], batch_size: int):
     """Returns a source of batches whose rows are only measured."""
     import tensorflow as tf
 
-    from official_bert.data.sources import RecordSource
+    from official_bert.data.batches.sources import RecordSource
 
     return RecordSource(
         paths, batch_size, lambda serialized, indices: {"size": tf.strings.length(serialized), "index": indices}, seed=1

@@ -25,8 +25,8 @@ import sys
 import numpy as np
 from absl import app, flags
 
-from official_bert.data.search import measures, neighbours
-from official_bert.data.search.bm25 import nearest_by_words
+from official_bert.search import measures, neighbours
+from official_bert.search.bm25 import nearest_by_words
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("squad", None, "Files of SQuAD.", required=True)

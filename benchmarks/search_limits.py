@@ -124,7 +124,7 @@ class PeakOfOwnMemory(threading.Thread):
 
 def measure_neighbours() -> None:
     """Prints seconds and memory, and checks a few queries against a full sort."""
-    from official_bert.data.search import neighbours
+    from official_bert.search import neighbours
 
     rng = np.random.default_rng(0)
     queries = rng.standard_normal((FLAGS.queries, FLAGS.width), np.float32)

@@ -208,7 +208,7 @@ def make_ours(folder: str, engine: str = ""):
     import tensorflow_text  # noqa: F401
 
     from official_bert.server.models.engine_choice import choose_engine
-    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.engine_servable import use_engine
     from official_bert.server.models.servable import Servable
 
     signatures = {}

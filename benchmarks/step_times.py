@@ -21,10 +21,10 @@ import tensorflow as tf
 from absl import app, flags
 
 from official_bert.config import Config, build, merge
-from official_bert.files import written_whole
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.classifier import Classifier
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import written_whole
 from official_bert.tasks.loading import load_task
 from official_bert.tools.ablations.plan import Plan
 from official_bert.training import distribution

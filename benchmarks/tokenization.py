@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from official_bert.files import find_files, read_lines
+from official_bert.storage.files import find_files, read_lines
 from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS

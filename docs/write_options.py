@@ -14,11 +14,11 @@ import typing
 from typing import Any
 
 from official_bert.config import Config, OptimizerConfig, PhaseConfig, TokenizerConfig, TrainingConfig
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.data.pretraining.units import TextUnits
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import TableOptions
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import constraints_of
 from official_bert.model_config import ModelConfig
 from official_bert.serving.served_model import ServingOptions

@@ -128,10 +128,10 @@ from absl import app, flags, logging
 
 from official_bert.command_names import BY_ONE_NAME, as_installed
 from official_bert.config import STRATEGIES, Config, ConfigSources, merge
-from official_bert.copies import original_paths
 from official_bert.fields import OptionsNeededError, as_flags, refuse_unused
-from official_bert.files import disk_full_reason, is_remote
 from official_bert.flags_of_2018 import flags_by_key, flags_without_meaning
+from official_bert.storage.copies import original_paths
+from official_bert.storage.files import disk_full_reason, is_remote
 from official_bert.typed_values import Removed, check_keys, did_you_mean, dotted_keys
 
 T = TypeVar("T")

@@ -19,7 +19,11 @@ from typing import Annotated, Any
 import yaml
 
 from official_bert.fields import Constraint, check_fields
-from official_bert.files import (
+from official_bert.limits import MOST_BASES, MOST_YAML
+from official_bert.model_config import OF_RELATIVES, ModelConfig
+from official_bert.model_config import check_length as check_length
+from official_bert.model_config import read_bert_config as read_bert_config
+from official_bert.storage.files import (
     exists,
     folder_of,
     is_folder,
@@ -29,10 +33,6 @@ from official_bert.files import (
     require_regular,
     written_whole,
 )
-from official_bert.limits import MOST_BASES, MOST_YAML
-from official_bert.model_config import OF_RELATIVES, ModelConfig
-from official_bert.model_config import check_length as check_length
-from official_bert.model_config import read_bert_config as read_bert_config
 from official_bert.training_config import OptimizerConfig, PhaseConfig, TrainingConfig, changeable
 from official_bert.typed_values import build, defaults_of, mark_unlisted, read_yaml, read_yaml_value, without_unknown
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Rate, check_fields, only_with
-from official_bert.files import read_json
 from official_bert.limits import MOST_LAYERS, MOST_SIZE, MOST_TOKENS, MOST_WEIGHTS
+from official_bert.storage.files import read_json
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "silu", "tanh", "linear"]  # gelu: the tanh form, as in 2018

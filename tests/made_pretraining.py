@@ -5,7 +5,7 @@ import tensorflow as tf
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build, merge
-from official_bert.data import records
+from official_bert.data.record_files import records
 from official_bert.models.encoder import weights_by_name
 from official_bert.tasks.loading import load_task
 from official_bert.training.preparation import prepare

@@ -3,7 +3,7 @@
 import numpy as np
 
 from official_bert.models.checkpoints import weights_checkpoint
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 
 

@@ -42,8 +42,8 @@ SUBJECTS = (
     ("metrics", "tasks/retrieval/metrics.py", "", "tasks/retrieval"),
     ("null threshold", "tasks/squad/decoding.py", "^(decode|null_span)$", "tasks/squad"),
     ("null threshold", "tasks/squad/metrics.py", "best", "tasks/squad"),
-    ("data position", "data/record_order.py", "", "data"),
-    ("data position", "data/sources.py", "", "data"),
+    ("data position", "data/batches/record_order.py", "", "data"),
+    ("data position", "data/batches/sources.py", "", "data"),
 )
 SYMBOLS = {
     ast.Add: ("+", "-"),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from oracles.records import crc
 
-from official_bert import files
 from official_bert.config import load_config
-from official_bert.data import records
 from official_bert.data.raw_text import containers, packed_files
+from official_bert.data.record_files import records
 from official_bert.data.tabular import encodings
 from official_bert.models.interchange.projects import hugging_face
+from official_bert.storage import files
 from official_bert.typed_values import read_yaml
 
 

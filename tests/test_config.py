@@ -22,7 +22,7 @@ from official_bert.config import (
     save_config,
     to_dict,
 )
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.training import guards, run_config
 
 

@@ -104,5 +104,5 @@ def test_a_name_is_a_module_or_what_a_module_defines():
     assert by_name("official_bert.dotted_names").by_name is by_name
     with pytest.raises(ModuleNotFoundError):  # the option says what is missing
         by_name("official_bert.no_such_module:Name")
-    assert wrong_name("official_bert.no_such_module:Name") and wrong_name("official_bert.files:no_such_name")
-    assert not wrong_name("official_bert.files:exists")
+    assert wrong_name("official_bert.no_such_module:Name") and wrong_name("official_bert.storage.files:no_such_name")
+    assert not wrong_name("official_bert.storage.files:exists")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from official_bert import files
+from official_bert.storage import files
 
 
 @pytest.fixture

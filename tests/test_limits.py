@@ -16,8 +16,8 @@ from made_tokenizers import byte_bpe, word_pieces
 
 from official_bert import command_line, json_values, limits
 from official_bert.config import load_config
-from official_bert.data.tables import TableOptions
 from official_bert.data.tabular import formats
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.projects import hugging_face
 from official_bert.runtimes import engines

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from made_checkpoints import stored_small
 
-from official_bert.files import shard_names
 from official_bert.interface import many_answers
 from official_bert.interface.many_answers import ManyAnswers
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.interchange import formats
+from official_bert.storage.files import shard_names
 
 ROWS = 103
 

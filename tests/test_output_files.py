@@ -5,7 +5,7 @@ import json
 import pytest
 from made_finetuning import make_config
 
-from official_bert.data.tables import TableOptions, rows_of
+from official_bert.data.tabular.tables import TableOptions, rows_of
 from official_bert.data.tagged import span_forms
 from official_bert.interface.output_files import (
     OUTPUT_FORMATS,

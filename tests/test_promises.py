@@ -9,7 +9,7 @@ from absl import flags
 from commands import forget_own_flags
 
 import official_bert
-from official_bert.models import run_folder
+from official_bert import run_folder
 from official_bert.reports import page as report
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -9,7 +9,7 @@ import tensorflow as tf
 from commands import run_here
 
 from official_bert.config import load_config
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer

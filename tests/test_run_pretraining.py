@@ -19,7 +19,7 @@ from made_pretraining import make_config, write_records
 
 from official_bert.config import load_config, to_dict
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop, run_config
 from official_bert.training.running.cluster import Placement

@@ -16,7 +16,7 @@ from made_finetuning import make_config
 from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import tuned_for, write_tuned
+from official_bert.run_folder import tuned_for, write_tuned
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.reporting import documents

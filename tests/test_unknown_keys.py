@@ -10,7 +10,7 @@ from made_pretraining import make_config
 import official_bert
 from official_bert import typed_values
 from official_bert.config import Config, ConfigSources, load_config, save_config, to_dict
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, task_class
 from official_bert.training import origins
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.data.long_work import interruption, preflight
 from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, define_report, present
 from official_bert.data.raw_text import containers, documents
-from official_bert.files import written_whole
+from official_bert.long_work import interruption, preflight
 from official_bert.model_config import BERT_BASE
+from official_bert.storage.files import written_whole
 from official_bert.text.vocab import SPECIAL_TOKENS
 from official_bert.tools.corpus import mixing
 from official_bert.tools.corpus.worker_processes import in_order, worker_pool

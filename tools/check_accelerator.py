@@ -31,9 +31,9 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import Config, load_config, save_config
-from official_bert.data.long_work import interruption, preflight
-from official_bert.files import read_log, written_whole
-from official_bert.models.run_folder import LOG_FILE
+from official_bert.long_work import interruption, preflight
+from official_bert.run_folder import LOG_FILE
+from official_bert.storage.files import read_log, written_whole
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.tools.accelerator.small_heads import (
     HEADS,

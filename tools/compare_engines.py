@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from official_bert.files import exists, written_whole
 from official_bert.runtimes.engines import FILE, FORMS
 from official_bert.runtimes.processor import processor
+from official_bert.storage.files import exists, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -57,7 +57,7 @@ COLUMNS = {
 def main(arguments: list[str]) -> None:
     """Measures all sides, prints a table and which side to take, and writes the report."""
     from official_bert.interface.model_inputs import ModelInputs
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
 
     places, missing = find_sides(arguments[1:])
     if not exists(FLAGS.texts):
@@ -145,7 +145,7 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
 
     from official_bert.runtimes.quiet import hidden_output
     from official_bert.server.memory import resident, trim
-    from official_bert.server.models.engines import use_engine
+    from official_bert.server.models.engine_servable import use_engine
     from official_bert.server.models.servable import Servable
     from official_bert.serving.formats.checking import rows_of
 

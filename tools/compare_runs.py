@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from official_bert import command_line
-from official_bert.files import written_whole
+from official_bert.storage.files import written_whole
 
 if TYPE_CHECKING:
-    from official_bert.models.run_folder import RunFolder
     from official_bert.reports.comparable import ComparableAnswers
+    from official_bert.run_folder import RunFolder
     from official_bert.training.data_files import DataFiles
 
 FLAGS = flags.FLAGS
@@ -72,7 +72,7 @@ def _check_comparable(paths: list[str], runs: list) -> None:
 
 def _run_at(path: str) -> "RunFolder":
     """Returns the run at a path, or the best one of the search there. Raises ValueError if there is neither."""
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
 
     return RunFolder(path).best_of_search or RunFolder.require(path)
 
@@ -82,7 +82,7 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     compared row by row.
     """
     from official_bert.models.checkpoints import checkpoint_at, trained_weights
-    from official_bert.models.run_folder import tuned_for
+    from official_bert.run_folder import tuned_for
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
     from official_bert.training.running.cluster import Placement
@@ -105,8 +105,8 @@ def _print_spread(path: str) -> None:
     """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of
     chance.
     """
-    from official_bert.models.run_folder import RunFolder
     from official_bert.reports.metric_text import shown
+    from official_bert.run_folder import RunFolder
     from official_bert.training.search import values_of_best_setting
 
     if (search := RunFolder(path).search) is None:

@@ -28,7 +28,7 @@ import yaml
 from absl import flags
 
 from official_bert.config import TrainingConfig, load_config
-from official_bert.files import written_whole
+from official_bert.storage.files import written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)

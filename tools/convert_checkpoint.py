@@ -21,8 +21,8 @@ import numpy as np
 from absl import flags
 
 from official_bert.config import ModelConfig, build, read_bert_config
-from official_bert.files import require_new_folder, written_folder
 from official_bert.model_config import OF_2018
+from official_bert.storage.files import require_new_folder, written_folder
 
 if TYPE_CHECKING:
     import keras
@@ -243,7 +243,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
     """
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
-    from official_bert.models.run_folder import RunFolder, tuned_for
+    from official_bert.run_folder import RunFolder, tuned_for
     from official_bert.tasks.loading import MODULES, load_task
 
     run = RunFolder.holding(settings.input)

@@ -22,10 +22,6 @@ from typing import Any, Literal
 import numpy as np
 from absl import flags
 
-from official_bert.data import provenance
-from official_bert.data.long_work import interruption, preflight
-from official_bert.data.long_work.progress import Reporter
-from official_bert.data.long_work.work_folder import WorkFolder, work_path
 from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
@@ -33,7 +29,10 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, units_for
 from official_bert.data.pretraining.yield_report import MOST_LOST, define_report, present
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
+from official_bert.long_work import interruption, preflight, provenance
+from official_bert.long_work.progress import Reporter
+from official_bert.long_work.work_folder import WorkFolder, work_path
+from official_bert.storage.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text import loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab

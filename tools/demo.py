@@ -23,12 +23,12 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
-from official_bert.copies import require_here
-from official_bert.data import records
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
-from official_bert.files import absolute, exists, find_files, read_log
-from official_bert.models.run_folder import LOG_FILE
+from official_bert.data.record_files import records
+from official_bert.run_folder import LOG_FILE
+from official_bert.storage.copies import require_here
+from official_bert.storage.files import absolute, exists, find_files, read_log
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.tools.vocabulary.vocab_learning import deleted_share

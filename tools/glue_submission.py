@@ -14,8 +14,8 @@ import zipfile
 
 from absl import flags
 
-from official_bert.copies import local_copy
-from official_bert.files import is_file, matching, written_beside
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import is_file, matching, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS

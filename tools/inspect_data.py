@@ -94,7 +94,7 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
 
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts with labels, scores or choices."""
-    from official_bert.data.labelled_texts import joined
+    from official_bert.data.labelled.labelled_texts import joined
     from official_bert.training.task import DataFiles
 
     if held_out:
@@ -158,8 +158,8 @@ def read_questions(task: Any, path: str, held_out: bool) -> Reading:
 
 def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
-    from official_bert.data.search.collections import is_collection
-    from official_bert.data.search.rows import described_pairs
+    from official_bert.search.collections import is_collection
+    from official_bert.search.rows import described_pairs
 
     rows = (
         task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(path, "train")

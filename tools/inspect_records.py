@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import flags
 
-from official_bert.data import provenance, records
-from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.packing import unpack
-from official_bert.data.record_encoding import FRAME_BYTES
-from official_bert.files import find_files, size_of
+from official_bert.data.record_files import records
+from official_bert.data.record_files.record_encoding import FRAME_BYTES
+from official_bert.long_work import provenance
+from official_bert.long_work.progress import Reporter
+from official_bert.storage.files import find_files, size_of
 from official_bert.text import loading
 
 FLAGS = flags.FLAGS

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from absl import flags
 
-from official_bert.files import make_folder, read_lines
 from official_bert.reports.sections import Picture, Section
+from official_bert.storage.files import make_folder, read_lines
 
 if TYPE_CHECKING:
     from official_bert.interface.predictor import Predictor
@@ -395,8 +395,8 @@ def main(_: list[str]) -> None:
     from keras import ops
 
     import official_bert
-    from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
+    from official_bert.run_folder import RunFolder
 
     if RunFolder(FLAGS.output_dir).has_begun:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run with a report")

@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from official_bert.config import TrainingConfig, load_config
-from official_bert.files import written_beside, written_whole
+from official_bert.storage.files import written_beside, written_whole
 
 MOST_LISTED = 12  # operations, the most frequent first
 FLAGS = flags.FLAGS
@@ -135,7 +135,7 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
 
 def main(_: list[str]) -> None:
     """Builds task, model and step, and lowers both functions."""
-    from official_bert.models import parts
+    from official_bert.models import parameter_groups
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
     from official_bert.training.preparation import distilled_of
@@ -148,7 +148,7 @@ def main(_: list[str]) -> None:
     distribution.set_precision(training.precision)
     task: Any = load_task(config)
     model = task.build_model()
-    parts.freeze(model, training.freeze)
+    parameter_groups.freeze(model, training.freeze)
     batch = task.batch_spec(rows_of_replica(training, replicas))
     step = Step(recipe_of(task, model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)

@@ -11,7 +11,7 @@ import random
 
 from absl import flags
 
-from official_bert.files import written_whole
+from official_bert.storage.files import written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for train.txt, held_out.txt and glue/SST-2.", required=True)

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.data.long_work import preflight
-from official_bert.data.search.collections import judgements_of
-from official_bert.data.search.rows import SearchColumns
-from official_bert.files import written_whole
+from official_bert.long_work import preflight
+from official_bert.search.collections import judgements_of
+from official_bert.search.rows import SearchColumns
+from official_bert.storage.files import written_whole
 from official_bert.tools.mining.rules import MiningRules
 
 if TYPE_CHECKING:
-    from official_bert.data.labelled_texts import LabelledTexts
+    from official_bert.data.labelled.labelled_texts import LabelledTexts
     from official_bert.interface.predictor import Predictor
 
 FLAGS = flags.FLAGS
@@ -155,7 +155,7 @@ def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:
 
 def _reads_pairs(path: str) -> bool | None:
     """The option by which a published classifier reads two texts; None for runs and exported models, which know it."""
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
     from official_bert.serving.loading import exported_folder
 
     known = exported_folder(path) is not None or RunFolder.holding(path) is not None

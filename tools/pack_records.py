@@ -16,13 +16,14 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from official_bert.data import provenance, records
-from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
-from official_bert.data.long_work.progress import Reporter
+from official_bert.data.batches.sources import RowGroups
 from official_bert.data.pretraining.packing import Packing
 from official_bert.data.pretraining.record_writing import OutputFile, make_file_part
-from official_bert.data.sources import RowGroups
-from official_bert.files import absolute, exists, find_files, make_folder, written_beside
+from official_bert.data.record_files import records
+from official_bert.data.record_files.indexed_records import BrokenRecordError, IndexedRecords
+from official_bert.long_work import provenance
+from official_bert.long_work.progress import Reporter
+from official_bert.storage.files import absolute, exists, find_files, make_folder, written_beside
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from official_bert.files import exists, written_beside
-from official_bert.models.run_folder import LOG_FILE, RunFolder
 from official_bert.reports import run_sections
 from official_bert.reports.pictures import LINE_OF_LEGEND, axis_label, draw_curve
+from official_bert.run_folder import LOG_FILE, RunFolder
+from official_bert.storage.files import exists, written_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,10 +21,6 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.data import provenance
-from official_bert.data.long_work import interruption, preflight
-from official_bert.data.long_work.journal import Journal
-from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining.yield_report import YieldReport, define_report, present
 from official_bert.data.raw_text import (
     containers,
@@ -34,7 +30,10 @@ from official_bert.data.raw_text import (
     pdf_text,
     quality,
 )
-from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
+from official_bert.long_work import interruption, preflight, provenance
+from official_bert.long_work.journal import Journal
+from official_bert.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
+from official_bert.storage.files import DISK_FULL, folder_of, modified, shard_names, size_of
 from official_bert.tools.corpus import cleaned_documents, mixing
 from official_bert.tools.corpus.cleaned_documents import Cleaned
 from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from absl import flags
 
-from official_bert.files import make_folder, written_beside, written_whole
+from official_bert.storage.files import make_folder, written_beside, written_whole
 from official_bert.tools.ablations.plan import Plan
 from official_bert.tools.ablations.results import read_rows
 

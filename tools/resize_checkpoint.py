@@ -33,8 +33,8 @@ from absl import flags
 
 from official_bert import config as configuration
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import BadText, find_files, read_json, read_lines, require_new_folder, written_folder
-from official_bert.models.run_folder import CONFIG_FILE, RunFolder
+from official_bert.run_folder import CONFIG_FILE, RunFolder
+from official_bert.storage.files import BadText, find_files, read_json, read_lines, require_new_folder, written_folder
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
 

@@ -31,9 +31,9 @@ from typing import Any
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.copies import require_here
-from official_bert.files import absolute, read_json, written_whole
-from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
+from official_bert.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
+from official_bert.storage.copies import require_here
+from official_bert.storage.files import absolute, read_json, written_whole
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.tools.ablations.plan import (
     COMMON,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from official_bert.files import find_files, written_whole
+from official_bert.storage.files import find_files, written_whole
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -18,8 +18,9 @@ import numpy as np
 from absl import flags, logging
 from tqdm import tqdm
 
-from official_bert import files, flags_of_2018
+from official_bert import flags_of_2018
 from official_bert.config import Config, check_length, load_config
+from official_bert.storage import files
 
 if TYPE_CHECKING:
     from official_bert.models.encoder import BertEncoder
@@ -41,8 +42,8 @@ LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 def main(_: list[str]) -> None:
     """Reads, computes and writes part by part."""
-    from official_bert.data.long_work import preflight
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.long_work import preflight
+    from official_bert.run_folder import RunFolder
     from official_bert.text import loading
     from official_bert.text.packing import check_segments
     from official_bert.training import guards, run_config

@@ -51,7 +51,7 @@ def main(_: list[str]) -> None:
     if FLAGS.do_train or FLAGS.do_eval:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.interface.as_in_2018 import classify_as_in_2018
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
     from official_bert.tasks.loading import GLUE, dataset_name, load_task
     from official_bert.training import run_config
     from official_bert.training.task import DataFiles, Steps

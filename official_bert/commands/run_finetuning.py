@@ -117,7 +117,7 @@ def main(_: list[str]) -> None:
     if (FLAGS.do_train or FLAGS.do_eval) and not searching.is_asked:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.models.checkpoints import merged_copy
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.task_config import make_config
     from official_bert.training.runs import FineTuning
@@ -153,8 +153,8 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     import keras
 
     from official_bert.data.cache import file_digest
-    from official_bert.files import normal
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
+    from official_bert.storage.files import normal
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.task_config import check_settings
     from official_bert.training import search

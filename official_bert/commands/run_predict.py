@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from official_bert import command_line
 from official_bert.config import Config
-from official_bert.files import shard_names, written_whole
+from official_bert.storage.files import shard_names, written_whole
 
 if TYPE_CHECKING:
     from official_bert.interface.model_inputs import EntityTexts, ModelInputs
@@ -135,9 +135,9 @@ class Prediction:
 
     def check(self, texts: Sequence[str]) -> None:
         """Raises ValueError for outputs that cannot be written, and for `texts`, the arguments, beside a file."""
-        from official_bert.data.long_work import preflight
         from official_bert.data.tabular.companions import files_read
         from official_bert.interface import output_files
+        from official_bert.long_work import preflight
 
         output_files.check_name(self.output_file)
         if self.output_file and not self.is_sharded:
@@ -373,7 +373,7 @@ def _is_published(model: str) -> bool:
 
 def _is_run(model: str) -> bool:
     """Whether a model is a training run, or a search of runs."""
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
 
     return RunFolder.holding(model) is not None or RunFolder(model).search is not None
 

@@ -17,9 +17,9 @@ from absl import flags
 
 from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, nest
-from official_bert.data.indexed_records import check_readable
-from official_bert.files import find_files
+from official_bert.data.record_files.indexed_records import check_readable
 from official_bert.reports.metric_text import metric_lines
+from official_bert.storage.files import find_files
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
@@ -120,7 +120,7 @@ class PretrainingFlags:
 
     def config(self, sources: ConfigSources) -> Config:
         """Returns the configuration of a training or, to evaluate without a file, of the run that has trained."""
-        from official_bert.models.run_folder import RunFolder
+        from official_bert.run_folder import RunFolder
         from official_bert.tasks.recorded_config import config_of_run
         from official_bert.training import run_config
 
@@ -139,7 +139,7 @@ class PretrainingFlags:
     def carry_out(self, config: Config, cache_dir: str, placement: cluster.Placement) -> dict[str, float]:
         """Trains or evaluates; returns the metrics of the last evaluation."""
         from official_bert.models.checkpoints import trained_weights
-        from official_bert.models.run_folder import RunFolder
+        from official_bert.run_folder import RunFolder
         from official_bert.tasks.loading import load_task
         from official_bert.training import evaluation, loop, run_config
         from official_bert.training.reporting import ending
@@ -173,7 +173,7 @@ class PretrainingFlags:
     def write_results(self, metrics: Mapping[str, float], best: bool) -> None:
         """Writes eval_results.txt, with 2018's names of metrics too."""
         from official_bert.models.checkpoints import trained_weights
-        from official_bert.models.run_folder import RunFolder, step_of
+        from official_bert.run_folder import RunFolder, step_of
 
         run = RunFolder(self.output_dir)
         if not self.evaluates:  # an evaluation says its step itself, if the checkpoint has one

@@ -15,7 +15,7 @@ from official_bert.command_line import run_main
 from absl import flags
 
 from official_bert import command_line, flags_of_2018
-from official_bert.files import find_files
+from official_bert.storage.files import find_files
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
         cluster.meet(placement)
     from official_bert.interface.questions import QuestionRun
     from official_bert.models.checkpoints import merged_copy
-    from official_bert.models.run_folder import RunFolder
+    from official_bert.run_folder import RunFolder
     from official_bert.training.distribution import answering_scope
     from official_bert.training.task import DataFiles
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from official_bert.files import exists
 from official_bert.runtimes.engines import FORMS
+from official_bert.storage.files import exists
 
 if TYPE_CHECKING:
     from official_bert.server.server import ServerOptions

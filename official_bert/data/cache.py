@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import is_remote, make_folder, make_private_folder, open_bytes, written_beside
+from official_bert.storage.files import is_remote, make_folder, make_private_folder, open_bytes, written_beside
 
 
 def file_digest(path: str) -> str:

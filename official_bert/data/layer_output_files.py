@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from official_bert.files import written_beside
+from official_bert.storage.files import written_beside
 
 
 class SentenceOutputs(NamedTuple):

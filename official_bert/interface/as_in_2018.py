@@ -1,7 +1,7 @@
 """Fine-tuning with the output files of 2018's `run_classifier.py`."""
 
 from official_bert.models.checkpoints import trained_weights
-from official_bert.models.run_folder import RunFolder, step_of
+from official_bert.run_folder import RunFolder, step_of
 from official_bert.tasks.texts.base import TextSets
 from official_bert.training import origins, runs
 from official_bert.training.running.cluster import Placement, is_first_worker

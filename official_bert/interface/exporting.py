@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config, build
-from official_bert.files import absolute, exists, read_text
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.adapters import separate
 from official_bert.models.encoder import BertEncoder
-from official_bert.models.interchange import adapted, formats
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
 from official_bert.models.interchange.stored_models import LowRank
-from official_bert.models.run_folder import CARD_FILE, RunFolder
 from official_bert.reports.model_card import write_card
+from official_bert.run_folder import CARD_FILE, RunFolder
 from official_bert.serving.export import ExportOptions
 from official_bert.serving.export import export as write_models
 from official_bert.serving.formats.checking import CheckTexts
@@ -26,6 +26,7 @@ from official_bert.serving.formats.writing import CALIBRATED, FormatOptions, che
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedModel, ServingOptions, make_served_model
 from official_bert.serving.several import export_tasks
+from official_bert.storage.files import absolute, exists, read_text
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.training.distribution import check_backend
 from official_bert.typed_values import did_you_mean

@@ -20,13 +20,13 @@ from official_bert.config import (
 )
 from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.frames import as_source
-from official_bert.files import exists, read_text
 from official_bert.flags_of_2018 import FLAG_KEYS
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor, evaluate
-from official_bert.models.run_folder import RunFolder
 from official_bert.reports import metric_text
 from official_bert.reports.page import PAGE_FILE
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import exists, read_text
 from official_bert.tasks.loading import dataset_name, load_task, task_class
 from official_bert.tasks.task_config import make_config
 from official_bert.training import runs

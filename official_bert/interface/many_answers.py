@@ -18,16 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert import files
-from official_bert.data.long_work import preflight
-from official_bert.data.long_work.journal import Journal
-from official_bert.data.long_work.progress import Reporter
-from official_bert.data.long_work.work_folder import BusyError, WorkFolder, work_path
-from official_bert.data.provenance import changed_keys
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.output_files import labelled
 from official_bert.interface.predictor import Predictor, warn_of_empty
+from official_bert.long_work import preflight
+from official_bert.long_work.journal import Journal
+from official_bert.long_work.progress import Reporter
+from official_bert.long_work.provenance import changed_keys
+from official_bert.long_work.work_folder import BusyError, WorkFolder, work_path
 from official_bert.models.checkpoints import checkpoint_at
+from official_bert.storage import files
 
 PART = 1024  # rows that are answered, and journalled, at once
 JOURNAL = "answers.journal"  # in the work folder of a shard

@@ -12,16 +12,16 @@ from absl import logging
 
 from official_bert import json_values
 from official_bert.config import Config, merge, parse_override
-from official_bert.data import likely_tables
 from official_bert.data.rows import place
-from official_bert.data.suffixes import is_packed, suffix_of
-from official_bert.data.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, shown
+from official_bert.data.tabular import likely_tables
 from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.frames import as_source, is_frame, is_series, is_split
+from official_bert.data.tabular.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, shown
 from official_bert.data.tagged import span_forms
-from official_bert.files import exists, is_folder
 from official_bert.interface import output_files
+from official_bert.storage.files import exists, is_folder
+from official_bert.storage.suffixes import is_packed, suffix_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 from official_bert.training.task import TaskBase

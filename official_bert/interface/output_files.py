@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config
-from official_bert.data.suffixes import PACKED, suffix_of
-from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
+from official_bert.data.tabular.tables import SUFFIXES
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading
 from official_bert.data.tagged.spans import Span, in_utf16
-from official_bert.files import require_new_folder, shard_names, written_beside, written_whole
+from official_bert.storage.files import require_new_folder, shard_names, written_beside, written_whole
+from official_bert.storage.suffixes import PACKED, suffix_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging.conll import Sentence, write_columns
 

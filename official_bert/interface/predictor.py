@@ -19,15 +19,13 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build
-from official_bert.copies import local_copy
-from official_bert.data.labelled_texts import described_names
+from official_bert.data.labelled.labelled_texts import described_names
 from official_bert.data.tabular.frames import as_source, is_frame
-from official_bert.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
@@ -42,6 +40,8 @@ from official_bert.serving.loading import (
 )
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement

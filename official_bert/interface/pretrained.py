@@ -5,16 +5,16 @@ import os
 import keras
 from absl import logging
 
-from official_bert.files import is_file
 from official_bert.interface import keras_objects as keras_objects  # registers the classes of .keras files
 from official_bert.models.checkpoints import merged_copy
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import hugging_face_tokenizers, keras_files
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.loading import exported_folder
+from official_bert.storage.files import is_file
 from official_bert.tasks.loading import restore_model
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files

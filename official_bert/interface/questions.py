@@ -9,8 +9,8 @@ from absl import logging
 
 from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources, build, merge, to_dict
 from official_bert.models.checkpoints import checkpoint_at
-from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
+from official_bert.run_folder import RunFolder, tuned_for
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits

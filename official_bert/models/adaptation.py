@@ -9,7 +9,7 @@ from official_bert.dotted_names import by_name
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.training_config import AdaptersConfig
 
 ADAPTERS = "official_bert.models.adapters"

@@ -6,19 +6,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from official_bert.copies import original_paths
-from official_bert.files import absolute, exists
 from official_bert.layers.adapters import attach
 from official_bert.layers.dense import Dense
 from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import encoder_within, weights_by_name
-from official_bert.models.interchange import adapted, formats
-from official_bert.models.interchange.adapted import targets as targets
-from official_bert.models.interchange.over_base import over_base as over_base
-from official_bert.models.interchange.over_base import read_peft as read_peft
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
+from official_bert.models.interchange.adapted_models.adapted import targets as targets
+from official_bert.models.interchange.adapted_models.over_base import over_base as over_base
+from official_bert.models.interchange.adapted_models.over_base import read_peft as read_peft
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
-from official_bert.models.parts import part_of
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.parameter_groups import part_of
+from official_bert.run_folder import RunFolder
+from official_bert.storage.copies import original_paths
+from official_bert.storage.files import absolute, exists
 from official_bert.training_config import AdaptersConfig
 
 WHERE = "config.training.adapters"

@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert import config
-from official_bert.copies import own_folder, stand_for
 from official_bert.dotted_names import by_name
 from official_bert.model_config import OF_RELATIVES
 from official_bert.models import adaptation
@@ -21,7 +20,8 @@ from official_bert.models.interchange.formats import find_prefix as checkpoint_a
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
-from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.storage.copies import own_folder, stand_for
 
 __all__ = [
     "Initialization",
@@ -96,7 +96,7 @@ def initialize_from(
     if stored.any_linear_head and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
     if any(name.startswith(f"{GENERATOR}/") for name in variables):
-        stored = by_name("official_bert.models.interchange.generators").put_together(stored, variables)
+        stored = by_name("official_bert.models.interchange.members.generators").put_together(stored, variables)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config, build, differences, to_dict
-from official_bert.files import exists, read_text, written_whole
 from official_bert.reports.comparable import CONFIDENCE, ComparableAnswers
 from official_bert.reports.comparison import measure_interval
 from official_bert.reports.metric_text import shown
 from official_bert.reports.sections import Section
+from official_bert.storage.files import exists, read_text, written_whole
 
 MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is not overwritten. -->"
 SHOWN = ("seed", "model", "optimizer", "training", "options")  # parts of the configuration; the rest are paths

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from official_bert.files import written_whole
 from official_bert.reports import metric_text
 from official_bert.reports.sections import Cell, Picture, Section
+from official_bert.storage.files import written_whole
 
 JSON_FILE, PAGE_FILE, MARKDOWN_FILE = "report.json", "report.html", "report.md"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # controls, and halves of characters

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from official_bert.files import read_log
 from official_bert.reports import metric_text
 from official_bert.reports.pictures import axis_label, curves_picture
 from official_bert.reports.sections import Section
+from official_bert.storage.files import read_log
 
 
 def metrics_section(metrics: Mapping[str, float], note: str = "") -> Section:

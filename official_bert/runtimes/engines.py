@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from google.protobuf.message import Message
 
-from official_bert.files import path_inside, read_mapping
 from official_bert.runtimes.model_weights import check_litert, check_onnx, check_openvino
 from official_bert.runtimes.quiet import hidden_output
+from official_bert.storage.files import path_inside, read_mapping
 
 FILE = "model.json"
 SECTIONS = ("inputs", "outputs", "limits", "options")

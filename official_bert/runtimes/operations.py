@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from official_bert.files import read_bytes
+from official_bert.storage.files import read_bytes
 
 FILE = "saved_model.pb"
 

@@ -2,7 +2,7 @@
 
 import os
 
-from official_bert.files import list_names
+from official_bert.storage.files import list_names
 
 FOLDER = os.path.join("assets.extra", "tasks")  # in it a folder for each task, with the files of other models' `assets`
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from google.protobuf import text_format
 
-from official_bert.files import normal, read_text
 from official_bert.server.listeners.access import AccessRules
 from official_bert.server.protocols.message_definitions import MessagePool
 from official_bert.server.queue.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.requests.request_checks import Limits
+from official_bert.storage.files import normal, read_text
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb

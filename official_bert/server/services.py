@@ -12,11 +12,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
-from official_bert.copies import local_copy
 from official_bert.server.listeners.connections import Connections
 from official_bert.server.metrics import Metrics
 from official_bert.server.models.engine_choice import AUTO, choose_engine
-from official_bert.server.models.engines import use_engine
+from official_bert.server.models.engine_servable import use_engine
 from official_bert.server.models.model_manager import ModelManager
 from official_bert.server.models.servable import LoadedGraph, Servable
 from official_bert.server.models.version_folders import fingerprint
@@ -28,6 +27,7 @@ from official_bert.server.queue.batching import Batcher
 from official_bert.server.requests.process import RequestReader
 from official_bert.server.requests.request_handler import RequestHandler
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
+from official_bert.storage.copies import local_copy
 
 LOG = logging.getLogger("official_bert.server")
 

@@ -18,9 +18,8 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
-from official_bert.models.run_folder import CONFIG_FILE
-from official_bert.runtimes.split_signature import EXAMPLES, PARSE
+from official_bert.run_folder import CONFIG_FILE
+from official_bert.runtimes.split_names import EXAMPLES, PARSE
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
@@ -30,6 +29,7 @@ from official_bert.serving.loading import LABELS_FILE, PADDED_FILE
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
+from official_bert.storage.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
 from official_bert.text import loading
 from official_bert.text.graph_loading import AnyGraphTokenizer
 

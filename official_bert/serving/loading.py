@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from official_bert.copies import local_copy
-from official_bert.files import exists, list_names, list_versions
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import exists, list_names, list_versions
 
 # Of an exported model's assets.
 PADDED_FILE = "padded_outputs.json"

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
-from official_bert.runtimes.split_signature import (
+from official_bert.runtimes.split_names import (
     FINISH,
     LENGTHS,
     ORDER,

@@ -19,7 +19,7 @@ from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import OTHER_READING, local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
-from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
+from official_bert.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries

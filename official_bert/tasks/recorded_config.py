@@ -12,9 +12,9 @@ from official_bert.config import (
     merge,
     to_dict,
 )
-from official_bert.files import exists
 from official_bert.models.interchange import casing
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import exists
 from official_bert.tasks.loading import check_named
 from official_bert.text import loading
 

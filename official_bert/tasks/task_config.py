@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from official_bert.config import FIXED_BY_CHECKPOINT, Config, ConfigSources, load_config
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import dataset_name, load_task
 from official_bert.tasks.recorded_config import config_of_run
 from official_bert.training import guards, run_config, search

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from official_bert.files import make_private_folder, why_not_private
+from official_bert.storage.files import make_private_folder, why_not_private
 
 OWN_FOLDER = os.path.join("~", ".cache", "official_bert", "numba")
 

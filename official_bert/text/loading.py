@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.copies import original_paths
 from official_bert.dotted_names import by_name
-from official_bert.files import exists, read_bytes
+from official_bert.storage.copies import original_paths
+from official_bert.storage.files import exists, read_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer

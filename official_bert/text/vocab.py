@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from official_bert.files import folder_of, read_json, read_lines
+from official_bert.storage.files import folder_of, read_json, read_lines
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.objectives.objective import Batch, Outputs
 from official_bert.text import loading

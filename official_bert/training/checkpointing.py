@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.files import disk_full_reason, remove, written_whole
 from official_bert.models.interchange import prefixes
-from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 from official_bert.reports.metric_text import shown
+from official_bert.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 from official_bert.runtimes.finite import require_finite
+from official_bert.storage.files import disk_full_reason, remove, written_whole
 
 
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:

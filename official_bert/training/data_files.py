@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from absl import logging
 
 from official_bert.data.rows import Source
-from official_bert.files import folder_of, is_file, real, written_whole
+from official_bert.storage.files import folder_of, is_file, real, written_whole
 
 BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import STRATEGIES
-from official_bert.data.sources import BatchSource, ExampleSource
+from official_bert.data.batches.sources import BatchSource, ExampleSource
 from official_bert.dotted_names import by_name
 from official_bert.training.running.cluster import Placement
 

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from official_bert.copies import WorkingFolder, local_copy
-from official_bert.models import checkpoints, parts
+from official_bert.models import checkpoints, parameter_groups
 from official_bert.models.adaptation import adapt_to_base
 from official_bert.models.interchange.prefixes import local_checkpoint
-from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
+from official_bert.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
+from official_bert.storage.copies import WorkingFolder, local_copy
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.answering import take_all
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -116,7 +116,7 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
             base, _ = adapt_to_base(model, settings, run, "", task.reads_pooler(model))
             checkpoints.initialize_from(model, base["path"], task.classes)
         else:
-            parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
+            parameter_groups.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
     return Trainer(recipe_of(task, model), strategy, max(total_steps(task.config), 1))
 
 

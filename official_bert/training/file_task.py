@@ -12,9 +12,9 @@ import keras
 import numpy as np
 from absl import logging
 
-from official_bert.data import splits
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.labelled import splits
 from official_bert.data.rows import Source
-from official_bert.data.sources import ExampleSource
 from official_bert.fields import OptionsNeededError
 from official_bert.training.task import DataFiles, HeldOut, Resolved, Steps, TaskBase
 

@@ -10,8 +10,8 @@ from absl import logging
 
 from official_bert.config import Config, TrainingConfig
 from official_bert.models.interchange import casing, formats
-from official_bert.models.run_folder import RunFolder
 from official_bert.objectives.objective import Batch
+from official_bert.run_folder import RunFolder
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
 from official_bert.training.step import Step, Tensors, fold_seeds

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.copies import WorkingFolder, original_paths
-from official_bert.data.sources import ExampleSource
-from official_bert.models.run_folder import RunFolder, step_of
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.run_folder import RunFolder, step_of
+from official_bert.storage.copies import WorkingFolder, original_paths
 from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.reporting import continued_log

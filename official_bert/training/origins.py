@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config, Difference, differences, may_change, merge, plain_defaults, to_dict
-from official_bert.data.provenance import changed_keys
-from official_bert.files import absolute, exists
-from official_bert.models.run_folder import RunFolder
+from official_bert.long_work.provenance import changed_keys
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import absolute, exists
 from official_bert.text import loading
 from official_bert.training.schedules.phases import Phase
 from official_bert.typed_values import without_unknown

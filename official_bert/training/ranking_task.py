@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from absl import logging
 
-from official_bert.data import labelled_texts, likely_tables, tables
-from official_bert.data.labelled_texts import EmptyText, LabelledTexts
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.labelled_texts import EmptyText, LabelledTexts
 from official_bert.data.rows import Source
-from official_bert.data.search import collections, measures
-from official_bert.data.search.collections import Collection, check_options, files_of, is_collection
-from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
-from official_bert.data.sources import ExampleSource
+from official_bert.data.tabular import likely_tables, tables
 from official_bert.reports.sections import Section
+from official_bert.search import collections, measures
+from official_bert.search.collections import Collection, check_options, files_of, is_collection
+from official_bert.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import Predictions, Steps

@@ -17,11 +17,11 @@ from official_bert.config import (
     resolve_config,
 )
 from official_bert.fields import refuse_unused
-from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import OBJECTIVE_OPTIONS
-from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
+from official_bert.storage.files import exists
 from official_bert.text import loading
 from official_bert.text.loading import VOCAB_FILE
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from official_bert.config import differences, to_dict
-from official_bert.copies import original_paths
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
-from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
+from official_bert.run_folder import RunFolder, step_of, tuned_for, write_tuned
+from official_bert.storage.copies import original_paths
 from official_bert.training import answering, evaluation, loop, run_config
 from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import ending

@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
-from official_bert.data.provenance import changed_keys
-from official_bert.models.run_folder import SEARCH_FILE, RunFolder
+from official_bert.long_work.provenance import changed_keys
 from official_bert.reports.metric_text import shown
+from official_bert.run_folder import SEARCH_FILE, RunFolder
+from official_bert.storage import files
 from official_bert.training.guards import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.

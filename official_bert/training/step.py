@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, Shaped
 
 from official_bert.layers.speed.computing import computing
 from official_bert.model_config import ModelConfig
-from official_bert.models import parts
+from official_bert.models import parameter_groups
 from official_bert.objectives.losses import Fraction
 from official_bert.objectives.objective import Batch
 from official_bert.training import optimization
@@ -148,7 +148,9 @@ class Step:
             for variable, decayed in zip(self.model.trainable_variables, self.decayed)
         ]
         # for each weight
-        self.rate_factors = parts.rate_factors(self.model, recipe.optimizer.layer_decay, recipe.optimizer.head_rate)
+        self.rate_factors = parameter_groups.rate_factors(
+            self.model, recipe.optimizer.layer_decay, recipe.optimizer.head_rate
+        )
         self.pure_updates = [optimization.pure_update(recipe.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(recipe.optimizer, *key) for key in keys]
         self.compiled_add = _compiled_add(tuple(shape for shape, *_ in keys), self.names)

@@ -15,12 +15,11 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.config import Config, build, check_length, to_dict
+from official_bert.data.batches.sources import BatchSource, ExampleSource
 from official_bert.data.cache import text_digest
 from official_bert.data.rows import Rows, Source, digest
-from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.fields import OptionsNeededError
-from official_bert.files import exists, is_file
-from official_bert.models import parts
+from official_bert.models import parameter_groups
 from official_bert.models.adaptation import check_targets
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
@@ -29,6 +28,7 @@ from official_bert.models.interchange.stored_models import Kind
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.storage.files import exists, is_file
 from official_bert.text import loading
 from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
@@ -276,7 +276,7 @@ class TaskBase(abc.ABC):
         check_length(self.options.max_seq_length, self.config.model)
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
-            parts.check_parts(
+            parameter_groups.check_parts(
                 self.frozen,
                 settings.reinitialize_layers,
                 self.config.optimizer.layer_decay,

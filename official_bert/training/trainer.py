@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
 from official_bert.objectives.objective import Batch

@@ -5,8 +5,8 @@ import stat
 import numpy as np
 import pytest
 
-from official_bert.data import local_records
 from official_bert.data.cache import cached, file_digest
+from official_bert.data.record_files import local_records
 
 
 def make_arrays(calls):

@@ -106,7 +106,7 @@ def test_records_without_masks_are_masked_at_a_rate_for_each_row(tokenizer):
     ids[:, 0], ids[:, 7], ids[:, 13] = facts.cls_id, facts.sep_id, facts.sep_id
     mask = np.repeat([[1] * 14 + [0] * 2], 400, 0).astype(np.int32)
     batch = {"input_ids": ids, "input_mask": mask, "segment_ids": mask, "next_sentence_labels": mask[:, :1]}
-    from official_bert.data import records
+    from official_bert.data.record_files import records
 
     batch |= {"schema_version": np.full((400, 1), records.SCHEMA_VERSION, np.int32)}
     masked = kind.make_masking(lambda: tokenizer)(

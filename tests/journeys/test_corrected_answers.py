@@ -8,7 +8,7 @@ import shutil
 import pytest
 from commands import InThisProcess
 
-from official_bert.data.tables import TableOptions
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.tasks.tagging import conll
 

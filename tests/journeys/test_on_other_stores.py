@@ -17,7 +17,7 @@ import toy_world
 from commands import ROOT, run_here
 from needed_tools import need
 
-from official_bert import files, stores
+from official_bert.storage import files, stores
 
 TINY = """\
 task: pretraining

@@ -11,7 +11,7 @@ from made_pretraining import make_config
 from needed_tools import need
 
 from official_bert.config import to_dict
-from official_bert.data import records
+from official_bert.data.record_files import records
 
 WORDS = {
     "en": "the river town house old small stone walks under bridge and sees people market in winter every day",

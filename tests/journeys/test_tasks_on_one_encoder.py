@@ -69,7 +69,7 @@ def torch(*arguments):
 
 def by_peft(folder, adapter):
     torch(
-        ROOT / "tests/models/interchange/run_peft.py",
+        ROOT / "tests/models/interchange/adapted_models/run_peft.py",
         folder / "minilm",
         "AutoModelForSequenceClassification",
         folder / adapter,

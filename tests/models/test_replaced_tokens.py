@@ -15,7 +15,8 @@ from official_bert.layers.relatives.sampling import draw_words, gumbel_noise
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange import formats, generators
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.members import generators
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config, replace_tokens

@@ -10,7 +10,7 @@ from made_pretraining import data_files, make_config, resolve, write_records
 
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.server.models.servable import Servable
 from official_bert.serving.loading import load_exported
 from official_bert.tasks.loading import restore_model

@@ -6,9 +6,14 @@ import struct
 
 import numpy as np
 
-from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, crc_tables, masked_crc
-from official_bert.data.records import make_example_encoder
-from official_bert.files import written_beside
+from official_bert.data.record_files.record_encoding import (
+    FRAME_FOOTER_BYTES,
+    FRAME_HEADER_BYTES,
+    crc_tables,
+    masked_crc,
+)
+from official_bert.data.record_files.records import make_example_encoder
+from official_bert.storage.files import written_beside
 
 
 def encode_example(features, values):

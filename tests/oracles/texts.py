@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
-from official_bert.data.text_features import make_features
+from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.batches.text_features import make_features
 
 
 def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_finetuning import make_config
 
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad import examination as questions
 from official_bert.tasks.squad import metrics

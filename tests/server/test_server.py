@@ -24,10 +24,10 @@ from commands import imported_tool, run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from official_bert import copies, files
 from official_bert.server.requests.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
+from official_bert.storage import copies, files
 from official_bert.tools.client import GrpcClient, RestClient, ServingError
 
 

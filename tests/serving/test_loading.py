@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert import files
 from official_bert.config import Config, TokenizerConfig
 from official_bert.layers.relatives.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
@@ -19,6 +18,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import export, warmup
 from official_bert.serving.loading import load_exported
 from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.storage import files
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedTagger

@@ -17,8 +17,9 @@ from official_bert.interface.predictor import Predictor
 from official_bert.interface.pretrained import load_tokenizer
 from official_bert.models import checkpoints
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange import adapted, formats
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
+from official_bert.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import task_names
 from official_bert.server.models.servable import LoadedGraph, Servable
 from official_bert.server.server import ServerOptions

@@ -8,7 +8,7 @@ from made_finetuning import make_config
 
 from official_bert.config import to_dict
 from official_bert.interface.finetuning import fine_tune
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 
 ROWS = [
     {"text": f"{word} film {number}", "label": label}

@@ -15,7 +15,8 @@ from absl.testing import flagsaver
 from commands import imported_tool, limited
 from made_generation import COMMAND, GOLDEN, run, small, start
 
-from official_bert.data import provenance, records
+from official_bert.data.record_files import records
+from official_bert.long_work import provenance
 
 RUNS = ["base", "wwm", "two_files_cased", "short", "long"]
 

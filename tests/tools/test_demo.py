@@ -10,7 +10,7 @@ import pytest
 from commands import imported_tool
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import records
+from official_bert.data.record_files import records
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 

@@ -14,7 +14,8 @@ from commands import imported_tool
 from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import provenance, records
+from official_bert.data.record_files import records
+from official_bert.long_work import provenance
 from official_bert.text.vocab import load_vocab
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

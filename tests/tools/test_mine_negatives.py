@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from commands import run_here
 
-from official_bert.data.search.rows import SearchColumns
+from official_bert.search.rows import SearchColumns
 from official_bert.tools.mining import negatives
 from official_bert.tools.mining.rules import MiningRules
 

@@ -13,8 +13,9 @@ from commands import imported_tool
 from made_pretraining import make_config, resolve, write_records
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import provenance, records
 from official_bert.data.pretraining.packing import unpack
+from official_bert.data.record_files import records
+from official_bert.long_work import provenance
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from commands import imported_tool, limited, run_here
 
-from official_bert.data import provenance
-from official_bert.data.long_work.work_folder import WorkFolder
 from official_bert.data.raw_text import containers
+from official_bert.long_work import provenance
+from official_bert.long_work.work_folder import WorkFolder
 
 
 def prepare(root, *arguments):

@@ -19,8 +19,9 @@ from official_bert.models.adaptation import ADAPTER
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import make_encoder, weights_by_name
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.models.interchange import adapted, formats
-from official_bert.models.run_folder import RunFolder, prefixes_in
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
+from official_bert.run_folder import RunFolder, prefixes_in
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning

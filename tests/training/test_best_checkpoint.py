@@ -19,8 +19,8 @@ from official_bert.config import AS_IN_2018, build, merge, to_dict
 from official_bert.config import Config as RunConfig
 from official_bert.data.rows import Rows
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.checkpointing import BestCheckpoint

@@ -20,7 +20,7 @@ from made_pretraining import make_config, write_records
 from tensorflow.python.eager import context
 
 from official_bert.config import to_dict
-from official_bert.data import indexed_records
+from official_bert.data.record_files import indexed_records
 from official_bert.training.running import cluster, meeting
 from official_bert.training.running.cluster import Placement
 from official_bert.training.running.meeting import Meeting

@@ -17,7 +17,7 @@ from made_finetuning import make_config as make_finetuning
 from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
-from official_bert.data.sources import ExampleSource, RecordSource
+from official_bert.data.batches.sources import ExampleSource, RecordSource
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import distribution, evaluation, origins
 from official_bert.training.running import many_machines

@@ -9,8 +9,8 @@ from commands import run_here
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.config import OptimizerConfig
-from official_bert.files import read_log
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import read_log
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.running import clock

@@ -17,7 +17,7 @@ from eager_models import eager_functions
 from local_ports import free_ports
 from made_pretraining import S, data_files, make_config, resolve, write_records
 
-from official_bert.models.run_folder import METRIC_FILE, RunFolder
+from official_bert.run_folder import METRIC_FILE, RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
 from official_bert.training.reporting.run_log import Watcher

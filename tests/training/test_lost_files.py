@@ -16,7 +16,7 @@ import tensorflow as tf
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder

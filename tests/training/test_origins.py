@@ -14,8 +14,8 @@ from made_finetuning import make_config as make_finetuning
 from made_pretraining import V, data_files, make_config, write_records
 
 from official_bert.config import TokenizerConfig, save_config
-from official_bert.data.sources import ExampleSource, RecordSource
-from official_bert.models.run_folder import CONFIG_FILE, RunFolder
+from official_bert.data.batches.sources import ExampleSource, RecordSource
+from official_bert.run_folder import CONFIG_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
 from official_bert.training import evaluation, loop, origins, run_config

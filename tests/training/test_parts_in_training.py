@@ -11,11 +11,11 @@ import tensorflow as tf
 from made_finetuning import ROOT, VOCAB, data_files, make_config, resolve
 
 from official_bert.interface.predictor import Predictor
-from official_bert.models import parts
+from official_bert.models import parameter_groups
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
-from official_bert.models.run_folder import RunFolder, prefixes_in
+from official_bert.run_folder import RunFolder, prefixes_in
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution
 from official_bert.training.running.cluster import Placement
@@ -54,7 +54,7 @@ def one_step(train_file, optimizer=None, freeze=""):
     config = config_of({"warmup_proportion": 0.0, "schedule": "constant", **(optimizer or {})}, freeze=freeze)
     data = resolve(config, train_file=train_file)
     draw_first_weights(data.model, 1)
-    parts.freeze(data.model, freeze)
+    parameter_groups.freeze(data.model, freeze)
     trainer = Trainer(data.recipe, tf.distribute.get_strategy(), 10)
     before = {name: weight.numpy() for name, weight in weights_by_name(data.model).items()}
     (row,) = trainer.run_steps(iter(distribution.distribute(data.train, trainer.strategy)), tf.constant(1)).numpy()
@@ -87,7 +87,7 @@ def test_frozen_weights_stay_bit_for_bit_and_have_neither_moments_nor_gradients(
 
 def test_the_backward_pass_ends_above_the_frozen_layers(train_file, plain):
     data = resolve(config_of(freeze=FREEZE), train_file=train_file)
-    parts.freeze(data.model, FREEZE)
+    parameter_groups.freeze(data.model, FREEZE)
     frozen = Trainer(data.recipe, tf.distribute.get_strategy(), 10)
 
     def products(trainer):

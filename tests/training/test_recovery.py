@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_pretraining import data_files, make_config, write_records
 
-from official_bert.models.run_folder import REWINDS_FILE, RunFolder
+from official_bert.run_folder import REWINDS_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.running.clock import NoClock

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from official_bert import files
-from official_bert.models.run_folder import EVAL_LOG_FILE, RunFolder
 from official_bert.reports.run_sections import read_curves
+from official_bert.run_folder import EVAL_LOG_FILE, RunFolder
+from official_bert.storage import files
 
 OTHERS = [
     "[1, 2]",

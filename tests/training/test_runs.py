@@ -9,7 +9,7 @@ import made_pretraining
 import pytest
 from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning

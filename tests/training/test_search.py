@@ -9,7 +9,7 @@ import pytest
 from made_finetuning import GLUE, data_files, make_config
 
 from official_bert.config import Config
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import search
 from official_bert.training.guards import DivergedError

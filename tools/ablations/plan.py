@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import inherited_and_own, merge
-from official_bert.files import read_text
+from official_bert.storage.files import read_text
 from official_bert.typed_values import build, read_yaml
 
 COMMON = "baseline"  # the row whose held-out records measure all rows, and whose configuration is that of the scale

@@ -4,8 +4,8 @@ import json
 import pathlib
 from typing import Any
 
-from official_bert.files import read_json, read_lines, read_log
-from official_bert.models.run_folder import CHECKPOINT, LOG_FILE, SEARCH_FILE
+from official_bert.run_folder import CHECKPOINT, LOG_FILE, SEARCH_FILE
+from official_bert.storage.files import read_json, read_lines, read_log
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from official_bert.files import read_json, written_whole
+from official_bert.storage.files import read_json, written_whole
 
 TELL_EVERY = 60.0  # seconds between lines about a running stage
 END_SECONDS = 60.0  # that a stopped stage gets to end

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.objectives.objective import Batch
 from official_bert.training import distribution
 from official_bert.training.step import Step, fold_seeds

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from official_bert.config import Config, build, merge
-from official_bert.data import records
+from official_bert.data.record_files import records
 from official_bert.text.loading import VOCAB_FILE
 
 STEPS = 20

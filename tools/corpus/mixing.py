@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from official_bert.data.raw_text.deduplication import hash_text
-from official_bert.files import find_files
+from official_bert.storage.files import find_files
 
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(?!//)(.+)")
 

@@ -22,14 +22,14 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from official_bert.data import provenance
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import BadText, absolute, find_files, folder_of, is_remote, shard_names
+from official_bert.long_work import provenance
+from official_bert.storage.files import BadText, absolute, find_files, folder_of, is_remote, shard_names
 from official_bert.text import loading
 from official_bert.tools.generation import beam_runner
 

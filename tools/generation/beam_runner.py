@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 
 import apache_beam as beam
 
-from official_bert.files import read_mapping
+from official_bert.storage.files import read_mapping
 
 # Beam's options that say where a cluster listens; DASK_FILE: a file that says it
 ADDRESSES = ("dask_client_address", "job_endpoint", "flink_master", "spark_master_url")

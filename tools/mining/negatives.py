@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from official_bert.data import labelled_texts
 from official_bert.data.array_files import make_array
-from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.search import neighbours
-from official_bert.data.search.bm25 import nearest_by_words
-from official_bert.data.search.collections import is_collection, read_collection
-from official_bert.data.search.rows import SearchColumns, read_rows
-from official_bert.data.tables import TableOptions
-from official_bert.files import full_disk_names
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.labelled_texts import LabelledTexts
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.interface.predictor import Predictor
+from official_bert.search import neighbours
+from official_bert.search.bm25 import nearest_by_words
+from official_bert.search.collections import is_collection, read_collection
+from official_bert.search.rows import SearchColumns, read_rows
+from official_bert.storage.files import full_disk_names
 from official_bert.tools.mining.rules import MiningRules, choose, in_window
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import BadText
 from official_bert.models.interchange import casing
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.storage.files import BadText
 from official_bert.text import loading
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from official_bert.files import BadText, read_lines
+from official_bert.storage.files import BadText, read_lines
 from official_bert.text.tokenization import BasicTokenizer
 
 

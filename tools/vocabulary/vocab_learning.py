@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from official_bert.files import open_bytes
+from official_bert.storage.files import open_bytes
 from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer, FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data import records
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.record_files import records
 
 ORDER, MASK, KEEP, REPLACEMENT, LENGTH, FIRST, PLACE, SAMPLE = range(8)  # kinds of draws
 Batch = dict[str, tf.Tensor]

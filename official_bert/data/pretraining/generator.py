@@ -17,14 +17,14 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from official_bert.data import provenance, records
-from official_bert.data.long_work import interruption
-from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, texts_of_documents
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import Progress, RowEncoder, ShuffledRows, no_progress, write_rows
 from official_bert.data.pretraining.token_store import TokenStore
+from official_bert.data.record_files import records
+from official_bert.long_work import interruption, provenance
+from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 
 ROWS_AT_A_TIME = 4096
 SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing

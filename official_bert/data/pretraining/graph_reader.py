@@ -14,9 +14,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data import records
-from official_bert.data.sources import REFUSED, RecordSource, prefetched
-from official_bert.files import exists, make_folder, written_beside
+from official_bert.data.batches.sources import REFUSED, RecordSource, prefetched
+from official_bert.data.record_files import records
+from official_bert.storage.files import exists, make_folder, written_beside
 
 LONGEST_RUN = 256  # records; several runs are read at a time
 LOOKED_AT = 16  # record files that each host is asked for: on a bucket, a question takes some hundredths of a second

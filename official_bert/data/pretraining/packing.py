@@ -22,11 +22,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data import record_index, records
-from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
-from official_bert.data.long_work.progress import Reporter
-from official_bert.data.record_index import RecordIndex
-from official_bert.data.sources import RowGroups
+from official_bert.data.batches.sources import RowGroups
+from official_bert.data.record_files import record_index, records
+from official_bert.data.record_files.indexed_records import BrokenRecordError, IndexedRecords
+from official_bert.data.record_files.record_index import RecordIndex
+from official_bert.long_work.progress import Reporter
 from official_bert.text.compiling import compiled
 
 AT_ONCE = 8192  # records that are packed together

@@ -13,12 +13,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from official_bert.data import records
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.kernels import Plan
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
+from official_bert.data.record_files import records
 from official_bert.text.compiling import compiled, read_only
 
 BUCKET_BYTES = 1 << 27  # mapped into memory at a time

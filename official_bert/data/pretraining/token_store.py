@@ -17,13 +17,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from official_bert.copies import require_here
-from official_bert.data.long_work.preflight import check_folder
-from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError
-from official_bert.files import BadText, absolute, modified, open_bytes, size_of
+from official_bert.long_work.preflight import check_folder
+from official_bert.long_work.work_folder import SUFFIX, WorkFolder, write_json
+from official_bert.storage.copies import require_here
+from official_bert.storage.files import BadText, absolute, modified, open_bytes, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer

@@ -16,7 +16,7 @@ import rich.markup
 import rich.table
 from absl import flags
 
-from official_bert.files import written_whole
+from official_bert.storage.files import written_whole
 
 EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut

@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, get_args
 
-from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_INPUT, Opened, check_bounds, open_bytes
 from official_bert.data.raw_text.packed_files import kind_of as kind_of
 from official_bert.data.raw_text.packed_files import read_head as read_head
-from official_bert.files import folder_of, size_of
 from official_bert.limits import LONGEST_LINE
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import folder_of, size_of
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)

@@ -18,7 +18,7 @@ from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
 from official_bert.data.raw_text.tables_as_text import foreign_form
 from official_bert.data.tabular.encodings import other_encoding
-from official_bert.files import open_bytes
+from official_bert.storage.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
 RAW = (

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from official_bert.files import open_bytes as store_bytes
 from official_bert.limits import LONGEST_LINE, MOST_PACKED
+from official_bert.storage.files import open_bytes as store_bytes
 
 STANDARD_INPUT = "-"
 _MAGIC = {

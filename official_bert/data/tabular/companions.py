@@ -4,7 +4,7 @@ them names all.
 
 import os
 
-from official_bert.files import is_file, is_folder, list_names
+from official_bert.storage.files import is_file, is_folder, list_names
 
 JSON_LINES, LABELS_IN_LINES = ".jsonl", "-labels.lst"  # of AI2's data: a label a line
 TEXTS, LABELS = "_text.txt", "_labels.txt"  # ends of the names of two files, whose lines belong together

@@ -10,8 +10,8 @@ from absl import logging
 
 from official_bert.data.raw_text import packed_files
 from official_bert.fields import OptionsNeededError
-from official_bert.files import is_file, modified, open_bytes, read_lines, size_of
 from official_bert.limits import LONGEST_LINE, MOST_SAMPLE
+from official_bert.storage.files import is_file, modified, open_bytes, read_lines, size_of
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",

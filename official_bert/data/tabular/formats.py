@@ -14,11 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import START, head_of, text_lines
 from official_bert.data.tabular.stored_names import class_names
-from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import (
     MOST_COLUMNS,
     MOST_EMPTY_ROWS,
@@ -29,6 +27,8 @@ from official_bert.limits import (
     MOST_TAGS_PACKED,
     MOST_UNPACKED,
 )
+from official_bert.storage.archives import opened_zip
+from official_bert.storage.files import folder_of, is_folder, list_names, open_bytes
 
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from official_bert.data.labelled_texts import ABSENT, LIST_AS_TEXT, as_number
+from official_bert.data.labelled.labelled_texts import ABSENT, LIST_AS_TEXT, as_number
 
 TEXT_NAMES = re.compile(
     """text|texts|sentence|review|comment|content|body|message|tweet|document|utterance|passage|kommentar|

@@ -13,7 +13,7 @@ from official_bert.data.rows import Rows
 from official_bert.data.tabular.companions import ANNOTATIONS, TEXT, text_of
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tagged.spans import Span
-from official_bert.files import written_folder, written_together
+from official_bert.storage.files import written_folder, written_together
 
 Places = tuple[int, int, str]  # start, end, type
 FILE, START = "file", "start"  # keys of a row: the annotations that it comes from, and where it begins in the text

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from official_bert.data.labelled_texts import check_forms
+from official_bert.data.labelled.labelled_texts import check_forms
 from official_bert.data.tagged.tag_letters import OUTSIDE, PREFIXES, has_prefix
 
 # plain: each word's tag stands for itself

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from official_bert.data.labelled_texts import EmptyText
-from official_bert.data.suffixes import suffix_of
-from official_bert.data.tables import spelled
+from official_bert.data.labelled.labelled_texts import EmptyText
 from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.tables import spelled
 from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, of_scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit
+from official_bert.storage.suffixes import suffix_of
 from official_bert.typed_values import and_others
 
 FILE = "file of words and tags"

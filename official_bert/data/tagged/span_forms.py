@@ -9,14 +9,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from official_bert.data.labelled_texts import UNACCEPTED
+from official_bert.data.labelled.labelled_texts import UNACCEPTED
 from official_bert.data.rows import Rows, Source, place
-from official_bert.data.tables import ANSWER, ANSWERS, collected, format_of_objects, json_values, unconfirmed
 from official_bert.data.tabular.companions import annotations_of
+from official_bert.data.tabular.tables import ANSWER, ANSWERS, collected, format_of_objects, json_values, unconfirmed
 from official_bert.data.tagged import brat, label_studio
 from official_bert.data.tagged.chunk_tags import Chunk, write_tags
 from official_bert.data.tagged.spans import Reader, Record, Span, wide
-from official_bert.files import is_file, is_folder
+from official_bert.storage.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]

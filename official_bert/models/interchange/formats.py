@@ -13,10 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.copies import stand_for
-from official_bert.data.long_work.preflight import check_disk
 from official_bert.dotted_names import by_name
-from official_bert.files import read_mapping, require_regular_files, written_folder
+from official_bert.long_work.preflight import check_disk
 from official_bert.models import adaptation
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import (
@@ -32,9 +30,11 @@ from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.run_folder import RunFolder
 from official_bert.models.vector_layers import LAYER_PREFIX
+from official_bert.run_folder import RunFolder
 from official_bert.runtimes.finite import require_finite
+from official_bert.storage.copies import stand_for
+from official_bert.storage.files import read_mapping, require_regular_files, written_folder
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
@@ -47,7 +47,7 @@ MODULES: Mapping[str, str] = {
     "tf1": "official_bert.models.interchange.projects.tf1",
     "tf_models": "official_bert.models.interchange.projects.tf_models",
     "hugging_face": "official_bert.models.interchange.projects.hugging_face",
-    "peft": "official_bert.models.interchange.projects.peft",
+    "peft": "official_bert.models.interchange.adapted_models.peft",
     "keras_hub": "official_bert.models.interchange.projects.keras_hub",
 }
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from absl import logging
 
-from official_bert.archives import opened_zip
-from official_bert.copies import own_folder
 from official_bert.limits import LARGEST_DOWNLOAD
+from official_bert.storage.archives import opened_zip
+from official_bert.storage.copies import own_folder
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub

@@ -6,10 +6,10 @@ import re
 import tensorflow as tf
 from absl import logging
 
-from official_bert.copies import local_copy
 from official_bert.dotted_names import by_name
-from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
-from official_bert.models.run_folder import RunFolder, prefixes_in
+from official_bert.run_folder import RunFolder, prefixes_in
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import folder_of, is_file, is_folder, is_remote, list_names, normal
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
 OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"

@@ -12,8 +12,8 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-from official_bert.files import read_bytes
 from official_bert.server.statuses import RequestError
+from official_bert.storage.files import read_bytes
 
 LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
 ADDRESS = r"\[(?P<address>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]"

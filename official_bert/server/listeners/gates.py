@@ -18,12 +18,12 @@ import grpc
 from aiohttp import web
 from google.protobuf.message import DecodeError
 
-from official_bert.copies import local_copy, require_here
 from official_bert.server.listeners.access import AccessRules, accepts
 from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.requests.process import LARGE_BYTES
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
+from official_bert.storage.copies import local_copy, require_here
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -13,12 +13,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from official_bert.files import exists, files_below, open_bytes, read_mapping, written_whole
 from official_bert.runtimes.engines import FILE, FORMS, precision_of
 from official_bert.runtimes.processor import processor
-from official_bert.server.models.engines import EngineRun, folder_of_engine, load_runs, sample_request
+from official_bert.server.models.engine_servable import EngineRun, folder_of_engine, load_runs, sample_request
 from official_bert.server.models.servable import Servable
 from official_bert.server.requests.tensors import Arrays
+from official_bert.storage.files import exists, files_below, open_bytes, read_mapping, written_whole
 
 AUTO = "auto"
 BOUND = 1e-4  # between an engine's answers and TensorFlow's

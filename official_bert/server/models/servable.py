@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.files import remove
 from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of
-from official_bert.runtimes.split_signature import EXAMPLES, FINISH, LENGTHS, ORDER, PARSE, PREPARE, SIZES
+from official_bert.runtimes.split_names import EXAMPLES, FINISH, LENGTHS, ORDER, PARSE, PREPARE, SIZES
 from official_bert.server.memory import trim
 from official_bert.server.queue.batch_queue import BatchingParameters
 from official_bert.server.requests.reading import DEFAULT_SIGNATURE
 from official_bert.server.requests.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
+from official_bert.storage.files import remove
 
 LABELS_FILE, ABOUT_FILE, PADDED_FILE = "labels.txt", "about.json", "padded_outputs.json"
 MOST_ASSET_BYTES = 1 << 20

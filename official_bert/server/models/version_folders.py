@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from official_bert import files
 from official_bert.runtimes.saved_tasks import task_names
+from official_bert.storage import files
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # what an export that is under way, or was killed, writes into (`files.written_folder`)

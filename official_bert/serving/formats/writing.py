@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.dotted_names import by_name
-from official_bert.files import disk_full_reason
 from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
 from official_bert.serving.formats.checking import (
     CheckTexts,
@@ -27,6 +26,7 @@ from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
 from official_bert.serving.formats.quantization import quantize, recorded_rows
 from official_bert.serving.served_model import ServedModel
+from official_bert.storage.files import disk_full_reason
 
 DEFAULT_OPSET = 17
 FORMATS: Mapping[str, Callable[..., None]] = {  # how a dense pass is written

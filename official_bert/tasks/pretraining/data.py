@@ -8,13 +8,14 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build, merge
-from official_bert.data import provenance, records
+from official_bert.data.batches.sources import RecordSource, refuse_rows
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing
+from official_bert.data.record_files import records
 from official_bert.data.rows import Rows, Source
-from official_bert.data.sources import RecordSource, refuse_rows
-from official_bert.files import find_files
+from official_bert.long_work import provenance
+from official_bert.storage.files import find_files
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of

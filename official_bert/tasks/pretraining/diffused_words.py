@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data import records
+from official_bert.data.batches.sources import RecordSource
 from official_bert.data.pretraining.dynamic_masking import ORDER, SAMPLE, of_this_schema, row_hashes, uniform
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.data.sources import RecordSource
+from official_bert.data.record_files import records
 from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from official_bert.data.sources import RecordSource
-from official_bert.files import open_bytes, size_of
+from official_bert.data.batches.sources import RecordSource
 from official_bert.reports.comparable import ComparableAnswers
+from official_bert.storage.files import open_bytes, size_of
 from official_bert.training.task import Predictions
 
 COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies

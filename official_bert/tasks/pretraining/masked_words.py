@@ -11,11 +11,11 @@ import tensorflow as tf
 from jaxtyping import Float
 
 from official_bert.config import Config
-from official_bert.data import records
+from official_bert.data.batches.sources import RecordSource
 from official_bert.data.pretraining import dynamic_masking
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.data.sources import RecordSource
+from official_bert.data.record_files import records
 from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
 from official_bert.objectives.cross_entropy import CrossEntropy
 from official_bert.objectives.masked_lm import MaskedLM

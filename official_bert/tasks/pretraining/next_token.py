@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import of_this_schema
+from official_bert.data.record_files import records
 from official_bert.objectives.masked_lm import NextToken
 from official_bert.objectives.objective import Objective
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from official_bert.data import records
 from official_bert.data.pretraining.packing import predictions_per_row
+from official_bert.data.record_files import records
 from official_bert.tasks.pretraining.options import Options
 
 MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"

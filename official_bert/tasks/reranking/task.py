@@ -13,20 +13,20 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data import labelled_texts, splits
-from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.batches.text_features import make_choice_features
+from official_bert.data.labelled import labelled_texts, splits
+from official_bert.data.labelled.labelled_texts import LabelledTexts
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.rows import Source
-from official_bert.data.search.bm25 import nearest_by_words
-from official_bert.data.search.collections import Collection, UnknownIds, is_collection
-from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates
-from official_bert.data.sources import ExampleSource
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import TableOptions
-from official_bert.data.text_features import make_choice_features
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.relevance import Relevance
+from official_bert.search.bm25 import nearest_by_words
+from official_bert.search.collections import Collection, UnknownIds, is_collection
+from official_bert.search.rows import Candidates, SearchColumns, read_candidates
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.search import measures, neighbours
-from official_bert.data.search.collections import Collection
-from official_bert.data.sources import ExampleSource
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.reports.sections import Section
+from official_bert.search import measures, neighbours
+from official_bert.search.collections import Collection
 from official_bert.tasks.retrieval import metrics
 from official_bert.training.data_files import write_answers
 from official_bert.training.ranking_task import Rankings

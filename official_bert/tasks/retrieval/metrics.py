@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import scipy.stats
 
-from official_bert.data.search import measures
+from official_bert.search import measures
 
 BEST = (1, 5, 10)  # of recall
 AT_ONCE = 1024  # queries

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from official_bert.data import labelled_texts
-from official_bert.data.search.collections import UnknownIds
-from official_bert.data.search.rows import SearchColumns
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import TableOptions
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.splits import SplitOptions
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Constraint, Natural, Positive, ScoreRange, check_used, only_with
 from official_bert.models.vector_layers import Poolings, VectorLayer
+from official_bert.search.collections import UnknownIds
+from official_bert.search.rows import SearchColumns
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]

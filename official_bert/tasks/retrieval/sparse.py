@@ -13,12 +13,12 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.search.collections import Collection
-from official_bert.data.sources import ExampleSource
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
 from official_bert.objectives.sparse_vectors import SparseVectors
+from official_bert.search.collections import Collection
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection

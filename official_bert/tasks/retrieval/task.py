@@ -16,18 +16,18 @@ from absl import logging
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from official_bert.data import labelled_texts, splits
-from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
-from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.batches.text_features import make_features
+from official_bert.data.labelled import labelled_texts, splits
+from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.data.rows import Source
-from official_bert.data.search.collections import Collection, is_collection
-from official_bert.data.sources import ExampleSource
-from official_bert.data.text_features import make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.text_vectors import PROMPT_TOKENS
 from official_bert.models.vector_layers import vector_width
 from official_bert.objectives.ranking_losses import MISSING
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
+from official_bert.search.collections import Collection, is_collection
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
 from official_bert.training.distribution import check_batch

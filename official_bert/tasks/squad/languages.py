@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import keras
 import numpy as np
 
-from official_bert.files import written_whole
 from official_bert.reports.metric_text import shown
+from official_bert.storage.files import written_whole
 from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad

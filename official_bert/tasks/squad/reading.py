@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from official_bert.data.rows import Rows, Source, place
-from official_bert.data.tables import rows_of
+from official_bert.data.tabular.tables import rows_of
 
 SeveralAnswers = Literal["refuse", "first", "all"]
 # of answers and pieces: exact, or that of 2018, which sees words between spaces

@@ -13,20 +13,20 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import check_length
-from official_bert.data import splits
+from official_bert.data.batches.feature_rows import TextFeatures
+from official_bert.data.batches.sources import ExampleSource, incomplete
 from official_bert.data.cache import cached, text_digest
-from official_bert.data.feature_rows import TextFeatures
-from official_bert.data.labelled_texts import SAME_SHARE
+from official_bert.data.labelled import splits
+from official_bert.data.labelled.labelled_texts import SAME_SHARE
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.rows import Source, digest
-from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.splits import SplitOptions
 from official_bert.dotted_names import by_name
 from official_bert.fields import Count, check_used
-from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
 from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.storage.files import written_whole
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all

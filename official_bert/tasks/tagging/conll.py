@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
+from official_bert.data.labelled.labelled_texts import SAME_SHARE, EmptyText
 from official_bert.data.rows import Rows, Source, place
-from official_bert.data.tables import ANSWER, spelled, unconfirmed
+from official_bert.data.tabular.tables import ANSWER, spelled, unconfirmed
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,
@@ -33,7 +33,7 @@ from official_bert.data.tagged.column_files import (
 )
 from official_bert.data.tagged.span_forms import Reading, records, span_rows, tags_of
 from official_bert.data.tagged.spans import of_utf16
-from official_bert.files import written_whole
+from official_bert.storage.files import written_whole
 from official_bert.typed_values import and_others
 
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows

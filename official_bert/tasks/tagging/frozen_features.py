@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.copies import local_copy
 from official_bert.data.array_files import make_array
 from official_bert.data.cache import check_own
-from official_bert.files import exists, full_disk_names, make_folder, written_beside
+from official_bert.storage.copies import local_copy
+from official_bert.storage.files import exists, full_disk_names, make_folder, written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
 BATCH_TOKENS = 8192  # of one call of the encoder

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from official_bert.data.label_weights import Weights
-from official_bert.data.labelled_texts import EmptyText
-from official_bert.data.splits import SplitOptions
+from official_bert.data.labelled.label_weights import Weights
+from official_bert.data.labelled.labelled_texts import EmptyText
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.tagged.chunk_tags import Scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit

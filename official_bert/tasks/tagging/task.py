@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data import splits
-from official_bert.data.label_weights import class_weights, describe
-from official_bert.data.labelled_texts import described_counts
+from official_bert.data.batches.sources import ExampleSource, incomplete
+from official_bert.data.labelled import splits
+from official_bert.data.labelled.label_weights import class_weights, describe
+from official_bert.data.labelled.labelled_texts import described_counts
 from official_bert.data.rows import Source
-from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.tables import rows_of
+from official_bert.data.tabular.tables import rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows

@@ -14,20 +14,20 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.data import label_weights, labelled_texts, splits
-from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.splits import SplitOptions
-from official_bert.data.text_features import Truncate, make_features
+from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.batches.sources import ExampleSource, incomplete
+from official_bert.data.batches.text_features import Truncate, make_features
+from official_bert.data.labelled import label_weights, labelled_texts, splits
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.dotted_names import by_name
 from official_bert.fields import Count, Rate, ShareBelow1, only_with
-from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
 from official_bert.objectives.labels import OneLabel, Score, SeveralLabels
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.storage.files import written_whole
 from official_bert.tasks.texts import metrics
 from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec

@@ -12,13 +12,13 @@ import numpy as np
 import scipy.special
 from absl import logging
 
-from official_bert.data import labelled_texts
-from official_bert.data.label_weights import Weights
-from official_bert.data.labelled_texts import LabelledTexts, label_counts
-from official_bert.data.likely_tables import likely_options
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.label_weights import Weights
+from official_bert.data.labelled.labelled_texts import LabelledTexts, label_counts
 from official_bert.data.rows import Source
-from official_bert.data.tables import ANSWER, Table, TableOptions, spelled
 from official_bert.data.tabular.likely_columns import Column
+from official_bert.data.tabular.likely_tables import likely_options
+from official_bert.data.tabular.tables import ANSWER, Table, TableOptions, spelled
 from official_bert.fields import (
     Constraint,
     OptionsNeededError,

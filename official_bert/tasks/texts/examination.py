@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.reports import pictures, statistics
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from official_bert.config import Config, to_dict
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.rows import Source
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification

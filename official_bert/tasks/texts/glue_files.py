@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from official_bert.data import labelled_texts
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.rows import Source
-from official_bert.data.tables import Table, TableOptions
-from official_bert.files import folder_of, is_file, normal
+from official_bert.data.tabular.tables import Table, TableOptions
+from official_bert.storage.files import folder_of, is_file, normal
 from official_bert.typed_values import and_others
 
 PAIR = ("sentence1", "sentence2")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.data.text_features import Truncate
+from official_bert.data.batches.text_features import Truncate
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, text_specs
 from official_bert.serving.served_windows import ServedWindows

@@ -15,13 +15,13 @@ import scipy.special
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data import labelled_texts
-from official_bert.data.choice_answers import AnswerAs, right_ones
-from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
-from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.batches.text_features import make_choice_features
+from official_bert.data.labelled import labelled_texts
+from official_bert.data.labelled.choice_answers import AnswerAs, right_ones
+from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.data.rows import Source
-from official_bert.data.tables import Table, TableOptions, first_object, has_key
-from official_bert.data.text_features import make_choice_features
+from official_bert.data.tabular.tables import Table, TableOptions, first_object, has_key
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.tasks.texts.base import TextClassification, TextOptions

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.sources import ExampleSource
-from official_bert.data.text_features import tokenize_all
+from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.batches.text_features import tokenize_all
 from official_bert.objectives.masked_diffusion import LEAST_RATE
 from official_bert.text.tokenizer import Tokenizer
 

@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.data import labelled_texts, splits
-from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.batches.text_features import tokenize_all
+from official_bert.data.labelled import labelled_texts, splits
+from official_bert.data.labelled.labelled_texts import LabelledTexts
+from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.rows import Source
-from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import TableOptions
-from official_bert.data.text_features import tokenize_all
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Natural
 from official_bert.generation.generate import generate
 from official_bert.generation.passes import Passes

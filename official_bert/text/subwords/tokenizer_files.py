@@ -10,8 +10,8 @@ import os
 import zipfile
 from collections.abc import Mapping
 
-from official_bert.archives import opened_zip
-from official_bert.files import exists, is_folder, read_bytes, read_json
+from official_bert.storage.archives import opened_zip
+from official_bert.storage.files import exists, is_folder, read_bytes, read_json
 
 BUNDLE = "tokenizer.zip"
 JSON_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE = (

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.batches.sources import ExampleSource
 from official_bert.data.cache import cached
-from official_bert.data.long_work.progress import Reporter
-from official_bert.data.sources import ExampleSource
+from official_bert.long_work.progress import Reporter
 from official_bert.objectives.teacher_targets import SoftAnswers
 from official_bert.training import answering
 from official_bert.training.distillation.teachers import TaskTeacher

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from official_bert.config import check_length
-from official_bert.data.sources import ExampleSource
+from official_bert.data.batches.sources import ExampleSource
 from official_bert.model_config import ModelConfig
 from official_bert.models.pretrainer import ObservedPretrainer
 from official_bert.objectives.distilled import COLUMN, Distilled, Teacher, TeacherTargets

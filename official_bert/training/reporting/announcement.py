@@ -9,8 +9,8 @@ import scipy.stats
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.data.feature_rows import ChoiceFeatures, TextFeatures
-from official_bert.data.sources import ExampleSource
+from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
+from official_bert.data.batches.sources import ExampleSource
 from official_bert.layers.token_layout import LONG
 from official_bert.reports.comparable import CONFIDENCE
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config

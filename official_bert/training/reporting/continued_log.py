@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.files import exists, read_text, written_whole
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import exists, read_text, written_whole
 
 
 def remove_later_lines(path: str, done: int) -> None:

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable
 
-from official_bert.copies import original_paths
-from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
-from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
+from official_bert.data.batches.sources import BatchSource, ExampleSource, RecordSource
 from official_bert.reports.model_card import Data, about_section, make_card, settings_section
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
+from official_bert.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
+from official_bert.storage.copies import original_paths
 from official_bert.training.reporting.announcement import cut_rows, few_held_out
 from official_bert.training.task import DataFiles, Examined, Measured, Resolved
 from official_bert.typed_values import defaults_of

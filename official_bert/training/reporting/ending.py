@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from official_bert.dotted_names import by_name
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.training.task import DataFiles, Measured
 
 DOCUMENTS = "official_bert.training.reporting.documents"

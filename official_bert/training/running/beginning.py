@@ -10,10 +10,10 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.data.long_work import preflight
-from official_bert.files import absolute
-from official_bert.models import adaptation, checkpoints, parts
-from official_bert.models.run_folder import RunFolder
+from official_bert.long_work import preflight
+from official_bert.models import adaptation, checkpoints, parameter_groups
+from official_bert.run_folder import RunFolder
+from official_bert.storage.files import absolute
 from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import (
@@ -76,7 +76,7 @@ def open_data(
         adapters = task.config.training.adapters
         base, frozen = adaptation.adapt_to_base(model, adapters, run, init_checkpoint, task.reads_pooler(model))
         task.draw_first_weights(model)
-        frozen = frozen or parts.freeze(model, task.config.training.freeze)
+        frozen = frozen or parameter_groups.freeze(model, task.config.training.freeze)
     config = resolved_config(task, phases)
     origin = origins.origin_of(config, digests, phases)
     distribution.check_same(strategy, "data and vocabulary", origin)
@@ -161,11 +161,11 @@ def _initialize(
     model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]
 ) -> str:
     """Gives the model the weights of a checkpoint, except layers made anew; returns what the checkpoint is."""
-    new_values = parts.first_values(model, config.training.reinitialize_layers)
+    new_values = parameter_groups.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):
         result = checkpoints.initialize_from(model, init_checkpoint, task.classes, layers)
-    parts.put_back(model, new_values)
+    parameter_groups.put_back(model, new_values)
     report(f"initialized (weights only): {result.describe()}")
     if new_values:
         report(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from official_bert.models.run_folder import write_tuned
+from official_bert.run_folder import write_tuned
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.schedules.phases import Phase, evaluation_steps

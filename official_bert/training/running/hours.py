@@ -7,8 +7,8 @@ taken. Such a training is not repeated exactly: the next time, other steps fall 
 import tensorflow as tf
 
 from official_bert.config import TrainingConfig
-from official_bert.files import read_log
-from official_bert.models.run_folder import LOG_FILE
+from official_bert.run_folder import LOG_FILE
+from official_bert.storage.files import read_log
 from official_bert.training import distribution
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running import clock

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.data.batches.sources import BatchSource, RecordSource
 from official_bert.data.pretraining.graph_reader import GraphReader
-from official_bert.data.sources import BatchSource, RecordSource
 from official_bert.training.running.cluster import Placement, workers_of
 from official_bert.training.running.meeting import Meeting, answers, join
 

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from official_bert.files import read_json
-from official_bert.models.run_folder import REWINDS_FILE, RunFolder
+from official_bert.run_folder import REWINDS_FILE, RunFolder
+from official_bert.storage.files import read_json
 from official_bert.training import guards
 from official_bert.training.guards import DivergedError
 from official_bert.training.schedules.phases import Phase

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from official_bert.config import Config, PhaseConfig, TrainingConfig, merge, to_dict
-from official_bert.data.sources import BatchSource
+from official_bert.data.batches.sources import BatchSource
 from official_bert.training.preparation import prepare
 from official_bert.training.recipe import Recipe
 from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase

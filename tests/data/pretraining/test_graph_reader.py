@@ -13,12 +13,13 @@ from local_ports import free_ports
 from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import record_order, records
+from official_bert.data.batches import record_order
+from official_bert.data.batches.sources import RecordSource, refuse_rows
 from official_bert.data.pretraining import graph_reader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.pretraining.masking import MaskingConfig
-from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.data.record_files import records
 from official_bert.text.vocab import load_vocab
 
 FEATURES = (records.Feature("number", 1),)
@@ -185,9 +186,10 @@ import json, sys
 import tensorflow as tf
 hosts, paths, folder = json.loads(sys.argv[1])
 tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({"worker": hosts}), job_name="coordinator")
-from official_bert.data import record_order, records
+from official_bert.data.batches import record_order
+from official_bert.data.record_files import records
 from official_bert.data.pretraining.graph_reader import GraphReader
-from official_bert.data.sources import RecordSource, refuse_rows
+from official_bert.data.batches.sources import RecordSource, refuse_rows
 record_order.BLOCK, record_order.WINDOW = 4, 3
 def parse(serialized, indices):
     parsed = records.parse_examples(serialized, (records.Feature("number", 1),))

@@ -12,9 +12,9 @@ import tensorflow as tf
 from made_pretraining import S, V, data_files, make_config, resolve, weights_after_two_steps, write_records
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import records
 from official_bert.data.pretraining import packing
 from official_bert.data.pretraining.packing import Packing, pack, unpack
+from official_bert.data.record_files import records
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.running.cluster import Placement

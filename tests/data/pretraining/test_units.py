@@ -8,10 +8,10 @@ import tensorflow as tf
 from commands import run_here
 from needed_tools import need
 
-from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError
+from official_bert.data.record_files import records
 from official_bert.text import loading
 
 VOCAB = [

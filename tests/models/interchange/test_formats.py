@@ -12,7 +12,7 @@ import tensorflow as tf
 from made_checkpoints import HEADS, SMALL, WORDS, stored_small
 from safetensors.numpy import load_file, save_file
 
-from official_bert.data.long_work import preflight
+from official_bert.long_work import preflight
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier, Tagger
 from official_bert.models.interchange import formats

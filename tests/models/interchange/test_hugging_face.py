@@ -16,7 +16,8 @@ from needed_tools import TORCH, needs_torch
 from safetensors.numpy import load_file, save_file
 
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import hugging_face, torch_pickle
+from official_bert.models.interchange.projects import hugging_face
+from official_bert.models.interchange.weight_files import torch_pickle
 
 
 @pytest.fixture(scope="module")

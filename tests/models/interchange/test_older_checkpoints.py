@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import official_bert
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import torch_pickle
+from official_bert.models.interchange.weight_files import torch_pickle
 from official_bert.tasks.loading import restore_for_inference
 
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.runtimes.engines import ENGINES, PortableModel
-from official_bert.server.models import engine_choice, engines
-from official_bert.server.models.engines import use_engine
+from official_bert.server.models import engine_choice, engine_servable
+from official_bert.server.models.engine_servable import use_engine
 from official_bert.server.models.servable import Servable
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
@@ -136,7 +136,7 @@ def test_a_signature_is_computed_by_its_two_parts_with_an_engine_between_them(tm
     (tmp_path / "onnx" / "1").mkdir(parents=True)
     (tmp_path / "onnx" / "1" / "model.json").write_text("{}")
     for error in (2e-5, float("nan")):
-        monkeypatch.setattr(engines, "load_engine", lambda *_, wrong=error: (Sum(wrong), {"limits": LIMITS}))
+        monkeypatch.setattr(engine_servable, "load_engine", lambda *_, wrong=error: (Sum(wrong), {"limits": LIMITS}))
         with pytest.raises(
             ValueError,
             match=r"onnx/1: --engine=onnx: expected the answers of the SavedModel within 1e-05, got words with",
@@ -144,7 +144,7 @@ def test_a_signature_is_computed_by_its_two_parts_with_an_engine_between_them(tm
             use_engine(servable, str(place), "onnx")
         assert signature.computed_by is None
     engine = Sum(5e-6)
-    monkeypatch.setattr(engines, "load_engine", lambda *_: (engine, {"limits": LIMITS}))
+    monkeypatch.setattr(engine_servable, "load_engine", lambda *_: (engine, {"limits": LIMITS}))
     assert use_engine(servable, str(place), "onnx") == "serving_default by onnx, within 5.0e-06 of the SavedModel"
     engine.shapes.clear()
     answer = signature.run({"text": text})
@@ -273,7 +273,7 @@ def halved(tmp_path, monkeypatch):
         return [[2.0], [2.0 * speed]]
 
     missing, speeds = set(), {"onnx": 0.5, "openvino": 0.8, "openvino_int8": 0.2}
-    monkeypatch.setattr(engines, "load_engine", load_engine)
+    monkeypatch.setattr(engine_servable, "load_engine", load_engine)
     monkeypatch.setattr(engine_choice, "_take_turns", take_turns)
     servable = Servable("model", 1, str(place))
     yield servable, str(place), missing, speeds, loads

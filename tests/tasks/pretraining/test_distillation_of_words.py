@@ -20,7 +20,7 @@ from made_teachers import write_teacher
 
 from official_bert.config import OptimizerConfig, to_dict
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
 from official_bert.training.running.cluster import Placement

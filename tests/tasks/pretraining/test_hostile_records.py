@@ -8,7 +8,7 @@ import tensorflow as tf
 from made_pretraining import P, S, make_config, resolve
 from oracles.records import write_tfrecords
 
-from official_bert.data import records
+from official_bert.data.record_files import records
 
 USUAL = {
     "input_ids": [7] * S,

@@ -8,7 +8,7 @@ import tensorflow as tf
 from made_pretraining import data_files, make_config, resolve, weights_after_two_steps, write_records
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import records
+from official_bert.data.record_files import records
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.tasks.loading import load_task

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from made_pretraining import data_files, make_config, resolve, weights_after_two_steps, write_records
 
-from official_bert.data.provenance import write_origin
+from official_bert.long_work.provenance import write_origin
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.reports.comparison import measure_interval

@@ -11,7 +11,8 @@ from made_pretraining import make_config, write_records
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
-from official_bert.data import provenance, records
+from official_bert.data.record_files import records
+from official_bert.long_work import provenance
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles

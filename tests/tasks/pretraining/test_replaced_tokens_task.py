@@ -17,12 +17,12 @@ from made_pretraining import S, data_files, make_config, resolve, weights_after_
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, merge, to_dict
-from official_bert.data import records
+from official_bert.data.record_files import records
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.replaced_tokens import ReplacedTokenDetector, ReplacedTokenPretrainer
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop, run_config
 from official_bert.training.running.cluster import Placement

@@ -11,10 +11,10 @@ from made_finetuning import make_config, resolve
 
 import official_bert
 from official_bert.config import to_dict
-from official_bert.data.search import measures
 from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import formats
 from official_bert.objectives import ranking_losses
+from official_bert.search import measures
 from official_bert.training.task import Steps
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from made_finetuning import data_files, make_config, resolve
 
-from official_bert.data.search import measures
+from official_bert.search import measures
 from official_bert.tasks.loading import load_task
 from official_bert.training.task import Steps
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_bert.data.feature_rows import TextFeatures
+from official_bert.data.batches.feature_rows import TextFeatures
 from official_bert.tasks.squad.features import FeatureMaker, as_arrays
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.text.tokenization import FullTokenizer

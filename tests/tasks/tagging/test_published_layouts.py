@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_finetuning import data_files, make_config
 
-from official_bert.data.tables import rows_of
+from official_bert.data.tabular.tables import rows_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 from made_finetuning import VOCAB, make_config
 
-from official_bert.data.feature_rows import TextFeatures
+from official_bert.data.batches.feature_rows import TextFeatures
+from official_bert.data.batches.text_features import make_features
 from official_bert.data.rows import Rows
-from official_bert.data.text_features import make_features
 from official_bert.interface.predictor import Predictor
-from official_bert.models.run_folder import RunFolder
+from official_bert.run_folder import RunFolder
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing

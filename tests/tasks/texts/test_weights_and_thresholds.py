@@ -10,7 +10,7 @@ from made_finetuning import data_files, make_config, resolve
 
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import checkpoint_at
-from official_bert.models.run_folder import RunFolder, tuned_for
+from official_bert.run_folder import RunFolder, tuned_for
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold

@@ -11,8 +11,8 @@ import made_tokenizers
 import pytest
 import tensorflow as tf
 
-from official_bert import copies
-from official_bert.files import is_file
+from official_bert.storage import copies
+from official_bert.storage.files import is_file
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 from official_bert.text.subwords import model_proto, tokenizer_files

@@ -13,15 +13,16 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
-from official_bert.files import path_inside, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers, tf_h5, torch_pickle
+from official_bert.models.interchange.projects import sentence_transformers
 from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.models.interchange.weight_files import tf_h5, torch_pickle
 from official_bert.models.vector_layers import LAYER_PREFIX
+from official_bert.storage.files import path_inside, read_mapping
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.storage.files import read_mapping
 from official_bert.text.subwords import definition, tokenizer_files
 from official_bert.text.subwords.word_pieces import check_steps
 from official_bert.text.vocab import SPECIAL_TOKENS

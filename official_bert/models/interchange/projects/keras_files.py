@@ -6,7 +6,6 @@ import re
 import keras
 
 from official_bert.config import ModelConfig
-from official_bert.copies import local_copy
 from official_bert.dotted_names import by_name
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
@@ -17,6 +16,7 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.runtimes.finite import require_finite
+from official_bert.storage.copies import local_copy
 
 NAME = ".keras file"
 NO_CLASSES = (

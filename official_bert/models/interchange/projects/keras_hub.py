@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 
 from official_bert import json_values
 from official_bert.config import ModelConfig
-from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.storage.files import read_mapping
 
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"

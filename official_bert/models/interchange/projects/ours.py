@@ -17,8 +17,8 @@ from official_bert.models.encoder import GENERATOR, weights_by_name
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
 from official_bert.models.interchange.stored_models import Kind, StoredModel
-from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
 from official_bert.models.vector_layers import VectorLayer
+from official_bert.run_folder import CHECKPOINT, RunFolder, tuned_for
 
 NAME = "checkpoint of ours"
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -84,7 +84,7 @@ def read(prefix: str) -> StoredModel:
     stored = stored if config is None else _as_run_says(stored, config, prefix)
     if not any(name.startswith(f"{GENERATOR}/") for name in weights):
         return stored
-    return by_name("official_bert.models.interchange.generators").told_apart(stored, config)
+    return by_name("official_bert.models.interchange.members.generators").told_apart(stored, config)
 
 
 def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:

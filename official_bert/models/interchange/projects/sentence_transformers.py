@@ -9,10 +9,10 @@ from typing import Any, get_args
 import numpy as np
 from safetensors.numpy import save_file
 
-from official_bert.files import path_inside, read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
+from official_bert.storage.files import path_inside, read_json, read_mapping
 
 MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
     "modules.json",

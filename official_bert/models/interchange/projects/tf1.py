@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import build
-from official_bert.files import read_mapping
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
 from official_bert.models.interchange.names import OUTPUT, NameTable, as_matrix, googles_encoder, googles_heads, rows
 from official_bert.models.interchange.stored_models import Head, StoredModel
+from official_bert.storage.files import read_mapping
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "TF 1 checkpoint"

@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import official_bert
-from official_bert.models.interchange import adapted, formats
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
 from official_bert.models.interchange.members.family import member_of
 from official_bert.models.interchange.stored_models import Adapters, LowRank
 

@@ -1,0 +1,50 @@
+"""Whole models of adapters and their base: of PEFT folders, and of runs that trained adapters."""
+
+import os
+from typing import Any
+
+from absl import logging
+
+from official_bert.models.interchange import formats
+from official_bert.models.interchange.adapted_models import adapted
+from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.run_folder import BASE_FILE, RunFolder
+from official_bert.runtimes.finite import require_finite
+from official_bert.storage.files import read_mapping
+
+
+def read_peft(path: str, folder: str, base: str) -> StoredModel:
+    """Returns the model that a PEFT folder makes of its base.
+
+    A folder only names its base: what it names is not opened.
+    """
+    named: Any = read_mapping(os.path.join(folder, formats.ADAPTER_FILE)).get("base_model_name_or_path")
+    if not base:
+        raise ValueError(
+            f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
+            f"its adapter_config.json names {named!r:.80}"
+        )
+    model = formats.module_of("peft").read(folder, formats.read(base))
+    require_finite(model.weights, model.origin)
+    return model
+
+
+def over_base(model: StoredModel, run: RunFolder) -> StoredModel:
+    """Returns the model of a run whose checkpoints hold adapters and head.
+
+    Raises ValueError if its base is gone, or another one.
+    """
+    record, settings = run.base, run.recorded_config().training.adapters
+    if settings is None:
+        raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
+    logging.warning("%s: reads its base, which %s names: %.200s", model.origin, BASE_FILE, record["path"])
+    try:
+        base = formats.read(record["path"])
+    except ValueError as error:
+        raise ValueError(f"{model.origin}: its base, which {run.file(BASE_FILE)} names: {error}") from None
+    if adapted.digest(base) != record["digest"]:
+        raise ValueError(
+            f"{model.origin}: expected the base with which its adapters were trained, but "
+            f"{record['path']} has other weights now"
+        )
+    return adapted.over_base(model, base, record["path"], settings.scale if settings.rank else 1.0)

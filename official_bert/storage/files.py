@@ -1,0 +1,490 @@
+"""Finds, reads and writes the files that a user names, whatever their content.
+
+Other modules reach a user's files through these functions, so that a path has one meaning everywhere: on this machine,
+on TensorFlow's file systems (`gs://`, `ram://`) and on fsspec's (`s3://`, `memory://` ...). Elsewhere than on this
+machine, files are written here and copied, and nothing is renamed.
+"""
+
+import contextlib
+import errno
+import glob
+import gzip
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, Literal, TextIO
+
+from official_bert import json_values
+from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
+from official_bert.storage.stores import SCHEME, matches, require_regular, scheme_of, store_of
+
+BadText = Literal["error", "replace"]
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# ends of names that readers look for: whatever they name is there by then
+SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
+
+
+def disk_full_reason(error: BaseException) -> str:
+    """Returns the system's words for a full disk, a file too large or a quota if an error is one of these, "" if it is
+    another.
+
+    TensorFlow has one error for a full disk and for too little memory: its text tells them apart.
+    """
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return os.strerror(error.errno)
+    return next((reason for number in DISK_FULL if (reason := os.strerror(number)) in str(error)), "")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path lies elsewhere than on this machine."""
+    return bool(scheme_of(path))
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or a folder."""
+    return bool(store_of(path).kind(path))
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file."""
+    return store_of(path).kind(path) == "file"
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder."""
+    return store_of(path).kind(path) == "folder"
+
+
+def list_names(folder: str) -> list[str]:
+    """The names of files and folders in a folder, sorted; none if there is no such folder."""
+    return sorted(store_of(folder).names(folder))
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file. Raises OSError if there is none."""
+    return store_of(path).size(path)
+
+
+def modified(path: str) -> int:
+    """When a file changed, in nanoseconds; 0 if its store does not say it."""
+    return store_of(path).modified(path)
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Opens a file to read its bytes. Raises OSError if that fails."""
+    return store_of(path).open(path)
+
+
+def folder_of(path: str) -> str:
+    """The folder of a file, "" for the current one."""
+    if scheme := SCHEME.match(path):
+        return scheme[0] + os.path.dirname(path.removeprefix(scheme[0]).rstrip("/"))
+    return os.path.dirname(path)
+
+
+def normal(path: str) -> str:
+    """A path without needless dots and slashes."""
+    if scheme := SCHEME.match(path):
+        return scheme[0] + os.path.normpath(path.removeprefix(scheme[0]))
+    return os.path.normpath(path)
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every folder."""
+    return normal(path) if is_remote(path) else os.path.abspath(path)
+
+
+def real(path: str) -> str:
+    """A path without links."""
+    return normal(path) if is_remote(path) else os.path.realpath(path)
+
+
+def path_inside(folder: str, name: Any, where: str) -> str:
+    """Returns the path of what a file of `folder` names: a file or a folder in it, which need not exist.
+
+    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots are made of such links.
+    Raises ValueError, beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control
+    characters, and links that leave the folder.
+    """
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or len(name) > 255
+        or re.search(r"[\\:]|^/|(^|/)\.\.(/|$)", name)
+    ):
+        raise ValueError(f"{where}: expected the name of a file inside the folder, got {str(name)[:80]!r}")
+    path, inside = os.path.join(folder, name), real(folder or ".")
+    target = real(path)
+    cache = re.match(r"(.*/models--[^/]+)/snapshots/", f"{inside}/")
+    is_blob = cache is not None and os.path.dirname(target) == f"{cache[1]}/blobs"
+    if not (is_blob or f"{target}/".startswith(f"{inside.rstrip('/')}/")):
+        raise ValueError(
+            f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}"
+        )
+    return path
+
+
+def require_regular_files(folder: str) -> None:
+    """Raises ValueError for a pipe or a device in a folder of this machine, or in a folder there."""
+    for path in (path for end in ("*", "*/*") for path in glob.iglob(os.path.join(glob.escape(folder), end))):
+        if os.path.exists(path):
+            require_regular(path, path)
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder and those above it, unless they are there."""
+    store_of(path).make_folder(path)
+
+
+@contextlib.contextmanager
+def made_folder(path: str) -> Iterator[None]:
+    """Makes a folder and those above it; those that were not there, and are still empty at the end, go again."""
+    missing: list[str] = []
+    while path and not is_remote(path) and not exists(path):
+        missing, path = [*missing, path.rstrip("/")], os.path.dirname(path.rstrip("/"))
+    make_folder(missing[0] if missing else path)
+    try:
+        yield
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it has been filled
+                os.rmdir(folder)
+
+
+def make_private_folder(path: str) -> None:
+    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have
+    filled.
+
+    Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it
+    cannot be made.
+    """
+    path = path.rstrip("/") or "/"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if reason := why_not_private(path):
+            raise ValueError(
+                f"{path}: expected a folder that nobody else can write in, {reason}; remove it or give another"
+            ) from None
+
+
+def why_not_private(path: str) -> str:
+    """Says why others may have put files into a folder of this machine; "" if only its user and the administrator can.
+
+    Raises OSError if there is no such folder.
+    """
+    facts = os.lstat(path.rstrip("/") or "/")
+    if stat.S_ISLNK(facts.st_mode):
+        return "got a link"
+    if not stat.S_ISDIR(facts.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if hasattr(os, "geteuid") and facts.st_uid != os.geteuid():
+        return f"got one of another user (id {facts.st_uid})"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"got one that others can write in (mode {stat.S_IMODE(facts.st_mode):04o}; chmod go-w takes that away)"
+    return ""
+
+
+def remove(path: str) -> None:
+    """Removes a file or a folder with everything in it; there may be neither."""
+    store_of(path).remove(path)
+
+
+def files_below(folder: str) -> list[str]:
+    """The paths of all files below a folder."""
+    return store_of(folder).below(folder)
+
+
+def upload(names: Sequence[str], folder: str, target: str) -> None:
+    """Copies files of a folder on this machine to a folder anywhere; those that readers look for last."""
+
+    def rank(name: str) -> int:
+        return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
+
+    for name in sorted(names, key=lambda name: (rank(name), name)):
+        make_folder(folder_of(os.path.join(target, name)))
+        store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
+
+
+def publish(path: str, target: str) -> None:
+    """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
+    make_folder(folder_of(target))
+    if is_remote(target) and os.path.isdir(path):
+        upload([os.path.relpath(file, path) for file in files_below(path)], path, target)
+    elif is_remote(target):
+        store_of(target).upload(path, target)
+        os.unlink(path)
+    elif os.path.isdir(path) or os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
+        os.replace(path, target)
+    else:  # a file cannot be renamed to another disk
+        with written_beside(target) as temporary:
+            shutil.copyfile(path, temporary)
+        os.unlink(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
+    if not is_remote(pattern):
+        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+    if exists(pattern) or not glob.has_magic(pattern):
+        return [pattern] if exists(pattern) else []
+    base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
+    paths = set()
+    for path in store_of(base).below(base):
+        while len(path) > len(base) and path not in paths:
+            paths.add(path)
+            path = folder_of(path)
+    return sorted(path for path in paths if matches(path, pattern))
+
+
+def shard_names(name: str) -> list[str]:
+    """Returns the files of name@8: name-00000-of-00008 and so on; `name` alone if it does not end in such a number."""
+    stem, at, count = name.rpartition("@")
+    if not (at and count.isdecimal() and int(count)):
+        return [name]
+    return [f"{stem}-{number:05d}-of-{int(count):05d}" for number in range(int(count))]
+
+
+def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str]:
+    """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
+
+    A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises
+    ValueError naming the `flag` and the pattern that matches no file, or a pipe or device.
+    """
+    files: list[str] = []
+    for name in filter(None, patterns.split(",")):
+        for pattern in [name] if exists(name) else shard_names(name):
+            within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
+            if not (paths := list(filter(is_file, matching(within)))):
+                raise ValueError(
+                    f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}"
+                )
+            for path in paths:
+                if not is_remote(path):
+                    require_regular(path, f"{flag}{'=' if flag else ''}{path}")
+            files += paths
+    if not files:
+        raise ValueError("no input file given (--input_file)")
+    return files if repeats else list(dict.fromkeys(files))
+
+
+def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]:
+    """Returns the subfolders of `folder` whose names are numbers, by number; none if `folder` cannot be read.
+
+    With `holding`, only those that have one of these files.
+    """
+    try:
+        return {
+            int(name): name
+            for name in list_names(folder)
+            if re.fullmatch("[0-9]{1,18}", name)
+            and is_folder(path := os.path.join(folder, name))
+            and (not holding or any(exists(os.path.join(path, file)) for file in holding))
+        }
+    except OSError:
+        return {}
+
+
+def read_lines(
+    path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False, unzip: bool = False
+) -> Iterator[str]:
+    """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage
+    returns.
+
+    Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that
+    name: "replace" gives U+FFFD for bytes that are not UTF-8. `unzip` reads a file whose name ends with .gz as gzip.
+    Raises ValueError naming the file and `what` it should be if it is missing or no whole gzip file, or naming the
+    file, line and byte that are not UTF-8.
+    """
+    try:
+        file = open_bytes(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such {what}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path}: expected a {what}, got a folder") from None
+    offset = 0
+    with file:
+        for number, line in enumerate(_unzipped(file, path) if unzip and path.endswith(".gz") else file, 1):
+            data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            try:
+                text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
+            except UnicodeDecodeError as error:
+                place = offset + len(line) - len(data) + error.start
+                raise ValueError(
+                    f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
+                    + ("; --on_bad_text=replace continues" if on_bad_text else "")
+                ) from None
+            offset += len(line)
+            yield text if keep_ends else text.rstrip("\r\n")
+
+
+def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """Yields the lines in a gzip file. Raises ValueError if it is broken or has no end."""
+    try:
+        unzipped = gzip.GzipFile(fileobj=file)
+        while line := unzipped.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(
+                    f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one"
+                )
+            yield line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: not a whole gzip file: {error}") from None
+
+
+def read_text(path: str, what: str = "file", most: int = 0) -> str:
+    """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of
+    `read_lines`, and ValueError for a file of more than `most` bytes, unless that is 0.
+    """
+    if most and is_file(path) and (size := size_of(path)) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
+    return "".join(read_lines(path, what, keep_ends=True))
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the content of a file. Raises OSError if that fails."""
+    with open_bytes(path) as file:
+        return file.read()
+
+
+def read_json(path: str, what: str = "file", missing: Any = None, most: int = 0, most_values: int = 0) -> Any:
+    """Returns the value in a JSON file; `missing`, unless that is None, if there is no such file.
+
+    With `most` bytes, it may have `most_values` as well. Raises ValueError naming the file and the place that is not
+    JSON.
+    """
+    if missing is not None and not exists(path):
+        return missing
+    text = read_text(path, what, most)
+    if most and (values := sum(map(text.count, ",[{"))) > most_values:
+        raise ValueError(f"{path}: expected at most {most_values:,} values, got {values:,}")
+    try:
+        return json_values.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
+
+
+def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the mapping in a JSON file of a model, as `read_json` does. Raises ValueError for another value."""
+    values = read_json(path, missing=missing, most=MOST_JSON, most_values=MOST_JSON_VALUES)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
+    return values
+
+
+def read_log(path: str) -> Iterator[dict[str, Any]]:
+    """Gives the rows of a run's log: objects, whose `step` is a whole number if there are numbers of training or
+    evaluation beside it.
+
+    Other lines are passed over: a killed run may leave half a line. No rows if there is no such file.
+    """
+    for line in read_lines(path, on_bad_text="replace") if exists(path) else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict) and (type(row.get("step")) is int or not any("/" in key for key in row)):
+                yield row
+
+
+@contextlib.contextmanager
+def full_disk_names(path: str, temporary: str) -> Iterator[None]:
+    """Lets errors of a full disk that name the path `temporary`, or one in it, name the user's `path`, in OSErrors of
+    one line.
+    """
+    try:
+        yield
+    except Exception as error:  # of TensorFlow too
+        reason = disk_full_reason(error)
+        if not reason or temporary not in str(error):
+            raise
+        raise OSError(next(number for number in DISK_FULL if os.strerror(number) == reason), reason, path) from None
+
+
+@contextlib.contextmanager
+def _temporary_for(path: str) -> Iterator[str]:
+    """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
+
+    It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder, full_disk_names(path, folder):
+            yield os.path.join(folder, os.path.basename(path.rstrip("/")))
+        return
+    temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    try:
+        with full_disk_names(path, temporary):
+            yield temporary
+    finally:
+        remove(temporary)
+
+
+@contextlib.contextmanager
+def written_beside(path: str) -> Iterator[str]:
+    """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
+    with _temporary_for(path) as temporary:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        publish(temporary, path)
+
+
+@contextlib.contextmanager
+def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
+    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` when all are complete; makes their
+    folders.
+
+    Raises ValueError naming the files if the disk is full; then, and after any other error, none of them appears.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            files: list[TextIO] = []
+            for path in paths:
+                stack.enter_context(made_folder(folder_of(path)))
+                temporary = stack.enter_context(written_beside(path))
+                files.append(open(temporary, "w", encoding="utf-8", newline=""))  # noqa: SIM115  (closed below)
+                stack.callback(_close, files[-1])
+            yield files
+            for file in files:
+                file.close()
+    except OSError as error:
+        if error.filename is not None or error.errno not in DISK_FULL:
+            raise
+        raise ValueError(f"{', '.join(paths)}: cannot be written: {error.strerror}") from None
+
+
+def _close(file: TextIO) -> None:
+    """Closes a file whose buffered text may not fit the disk."""
+    with contextlib.suppress(OSError):
+        file.close()
+
+
+@contextlib.contextmanager
+def written_whole(path: str) -> Iterator[TextIO]:
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once complete; makes its folder."""
+    with written_together([path]) as [file]:
+        yield file
+
+
+def require_new_folder(folder: str, flag: str = "") -> None:
+    """Raises ValueError, naming the `flag`, if `folder` exists and is not an empty folder."""
+    if is_file(folder) or list_names(folder):
+        raise ValueError(f"{flag}{'=' if flag else ''}{folder}: expected a new or empty folder")
+
+
+@contextlib.contextmanager
+def written_folder(folder: str) -> Iterator[str]:
+    """Gives a temporary folder to fill; publishes it as `folder` at the end, or removes it after an error.
+
+    Raises ValueError if `folder` exists and is not empty.
+    """
+    require_new_folder(folder)
+    with _temporary_for(folder) as temporary:
+        os.makedirs(temporary)
+        yield temporary
+        publish(temporary, folder)

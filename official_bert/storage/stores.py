@@ -1,0 +1,102 @@
+"""Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
+`memory://` ...).
+
+`files` alone uses this module. Other stores than this machine are in `remote_stores`.
+"""
+
+import contextlib
+import fnmatch
+import os
+import re
+import shutil
+import stat
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from official_bert.dotted_names import by_name
+
+Kind = Literal["file", "folder", ""]
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+
+
+def scheme_of(path: str) -> str:
+    """The part before `://`; "" for a path on this machine."""
+    scheme = SCHEME.match(path)
+    return scheme[1] if scheme else ""
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a glob means a path, ** for any number of folders; as everywhere, it finds hidden names only by a dot."""
+    return _parts_match(path.split("/"), pattern.split("/"))
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    hidden = parts[0].startswith(".") and not pattern[0].startswith(".")
+    if pattern[0] == "**":
+        return _parts_match(parts, pattern[1:]) or (not hidden and _parts_match(parts[1:], pattern))
+    return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+
+
+class Store:
+    """The files of this machine, by their whole paths; other stores do the same for theirs.
+
+    Failures are OSErrors that name the path.
+    """
+
+    def kind(self, path: str) -> Kind:
+        """Whether a path is a file or a folder; "" if there is neither."""
+        return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
+
+    def open(self, path: str) -> Any:
+        """Opens a file to read its bytes. Raises ValueError for pipes and devices."""
+        require_regular(path, path)
+        return open(path, "rb")
+
+    def names(self, folder: str) -> list[str]:
+        """The names of files and folders in a folder; none if it is no folder."""
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+    def below(self, folder: str) -> list[str]:
+        """The paths of all files below a folder."""
+        return [os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names]
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return os.path.getsize(path)
+
+    def modified(self, path: str) -> int:
+        """When a file changed, in nanoseconds; 0 if the store does not say it."""
+        return os.stat(path).st_mtime_ns
+
+    def upload(self, path: str, target: str) -> None:
+        """Copies a file of this machine to the path `target`, which has its content at once."""
+        shutil.copyfile(path, target)
+
+    def remove(self, path: str) -> None:
+        """Removes a file or, with everything in it, a folder; there may be neither."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and those above it, if the store knows folders."""
+        os.makedirs(path or ".", exist_ok=True)
+
+
+def store_of(path: str) -> Store:
+    """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
+    scheme = scheme_of(path)
+    return by_name("official_bert.storage.remote_stores:open_store")(path, scheme) if scheme else Store()
+
+
+def require_regular(path: str, where: str) -> None:
+    """Raises ValueError, beginning with `where`, for a pipe or a device at a path of this machine: to open or read one
+    may take for ever, and what was read to tell its content would be gone.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise ValueError(
+            f"{where}: expected a file, which can be read several times, got a "
+            f"{'pipe' if stat.S_ISFIFO(mode) else 'device'}"
+        )

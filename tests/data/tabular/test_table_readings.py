@@ -1,0 +1,335 @@
+"""Tables that may be meant in several ways are read right, or refused with commands each of which reads them; ordinary
+ones are read at once.
+"""
+
+import csv
+import io
+import random
+import re
+
+import pytest
+from commands import InThisProcess
+from made_finetuning import make_config
+from made_tables import ordinary_tables
+
+from official_bert.data.tabular.tables import Rows
+from official_bert.fields import OptionsNeededError
+from official_bert.tasks.loading import load_task
+from official_bert.training.file_task import with_given
+from official_bert.training.task import DataFiles, Steps
+
+WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
+
+
+def text(rng, least=5, most=11):
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(least, most)))
+
+
+def rows_of(columns, count=80):
+    rng = random.Random(3)
+    return [[value(rng, row) if callable(value) else value for value in columns.values()] for row in range(count)]
+
+
+def as_csv(names, rows, mark=",", before=""):
+    file = io.StringIO()
+    csv.writer(file, delimiter=mark).writerows([*([names] if names else []), *rows])
+    return before + file.getvalue()
+
+
+def table(columns, mark=",", before="", count=80, header=True):
+    return as_csv(list(columns) if header else None, rows_of(columns, count), mark, before)
+
+
+SHORT, MIDDLE, LONG = (lambda r, n: text(r, 4, 6)), (lambda r, n: text(r)), (lambda r, n: text(r, 25, 40))
+GRADE, ROW = (lambda r, n: round(r.uniform(0, 5), 1)), (lambda r, n: n)
+
+
+def one_of(*labels):
+    return lambda rng, row: rng.choice(labels)
+
+
+# Name and content; the options that are right; whether it is read at once.
+MEANT = {
+    "nli.tsv": (
+        table({"index": ROW, "s1": LONG, "s2": MIDDLE, "label": one_of("entailment", "not_entailment")}, "\t"),
+        {"text_column": "s1", "text_pair_column": "s2", "label_column": "label"},
+        True,
+    ),
+    "question.csv": (
+        table({"question": MIDDLE, "passage": LONG, "answer": one_of("yes", "no")}),
+        {"text_column": "question", "text_pair_column": "passage", "label_column": "answer"},
+        True,
+    ),
+    "title.csv": (
+        table({"subject": SHORT, "body": LONG, "team": one_of("a", "b")}),
+        {"text_column": "subject", "text_pair_column": "body"},
+        False,
+    ),
+    "target.csv": (
+        table(
+            {"ID": ROW, "Target": one_of("big bridge", "paper", "window"), "Tweet": MIDDLE, "View": one_of("for", "no")}
+        ),
+        {"text_column": "Tweet", "label_column": "View"},
+        False,
+    ),
+    "intents.csv": (
+        table({"said": MIDDLE, "action": lambda r, n: f"do_{n % 130}", "module": lambda r, n: f"m{n % 3}"}, count=390),
+        {"text_column": "said", "label_column": "action"},
+        False,
+    ),
+    "dates.csv": (
+        table(
+            {
+                "Nr": ROW,
+                "Meinung": MIDDLE,
+                "Punkte": lambda r, n: f"{r.uniform(1, 5):.2f}".replace(".", ","),
+                "Betrag": lambda r, n: f"1.{r.randint(100, 999)},00",
+                "am": lambda r, n: f"0{n % 9 + 1}.03.2024",
+            },
+            ";",
+            "sep=;\n",
+        ),
+        {"text_column": "Meinung", "label_column": "Punkte", "kind": "regression", "decimal": ","},
+        False,
+    ),
+    "similar.csv": (
+        table({"left": MIDDLE, "right": MIDDLE, "close": GRADE, "rater": one_of("x", "y")}),
+        {"text_column": "left", "text_pair_column": "right", "label_column": "close", "kind": "regression"},
+        False,
+    ),
+    "stars.csv": (table({"text": MIDDLE, "stars": one_of(1, 2, 3, 4, 5)}), {"label_column": "stars"}, True),
+    **{
+        f"several{number}.csv": (
+            table(
+                {
+                    "memo": MIDDLE,
+                    "tags": lambda r, n, mark=mark: mark.join(r.sample(["red", "blue", "green"], r.randint(1, 2))),
+                }
+            ),
+            {"kind": "multi_label", "label_separator": mark, "label_column": "tags"},
+            False,
+        )
+        for number, mark in enumerate(["|", ";", ", "])
+    },
+    "lists.csv": (
+        table({"memo": MIDDLE, "tags": lambda r, n: str(r.sample(["red", "blue", "green"], r.randint(1, 2)))}),
+        {"kind": "multi_label", "label_column": "tags"},
+        False,
+    ),
+    "no_header.csv": (
+        as_csv(["Good message", "spam"], rows_of({"a": MIDDLE, "b": one_of("spam", "ham")})),
+        {"header": False, "text_column": "c1", "label_column": "c2"},
+        True,
+    ),
+    "no_header_stars.csv": (
+        as_csv(["5", "Five stars"], rows_of({"a": one_of("5", "1"), "b": MIDDLE})),
+        {"header": False, "text_column": "c2", "label_column": "c1"},
+        True,
+    ),
+    "maybe_header.csv": (
+        as_csv(["One more long sentence here", "c"], rows_of({"a": MIDDLE, "b": one_of("x", "y")}, 8)),
+        {"header": False, "text_column": "c1", "label_column": "c2"},
+        False,
+    ),
+    "before.csv": (
+        table({"note": MIDDLE, "team": one_of("a", "b"), "no": ROW}, before="Export of the survey\n\n"),
+        {"header_row": 3, "text_column": "note", "label_column": "team"},
+        True,
+    ),
+    "label_and_name.csv": (
+        table({"text": MIDDLE, "label": lambda r, n: n % 2, "label_text": lambda r, n: ["no", "yes"][n % 2]}),
+        {"label_column": "label"},
+        True,
+    ),
+    "quoted.tsv": (
+        'text\tlabel\n"He said ""hi"" to me"\t1\n"a ""b"""\t0\nplain text\t1\n',
+        {"file_format": "csv"},
+        True,
+    ),
+    "escaped.csv": ('text,label\n"He said \\"hi, you\\" to me",1\n"a \\"b\\"",0\nplain text,1\n', {}, True),
+}
+
+
+def task_of(**options):
+    return load_task(make_config("classification", options=options))
+
+
+def read(path, options=()):
+    """The task and the rows, or the error with the readings that were tried."""
+    task, files = task_of(**dict(options)), DataFiles(train_file=path)
+    try:
+        return task.read_train(files)
+    except ValueError as error:
+        task.raise_readable(error, lambda other: other.read_train(files))
+        raise
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_table_is_read_right_or_refused_with_options_that_read_it(tmp_path, name):
+    content, right, at_once = MEANT[name]
+    (tmp_path / name).write_text(content)
+    try:
+        task, _ = read(str(tmp_path / name))
+        options = vars(task.options) | ({"file_format": "csv"} if name == "quoted.tsv" else {"header_row": 3})
+        assert at_once and {key: options[key] for key in right} == right
+    except OptionsNeededError as error:
+        assert not at_once and len(error.readings) <= 4 and error.rows
+        assert any(right.items() <= reading.items() for reading in error.readings[:2]), error.readings
+        for reading in error.readings:
+            read(str(tmp_path / name), reading)
+
+
+def test_quotes_and_backslashes_are_no_part_of_texts(tmp_path):
+    for name in ("quoted.tsv", "escaped.csv"):
+        (tmp_path / name).write_text(MEANT[name][0])
+        _, rows = read(str(tmp_path / name))
+        assert rows.text[1:] == ['a "b"', "plain text"] and rows.text[0].startswith('He said "hi')
+
+
+def test_of_60_ordinary_tables_57_are_read_at_once(tmp_path):
+    pytest.importorskip("openpyxl")
+    wrong = []
+    for path, right, count in ordinary_tables(tmp_path):
+        try:
+            task, rows = task_of().read_train(DataFiles(train_file=str(path)))
+            found = {key: getattr(task.options, key) for key in right}
+            assert (found, len(rows)) == (right, count), path  # never wrong in silence
+        except ValueError as error:
+            wrong.append(str(error))
+    assert len(wrong) <= 3, wrong
+
+
+def rarely_missing(rng, row):
+    return "N/A" if row % 20 == 1 else ["good", "bad"][row % 2]
+
+
+def test_every_command_that_an_error_offers_reads_the_table(tmp_path):
+    person, offered = InThisProcess(tmp_path), 0
+    for name in ("title.csv", "dates.csv", "several0.csv", "maybe_header.csv", "missing.csv"):
+        content = MEANT[name][0] if name in MEANT else table({"text": MIDDLE, "label": rarely_missing})
+        (tmp_path / name).write_text(content)
+        said = (r"error: .*", "python .*", r".* \| .*")
+        line = f"python tools/inspect_data.py {name} --task=classification --num_examples=0"
+        done = person.types(line, status=1, messages=said)
+        commands = [line.strip() for line in done.err.splitlines() if line.startswith("  python ")]
+        assert 1 <= len(commands) <= 4 and all(command.startswith(line) for command in commands)
+        for command in commands:
+            assert "rows" in person.types(command, messages=(r".*: read with .*", r".*; left out.*")).out
+        offered += len(commands)
+    assert offered >= 8
+
+
+@pytest.mark.parametrize(
+    ("values", "missing", "labels"),
+    [
+        (["N/A"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["?"] * 2 + ["a", "b"] * 20, "skip", ("a", "b")),
+        (["#N/A"] * 2 + ["a", "b"] * 20, "keep", ("#N/A", "a", "b")),
+        (["NA"] * 8 + ["a", "b"] * 20, "refuse", ("NA", "a", "b")),
+        (["NA"] * 8 + ["a", "b"] * 20, "skip", ("a", "b")),
+        (["-"] * 2 + ["+", "0"] * 20, "refuse", ("+", "-", "0")),
+        (["-"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["none"] * 20 + ["a", "b"] * 20, "skip", ("a", "b", "none")),
+    ],
+)
+def test_rare_spellings_of_missing_labels_are_refused_with_their_counts(values, missing, labels):
+    rng = random.Random(0)
+    rows = Rows("train", [{"text": text(rng), "label": value} for value in values])
+    if labels is None:
+        with pytest.raises(
+            OptionsNeededError, match=rf"\(2 such rows in this file, '{re.escape(values[0])}' 2;"
+        ) as told:
+            task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
+        assert told.value.readings == [{"missing_label": "skip"}, {"missing_label": "keep"}]
+    else:
+        task, _ = task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
+        assert task.labels == labels
+
+
+def test_fine_tune_offers_keywords(tmp_path):
+    import official_bert
+
+    (tmp_path / "a.csv").write_text(MEANT["title.csv"][0])
+    with pytest.raises(ValueError) as told:
+        official_bert.fine_tune(
+            "classification", output_dir=tmp_path / "run", train=tmp_path / "a.csv", vocab_file=_vocab(tmp_path)
+        )
+    assert "text_column='subject', text_pair_column='body', label_column='team'" in str(told.value)
+    assert "subject | body | team" in str(told.value) and "--set" not in str(told.value)
+
+
+def _vocab(folder):
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nriver\n")
+    return str(folder / "vocab.txt")
+
+
+def test_the_sheet_and_the_line_of_a_table_in_a_workbook_are_found(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["Read me first"])
+    sheet = book.create_sheet("Answers")
+    sheet.sheet_state = "hidden"
+    names, rows = ["remark", "team"], rows_of({"remark": MIDDLE, "team": one_of("a", "b")}, 20)
+    for row in (["Survey of spring"], [], names, *rows):
+        sheet.append(row)
+    book.save(tmp_path / "a.xlsx")
+    task, found = read(str(tmp_path / "a.xlsx"))
+    assert len(found) == 20 and task.options.text_column == "remark"
+    assert "--set options.sheet=Answers --set options.header_row=3" in found.note.replace(
+        "--set options.header_row=3 --set options.sheet=Answers",
+        "--set options.sheet=Answers --set options.header_row=3",
+    )
+    other = book.create_sheet("More")
+    for row in (names, *rows):
+        other.append(row)
+    book.save(tmp_path / "b.xlsx")
+    with pytest.raises(OptionsNeededError) as told:
+        read(str(tmp_path / "b.xlsx"))
+    assert [reading["sheet"] for reading in told.value.readings] == ["Answers", "More"]
+    other["B3"] = "=A1"
+    book.save(tmp_path / "c.xlsx")
+    with pytest.raises(ValueError, match=r"c\.xlsx: .*cell B3: a formula without its value"):
+        read(str(tmp_path / "c.xlsx"), {"sheet": "More"})
+    with pytest.raises(ValueError, match=r"options\.sheet: expected one of 'Sheet', 'Answers', 'More', got 'Moer'"):
+        read(str(tmp_path / "c.xlsx"), {"sheet": "Moer"})
+
+
+def test_lines_of_two_encodings_are_named(tmp_path):
+    lines = [f"Größe und Öffnung {number},{'ab'[number % 2]}\n" for number in range(20)]
+    content = [line.encode("utf-8" if number < 7 else "cp1252") for number, line in enumerate(lines)]
+    (tmp_path / "a.csv").write_bytes(b"text,label\n" + b"".join(content))
+    with pytest.raises(
+        ValueError, match=r"a\.csv: lines of two encodings: line \d is in UTF-8, 'Größe.*line 9 is not, b'Gr"
+    ):
+        read(str(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be", "iso2022_jp", "utf-7"])
+def test_encodings_without_marks_or_of_seven_bits_are_recognised(tmp_path, encoding):
+    text = "本文,label\n" + "家の庭,a\n川の手紙,b\n" * 5
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    _, rows = read(str(tmp_path / "a.csv"), {"text_column": "本文"})
+    assert rows.text[:2] == ["家の庭", "川の手紙"]
+
+
+def test_a_separator_of_labels_that_stands_in_no_cell_is_refused_and_held_out_labels_are_counted(tmp_path):
+    rng = random.Random(0)
+    rows = Rows("train", [{"text": text(rng), "label": "ab"[number % 2]} for number in range(20)])
+    with pytest.raises(OptionsNeededError, match="stands in no cell") as told:
+        task_of(kind="multi_label").read_train(DataFiles(train_file=rows))
+    assert told.value.readings == [{"kind": "classifier"}]
+    held_out = Rows("eval", [{"text": text(rng), "label": "a"} for _ in range(4)])
+    files = DataFiles(train_file=rows, eval_file=held_out)
+    _, found = task_of().read_rows(files, Steps())
+    assert any(note.startswith("eval: no row to evaluate on has the labels b; ") for note in found.notes)
+
+
+def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
+    rows = [[f"who is {number // 2}", f"it is {number}", number % 2] for number in range(20)]
+    (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "relevant"], rows))
+    for task in ("retrieval", "reranking"):
+        with pytest.raises(OptionsNeededError) as told:
+            load_task(make_config(task)).read_file(str(tmp_path / "a.csv"), "train")
+        assert told.value.readings == [{"label_column": "relevant"}, {"label_column": ""}]
+        given = with_given(load_task(make_config(task)), told.value.readings[0])
+        assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == 10
