@@ -1,4 +1,4 @@
-"""The release: one table of optional dependencies, a lock file without hosts, a wheel that is the same file each time."""
+"""The release: one table of optional dependencies, a lock file without hosts, wheels that are one file each time."""
 
 from official_bert.command_line import EXTRAS, missing_extra
 

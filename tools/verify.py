@@ -26,8 +26,8 @@ from typing import Any
 from absl import flags
 
 from official_bert.command_names import DISTRIBUTION
-from official_bert.files import written_whole
 from official_bert.runtimes.processor import processor
+from official_bert.storage.files import written_whole
 from official_bert.tools.verification import export_checks, model_checks, text_checks
 from official_bert.tools.verification.check import Check, unpack
 

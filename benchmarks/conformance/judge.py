@@ -25,7 +25,7 @@ from typing import Any
 
 from absl import flags
 
-from official_bert.files import find_files, read_lines, written_whole
+from official_bert.storage.files import find_files, read_lines, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Any text, for the tokens of its lines: files, folders, globs.")

@@ -83,7 +83,7 @@ def _squad(folder: pathlib.Path) -> tuple[dict[str, Any], Any, list]:
 
 def wrong_features(folder: pathlib.Path) -> float:
     """Counts the windows of questions and contexts that differ, for training and for prediction."""
-    from official_bert.data.feature_rows import TextFeatures
+    from official_bert.data.batches.feature_rows import TextFeatures
     from official_bert.tasks.squad.features import as_arrays
     from official_bert.tasks.squad.reading import read_squad
 

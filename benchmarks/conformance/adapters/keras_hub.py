@@ -42,10 +42,12 @@ def masked_lm(given):
     import tensorflow as tf
 
     model = keras_hub.models.BertMaskedLM(_backbone(given))
-    names = [f"transform/{name}" for name in ("dense/kernel", "dense/bias", "LayerNorm/gamma", "LayerNorm/beta")]
+    names = {"intermediate_dense/": "transform/dense/", "intermediate_layer_norm/": "transform/LayerNorm/"}
     read = tf.train.load_checkpoint(given.weights("tf1") + "/bert_model.ckpt").get_tensor
-    table = model.backbone.token_embedding.embeddings
-    own = [weight for weight in model.masked_lm_head.weights if weight is not table and weight.shape != table.shape]
-    for weight, name in zip(own, [*names, "output_bias"], strict=True):
-        weight.assign(read(f"cls/predictions/{name}"))
+    for weight in model.masked_lm_head.weights:
+        _, is_own, name = weight.path.partition("mlm_head/")
+        for mine, of_2018 in names.items():
+            name = name.replace(mine, of_2018)
+        if is_own:
+            weight.assign(read(f"cls/predictions/{name}"))
     return model(_inputs(given) | {"mask_positions": given.batch["masked_lm_positions"]})

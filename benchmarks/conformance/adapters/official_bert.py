@@ -48,7 +48,9 @@ def squad(given):
     lengths = (asked[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
     features = FeatureMaker(FullTokenizer(given.vocabulary()), *lengths).make(examples)
     logits = [Logits(*(np.array(row[name]) for name in ("start_logits", "end_logits"))) for row in asked["results"]]
-    rules = DecodingRules(asked["n_best_size"], asked["max_answer_length"], version_2_with_negative=False)
+    rules = DecodingRules(
+        **{name: asked[name] for name in ("n_best_size", "max_answer_length")}, version_2_with_negative=False
+    )
     return {key: found.prediction for key, found in decode_all(examples, features, logits, rules).items()}
 
 

@@ -21,7 +21,7 @@ def gradient(given):
     model = _model(given)
     with tf.GradientTape() as tape:
         total = given.total(_encoded(model, given), tf.reduce_sum)
-    return tf.convert_to_tensor(tape.gradient(total, model.encoder.embeddings.word_embeddings.embeddings.value))
+    return tf.convert_to_tensor(tape.gradient(total, model.encoder.embeddings.word_embeddings.value))
 
 
 def masked_lm(given):
@@ -33,12 +33,13 @@ def next_sentence(given):
 
 
 def adamw(given):
+    import keras
     import tensorflow as tf
 
     from official_bert.training.optimization import BertOptimizer
 
     asked = given.values["adamw"]
-    weight = tf.Variable(given.adamw["weight"], dtype=tf.float32)
+    weight = keras.Variable(given.adamw["weight"], dtype="float32")
     optimizer = BertOptimizer(10**9, peak_learning_rate=asked["rate"], schedule="constant")
     for gradient in given.adamw["gradients"]:
         optimizer.apply([tf.constant(gradient, tf.float32)], [weight])

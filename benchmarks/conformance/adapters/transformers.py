@@ -44,6 +44,7 @@ def gradient(given):
 
     model, inputs = _model(given)
     found = model.bert(**inputs)
+    given.directions = {name: torch.tensor(direction) for name, direction in given.directions.items()}
     given.total({"sequence_output": found[0], "pooled_output": found[1]}, torch.sum).backward()
     return model.get_input_embeddings().weight.grad.numpy()
 
