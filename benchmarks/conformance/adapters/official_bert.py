@@ -52,11 +52,3 @@ def squad(given):
         **{name: asked[name] for name in ("n_best_size", "max_answer_length")}, version_2_with_negative=False
     )
     return {key: found.prediction for key, found in decode_all(examples, features, logits, rules).items()}
-
-
-def glue(given):
-    from official_bert.tasks.texts.metrics import measure
-
-    asked = {name: np.array(values) for name, values in given.values["glue"].items()}
-    of_classes = measure(("accuracy", "f1", "matthews"), asked["labels"], np.eye(2)[asked["predictions"]])
-    return of_classes | measure(("pearson", "spearman"), asked["y"], asked["x"][:, None])

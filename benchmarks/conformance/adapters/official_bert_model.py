@@ -1,4 +1,6 @@
-"""official_bert: the model and the optimizer."""
+"""official_bert: the model, the optimizer, metrics."""
+
+import numpy as np
 
 
 def _model(given):
@@ -44,3 +46,11 @@ def adamw(given):
     for gradient in given.adamw["gradients"]:
         optimizer.apply([tf.constant(gradient, tf.float32)], [weight])
     return weight
+
+
+def glue(given):
+    from official_bert.tasks.texts.metrics import measure
+
+    asked = {name: np.array(values) for name, values in given.values["glue"].items()}
+    of_classes = measure(("accuracy", "f1", "matthews"), asked["labels"], np.eye(2)[asked["predictions"]])
+    return of_classes | measure(("pearson", "spearman"), asked["y"], asked["x"][:, None])
