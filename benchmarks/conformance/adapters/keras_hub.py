@@ -6,7 +6,8 @@ PACKAGES, ENVIRONMENT, INSTALL = ("keras-hub", "keras"), ".venv", "make install"
 def _tokenizer(given, kind="uncased"):
     import keras_hub
 
-    return keras_hub.models.BertTokenizer(given.vocabulary(kind), lowercase=kind != "cased")
+    plain = kind != "cased"
+    return keras_hub.models.BertTokenizer(given.vocabulary(kind), lowercase=plain, strip_accents=plain)
 
 
 def _inputs(given):
