@@ -72,7 +72,7 @@ def test_every_command_has_a_name():
         ([], 0, "usage: official-bert COMMAND"),
         (["pretain"], 1, "no command 'pretain': perhaps pretrain"),
         (["create_pretraining_data"], 1, "perhaps create-pretraining-data"),
-        (["zzz"], 1, "expected one of demo, prepare-corpus"),
+        (["zzz"], 1, "expected one of demo, verify, prepare-corpus"),
         (["plot-run", "--help"], 1, "Draws a metric of training runs from their logs"),
     ],
 )

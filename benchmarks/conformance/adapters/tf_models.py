@@ -34,7 +34,8 @@ def squad(given):
     examples = squad_lib.read_squad_examples(asked["file"], False, False)
     lengths = [asked[name] for name in ("max_seq_length", "doc_stride", "max_query_length")]
     tokenizer = FullTokenizer(given.vocabulary(), do_lower_case=True)
-    squad_lib.convert_examples_to_features(examples, tokenizer, *lengths, False, lambda row, **_: features.append(row))
+    keep = {"is_training": False, "output_fn": lambda row, **_: features.append(row), "batch_size": 1}
+    squad_lib.convert_examples_to_features(examples, tokenizer, *lengths, **keep)
     results = [types.SimpleNamespace(**row) for row in asked["results"]]
     limits = asked["n_best_size"], asked["max_answer_length"]
     return dict(squad_lib.postprocess_output(examples, features, results, *limits, do_lower_case=True)[0])
