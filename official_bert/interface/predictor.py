@@ -40,8 +40,8 @@ from official_bert.serving.loading import (
 )
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
+from official_bert.storage.stores import locate
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement
@@ -219,18 +219,22 @@ class Predictor:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read before texts: of a `query` and of a `passage`; "" for others."""
+        """What a retrieval model was trained to read before texts: of a `query`, of a `passage` ("" for others), and
+        before those of further names.
+        """
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
-        return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        sides = {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        return {**options.get("more_prompts", {}), **sides}
 
     def embed(self, texts: Any, prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are
-        written to `out` [N,D].
+        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` is a name in `prompts`, or `document` for
+        `passage`. They are written to `out` [N,D].
 
         Raises ValueError for a model without embeddings, and for another prompt.
         """
         if "embedding" not in self.outputs:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
+        prompt = "passage" if prompt == "document" else prompt  # sentence-transformers' name
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
         self.require_float_vectors("expected float32 vectors")
@@ -383,7 +387,7 @@ def _load_portable(folder: str) -> ModelFunction:
 
     Raises ValueError if its runtime is not installed, or if its files cannot be read.
     """
-    folder_here = local_copy(folder)
+    folder_here = locate(folder).fetch()
     engine, described = load_engine(folder_here, 0, folder)
     assets = RunFolder(os.path.join(folder_here, "assets"))
     task = load_task(assets.require_config(), assets.path)

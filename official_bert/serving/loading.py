@@ -12,13 +12,12 @@ from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import exists, list_names, list_versions
+from official_bert.storage.stores import locate
 
 # Of an exported model's assets.
 PADDED_FILE = "padded_outputs.json"
 LABELS_FILE = "labels.txt"
-PROMPT_NAMES = ("query", "passage")  # of signatures
 
 
 def latest_version(folder: str) -> str:
@@ -95,7 +94,7 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
     """
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    folder_here = local_copy(folder)
+    folder_here = locate(folder).fetch()
     if task not in (tasks := task_names(folder_here) or [""]):
         expected = f"one of {', '.join(tasks)}, its tasks" if tasks[0] else "none, because it has one task"
         raise ValueError(f"--signature={task}: expected {expected}, for {path}")
@@ -103,16 +102,17 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
     saved_model = tf.saved_model.load(folder_here)
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
+    default = saved_model.signatures[task or "serving_default"]
     named = {
         name: lambda signature=signature: signature
         for name, signature in saved_model.signatures.items()
         if form == "text"
         and not task
-        and name in PROMPT_NAMES
+        and signature is not default
         and list(signature.structured_input_signature[1]) == ["text"]
+        and signature.structured_outputs.keys() == default.structured_outputs.keys()
     }
-    signature = saved_model.signatures[task or "serving_default"]
-    return ModelFunction(signature, saved_model, folder, named, assets_of(folder, task))
+    return ModelFunction(default, saved_model, folder, named, assets_of(folder, task))
 
 
 def function_of(served: ServedModel) -> ModelFunction:

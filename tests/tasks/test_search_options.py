@@ -36,6 +36,7 @@ GIVEN = {
     "default_prompt": ["'a '"],
     "query_prompt": ["'the '"],
     "passage_prompt": ["'a '"],
+    "more_prompts": ["{title: 'a '}"],
     "unknown_ids": ["skip"],
     "empty_text": ["skip"],
     "query_penalty": ["0.0"],

@@ -45,7 +45,7 @@ def train_on(folder, records, *names):
         check=False,
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=600 + 60 * len(names),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {path.stem: np.load(path) for path in folder.glob("*.npz")}

@@ -323,3 +323,22 @@ def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
         ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"
     ):
         folder.restore_newest()
+
+
+def test_the_next_run_removes_what_killed_ones_left_and_nothing_else(tmp_path):
+    kept = ["ckpt-4.index", "ckpt-4.data-00000-of-00001", "log.jsonl", "notes.tmp.txt", "ckpt-best"]
+    left = ["log.jsonl.tmp.12.0123abcd", "ckpt-2.data-00000-of-00001", "ckpt-6.data-00000-of-00001.tempstate12"]
+    (tmp_path / "ckpt-8_temp").mkdir()
+    (tmp_path / "best").mkdir()
+    for name in (
+        *kept,
+        *left,
+        "best/ckpt-2.data-00000-of-00001",
+        "best/metric.json.tmp.12.0123abcd",
+        "best/metric.json",
+    ):
+        (tmp_path / name).write_text("{}")
+    with RunFolder(str(tmp_path)).locked():
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "best", ".lock"])
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["metric.json"]

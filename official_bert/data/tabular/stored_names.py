@@ -1,8 +1,9 @@
 """What files of other libraries hold beside rows: pandas' JSON of whole columns, the names of classes in Parquet."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from official_bert.json_values import parse
 
 
 def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
@@ -12,11 +13,12 @@ def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
     if {"columns", "index", "data"} == {*value}:
         return [dict(zip(value["columns"], row)) for row in value["data"]]
     inner = list(value.values())
-    if not all(isinstance(part, Mapping) and part and part.keys() == inner[0].keys() for part in inner):
+    if not all(isinstance(part, Mapping) and part and [*part] == [*inner[0]] for part in inner):
         return None
-    if all(key.isdecimal() for key in inner[0]):
-        return [{name: part[key] for name, part in value.items()} for key in inner[0]]
-    return inner if all(key.isdecimal() for key in value) else None
+    if all(key.isdecimal() for key in value):
+        return inner
+    is_columns = all(map(str.isdecimal, inner[0])) or len(inner[0]) > len(value) > 1
+    return [dict(zip(value, row)) for row in zip(*(part.values() for part in inner))] if is_columns else None
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict]:
@@ -24,9 +26,9 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict
     Parquet; -1 is None.
     """
     try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse((metadata or {})[b"huggingface"])["info"]["features"]
         inner = {key: feature.get("feature", feature) for key, feature in features.items() if isinstance(feature, dict)}
-        names = {key: part["names"] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
+        names = {key: [*map(str, part["names"])] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
     except (KeyError, TypeError, ValueError, AttributeError):
         names = {}
 

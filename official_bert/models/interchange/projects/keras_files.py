@@ -16,7 +16,7 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.runtimes.finite import require_finite
-from official_bert.storage.copies import local_copy
+from official_bert.storage.stores import locate
 
 NAME = ".keras file"
 NO_CLASSES = (
@@ -34,7 +34,7 @@ def load_keras(path: str) -> keras.Model:
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no
     numbers.
     """
-    model = _load_keras(local_copy(path))
+    model = _load_keras(locate(path).fetch())
     require_finite({variable.path: variable for variable in model.variables}, path)
     return model
 
@@ -43,9 +43,9 @@ def _load_keras(path: str) -> keras.Model:
     by_name("official_bert.interface.keras_objects")  # registers every class that a file may hold
     try:
         return keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         unknown_class = UNKNOWN_CLASS.search(str(error))
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if unknown_class:
             reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first"
         raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
