@@ -17,15 +17,15 @@ from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
+from official_bert.runs import evaluation, whole_run
+from official_bert.runs.beginning import phases
+from official_bert.tasks.data import TRAIN_AND_EVALUATE
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.reporting import run_log
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.schedules import phases
-from official_bert.training.task import TRAIN_AND_EVALUATE
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import run_log
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 
 BIAS = "next_sentence.Soutput_bias"
 CONFIG = make_config(
@@ -50,7 +50,7 @@ def files(tmp_path_factory):
 
 def train(files, folder, config=CONFIG):
     said = []
-    loop.train(load_task(config), files, str(folder), Placement(), report=said.append)
+    whole_run.train(load_task(config), files, str(folder), Placement(), report=said.append)
     return said[0]
 
 

@@ -194,7 +194,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     if stored.head not in ("classifier", "tagger"):
         if stored.head or not stored.pooling:
             return {}
-        prompts = {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
+        prompts: dict[str, Any] = {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
         if more := {name: prompt for name, prompt in stored.prompts.items() if name not in SIDES}:
             prompts |= {"more_prompts": more}
         layers = (
