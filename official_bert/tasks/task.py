@@ -6,7 +6,7 @@ A task is a module with a class `Task(TaskBase)` and its `Options`; `tasks/loadi
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import keras
@@ -42,7 +42,8 @@ class TaskBase(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         if not cls.__module__.startswith("official_bert."):
-            by_name("official_bert.tasks.own_parts").refuse_uncalled(cls)
+            refuse: Callable[[type[TaskBase]], None] = by_name("official_bert.tasks.own_parts:refuse_uncalled")
+            refuse(cls)
 
     def __post_init__(self) -> None:
         for length in self.data.buckets:  # refuses wrong options at once
