@@ -81,7 +81,7 @@ flags.DEFINE_enum(
     "segmenter",
     "",
     ["", "jieba"],
-    "Finds the words of Chinese text, which are units of masking (needs requirements-chinese.txt).",
+    "Finds the words of Chinese text, which are units of masking (needs official-bert[chinese]).",
 )
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
@@ -112,7 +112,7 @@ flags.DEFINE_enum(
     "engine",
     "local",
     ["local", "beam"],
-    "This machine, or Apache Beam (--order=sharded only; needs requirements-beam.txt).",
+    "This machine, or Apache Beam (--order=sharded only; needs official-bert[beam]).",
 )
 flags.DEFINE_string("beam_options", "", "Beam's own flags, such as '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
@@ -304,7 +304,7 @@ def create_on_beam(settings: Settings) -> token_account.Account:
     try:
         from official_bert.tools.generation import beam_generation
     except ImportError as error:
-        raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
+        raise ValueError(f"--engine=beam: {error}; install official-bert[beam]") from None
     config, outputs = settings.config, settings.outputs
     inputs = beam_generation.match_files(settings.input_file)
     targets = [*outputs, *filter(None, [settings.report_file])]

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -99,7 +100,8 @@ def test_the_bytes_of_all_reduces_are_read_from_the_compiled_text():
 
 
 def test_the_pins_are_the_versions_that_the_compiler_checks():
-    pins = re.findall(r"^(\w+)==(\S+)$", (TOOLS.parent / "requirements-tpu-compiler.txt").read_text(), re.MULTILINE)
+    groups = tomllib.loads((TOOLS.parent / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pins = [pin.split("==") for pin in groups["tpu-compiler"]]
     assert dict(pins) == tpu_compiler.VERSIONS
 
 
