@@ -29,6 +29,7 @@ from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
 from official_bert.tasks.texts import metrics
+from official_bert.text.accents import casing_warnings
 from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
 
@@ -162,13 +163,15 @@ class TextClassification(FileTask):
     ) -> tuple[ExampleSource, Sequence[str]]:
         """Rows, or labels, may have weights in the loss."""
         features = self._features_of(train, files)
+        notes = casing_warnings(self.tokenizer, train.text)
         if not self._weights_given:
-            return self.make_batches(features, training=True), ()
+            return self.make_batches(features, training=True), notes
         weights = self._weights(features.extra[self._target_key])
         features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
         weighted = "positive rows" if self.head == "multi_label" else "labels"
         return self.make_batches(features, training=True), [
-            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"
+            *notes,
+            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}",
         ]
 
     def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:

@@ -13,6 +13,7 @@ from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.batches.sources import ExampleSource
 from official_bert.layers.token_layout import LONG
 from official_bert.reports.comparable import CONFIDENCE
+from official_bert.text.accents import casing_that_helps
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
@@ -157,10 +158,12 @@ def unknown_lines(resolved: Resolved) -> list[str]:
     unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.special_id("[UNK]")) if ids else 0.0
     if unknown <= MOST_UNKNOWN:
         return []
+    tokenizer = resolved.task.tokenizer
+    hint = casing_that_helps(tokenizer.vocab, tokenizer.do_lower_case)
     return [
         f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that "
         f"{resolved.task.config.tokenizer.vocab_file} "
-        "cannot spell: is it a vocabulary of this language, and of its casing?"
+        f"cannot spell: {hint or 'is it a vocabulary of this language, and of its casing?'}"
     ]
 
 
