@@ -6,7 +6,6 @@ that composed (NFC) and decomposed (NFD) text give the same counts.
 """
 
 import collections
-import dataclasses
 import itertools
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,19 +44,11 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
     `CONTROLS`): é counts as a letter and a mark, in either form.
     """
     totals: collections.Counter = collections.Counter()
-    for line in lines:
-        squeezed = "".join(line.split())
-        if squeezed.isascii():
-            totals[KEPT] += len(squeezed)
-            continue
-        for char, count in collections.Counter(squeezed).items():
-            kept, marks, control = _KINDS[char]
-            if do_lower_case:
-                totals[MARKS] += marks * count
-            elif not (kept or control):
-                kept = 1
-            totals[KEPT] += kept * count
-            totals[CONTROLS] += control * count
+    for char, count in collections.Counter("".join("".join(lines).split())).items():
+        kept, marks, control = _KINDS[char]
+        totals[KEPT] += (kept if do_lower_case else 1 - control) * count
+        totals[MARKS] += (marks if do_lower_case else 0) * count
+        totals[CONTROLS] += control * count
     return totals
 
 
@@ -69,91 +60,84 @@ def count_chunks(lines: Iterable[str]) -> collections.Counter:
     return collections.Counter(itertools.chain.from_iterable(line.split(" ") for line in lines))
 
 
+def count_words(chunks: Mapping[str, int], tokenizer: BasicTokenizer) -> collections.Counter:
+    """Counts the words of the chunks."""
+    counts: collections.Counter = collections.Counter()
+    for chunk, count in chunks.items():
+        for word in tokenizer.tokenize(chunk):
+            counts[word] += count
+    return counts
+
+
 def count_accented(chunks: Mapping[str, int]) -> collections.Counter:
     """Counts the words that lose an accent: lower-cased, in NFC, with their accents."""
     counts: collections.Counter = collections.Counter()
     for chunk, count in chunks.items():
         if not chunk.isascii():
             for word in _KEEPS_ACCENTS.tokenize(unicodedata.normalize("NFC", chunk.lower())):
-                if not word.isascii() and any(_KINDS[char][1] for char in word):
+                if any(_KINDS[char][1] for char in word):
                     counts[word] += count
     return counts
 
 
-@dataclasses.dataclass(frozen=True)
-class Merged:
-    """Words that lower-casing makes the same as others; all but the most frequent of a group count as lost."""
+def describe_loss(accented: Mapping[str, int], counts: Mapping[str, int], deleted: float) -> str:
+    """Says how many different words lower-casing makes the same, and which, or that it deletes many characters; "" if
+    it does neither.
 
-    different: int  # words in such groups
-    share: float  # of the words of the text that are lost
-    examples: Sequence[str]  # the groups that lose the most: `bạn, bán, bàn -> ban`
-
-    def describe(self, deleted: float) -> str:
-        """Says what is lost, also by the share of the characters that are `deleted`; "" if it is little."""
-        if self.share > MOST_MERGED:
-            return (
-                f"lower-casing deletes accents and makes {self.different:,} different words the same as others: "
-                f"{self.share:.1%} of the words become another ({'; '.join(self.examples)})"
-            )
-        if deleted > MOST_DELETED:
-            return f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs"
-        return ""
-
-
-def merged(accented: Mapping[str, int], counts: Mapping[str, int]) -> Merged:
-    """Returns what becomes of the `accented` words of a text; `counts` has all its words without accents."""
-    groups: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    `accented` are a text's words with accents, `counts` all its words without, `deleted` is the share of its
+    characters. In each group of words that become the same, all but the most frequent are lost.
+    """
+    groups: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for word, count in accented.items():
         for bare in _DELETES_ACCENTS.tokenize(word)[:1]:
             groups[bare][word] = count
-    lost: dict[str, int] = {}
+    lost: collections.Counter = collections.Counter()
     for bare, group in groups.items():
-        if (plain := counts.get(bare, 0) - sum(group.values())) > 0:
+        if plain := max(0, counts.get(bare, 0) - group.total()):
             group[bare] = plain
         if len(group) > 1:
-            lost[bare] = sum(group.values()) - max(group.values())
-    worst = sorted(lost, key=lambda bare: (-lost[bare], bare))[:EXAMPLES]
-    ranked = (sorted(groups[bare], key=lambda word, bare=bare: (-groups[bare][word], word)) for bare in worst)
-    return Merged(
-        sum(len(groups[bare]) for bare in lost),
-        sum(lost.values()) / max(1, sum(counts.values())),
-        [f"{', '.join(words[:SHOWN])} -> {bare}" for words, bare in zip(ranked, worst)],
+            lost[bare] = group.total() - max(group.values())
+    if lost.total() > MOST_MERGED * sum(counts.values()):
+        worst = [
+            f"{', '.join(word for word, _ in groups[bare].most_common(SHOWN))} -> {bare}"
+            for bare, _ in lost.most_common(EXAMPLES)
+        ]
+        return (
+            f"lower-casing deletes accents and makes {sum(len(groups[bare]) for bare in lost):,} different words the "
+            f"same as others: {lost.total() / sum(counts.values()):.1%} of the words become another "
+            f"({'; '.join(worst)})"
+        )
+    return f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs" * (
+        deleted > MOST_DELETED
     )
 
 
 def what_lower_casing_loses(lines: Iterable[str]) -> str:
-    """Says that lower-casing makes many words of `lines` the same, or deletes many characters; "" if it does not."""
+    """Returns what `describe_loss` says of `lines`."""
     lines = list(lines)
     characters, chunks = count_characters(lines), count_chunks(lines)
-    if not characters[MARKS]:
-        return ""
-    counts: collections.Counter = collections.Counter()
-    for chunk, count in chunks.items():
-        for word in _DELETES_ACCENTS.tokenize(chunk):
-            counts[word] += count
-    return merged(count_accented(chunks), counts).describe(characters[MARKS] / characters.total())
+    words = count_words(chunks, _DELETES_ACCENTS)
+    return describe_loss(count_accented(chunks), words, characters[MARKS] / max(1, characters.total()))
 
 
 def casing_warnings(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """Returns a warning if `tokenizer` lower-cases and that loses much of the first texts, else []."""
+    """Returns a line if `tokenizer` lower-cases and that loses much of the first texts, else []."""
     if not (isinstance(tokenizer, FullTokenizer) and tokenizer.do_lower_case):
         return []
     loss = what_lower_casing_loses(itertools.islice(texts, TEXTS_LOOKED_AT))
     hint = casing_that_helps(tokenizer.vocab, True) or "a cased checkpoint keeps them"
-    return [f"warning: {loss}; {hint}"] if loss else []
+    return [f"{loss}; {hint}"] if loss else []
 
 
 def casing_that_helps(entries: Iterable[str], do_lower_case: bool) -> str:
     """Says which casing suits a vocabulary better than `do_lower_case`; "" if none does."""
     entries = list(entries)
-    if do_lower_case and has_accents(entries):
-        return f"the vocabulary has accents, and {KEEPING} keeps those of the text"
-    if not do_lower_case and not has_capitals(entries):
-        return (
-            "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text; "
-            "--do_lower_case=True helps"
-        )
-    return ""
+    if not do_lower_case:
+        text = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
+        return "" if has_capitals(entries) else text
+    accented = sum(any(_KINDS[char][1] for char in entry) for entry in entries)  # lower-cased text has none
+    text = f"the vocabulary has accents, and {KEEPING} keeps those of the text"
+    return text if accented > CASED_SHARE * len(entries) else ""
 
 
 def beginnings(paths: Sequence[str]) -> list[str]:
@@ -163,10 +147,3 @@ def beginnings(paths: Sequence[str]) -> list[str]:
         with open_bytes(path) as file:
             lines += file.read(BYTES_LOOKED_AT).decode("utf-8", "replace").splitlines()
     return lines
-
-
-def has_accents(entries: Iterable[str]) -> bool:
-    """Tells whether more than 1 % of a vocabulary's entries have accents, which lower-cased text never has."""
-    entries = list(entries)
-    accented = sum(any(_KINDS[char][1] for char in entry) for entry in entries if not entry.isascii())
-    return accented > CASED_SHARE * len(entries)

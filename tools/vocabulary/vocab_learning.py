@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from official_bert.text.accents import count_chunks
+from official_bert.text import accents
 from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer, FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -24,12 +24,7 @@ WORDS_AT_ONCE = 10_000
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
     """Counts the words of `lines` after 2018's cleaning, lower-casing and splitting."""
-    tokenizer = BasicTokenizer(do_lower_case)
-    counts: collections.Counter = collections.Counter()
-    for chunk, count in count_chunks(lines).items():
-        for word in tokenizer.tokenize(chunk):
-            counts[word] += count
-    return counts
+    return accents.count_words(accents.count_chunks(lines), BasicTokenizer(do_lower_case))
 
 
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:

@@ -115,10 +115,6 @@ class YieldReport:
         lost = sum(self._losses(unit).values())
         return lost / max(1, lost + self.kept[unit])
 
-    def dropped_share(self, name: str, unit: str) -> float:
-        """Returns the share of the input that was dropped for a reason."""
-        return self.dropped[name].amounts[unit] / self.balance(unit)["in"] if name in self.dropped else 0.0
-
     def warnings(self) -> list[str]:
         """Returns a line for each unit of `WARNED_UNITS` that lost more than MOST_LOST, with the main reasons."""
         return [self._warning(unit) for unit in WARNED_UNITS if self.lost_share(unit) > MOST_LOST]
