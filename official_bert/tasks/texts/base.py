@@ -123,7 +123,8 @@ class TextClassification(FileTask):
             if self._weights_given
             else {}
         )
-        return rows | weighted | {self._target_key: target}
+        shares = tf.TensorSpec((batch_size, self.num_outputs), tf.float32)
+        return rows | weighted | {self._target_key: target} | ({"label_shares": shares} if self.learns_shares else {})
 
     @property
     def _target_key(self) -> str:
@@ -179,9 +180,15 @@ class TextClassification(FileTask):
         return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
 
     def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
+        targets = {self._target_key: data.targets, "label_shares": data.label_shares}
         return self.make_features(
-            data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir
+            data, {name: values for name, values in targets.items() if values is not None}, files.cache_dir
         )
+
+    @property
+    def learns_shares(self) -> bool:
+        """Whether the target of one label is a probability for each."""
+        return self.head == "classifier" and bool(self.option("label_columns", ()))
 
     @property
     def _weights_given(self) -> bool:
