@@ -1,10 +1,9 @@
-"""Measures what the attentions of exported graphs bring: `ServedAttention` in SavedModels, `FewAttention` in their
-graphs for few tokens, `PortableAttention` in files of other runtimes.
+"""Measures what `ServedAttention` brings to exported graphs, beside Keras' own layer.
 
     python benchmarks/export_attention.py --vocab_file=vocab.txt --rounds=30
 
-Each is exported beside what would take its place (Keras' own layer; `ServedAttention`), with the same random weights at
-MiniLM's size. All of them answer in turn; the least time of a request counts, because other programs may run meanwhile.
+Both are exported with the same random weights at MiniLM's size. They answer in turn; the least time of a request
+counts, because other programs may run meanwhile.
 """
 
 import contextlib
@@ -27,29 +26,19 @@ flags.DEFINE_list("formats", ["onnx", "litert", "openvino"], "Other runtimes.")
 SHAPES = {"1 x 16": (1, 16), "1 x 40": (1, 40), "8 x 32": (8, 32), "8 x 128": (8, 128), "32 x 64": (32, 64)}
 
 
-def sides() -> dict[str, contextlib.AbstractContextManager]:
-    """Returns what each side's export changes in the modules that compute attention."""
-    from official_bert.serving import few_tokens, served_layers
-    from official_bert.serving.formats import dense
-
-    patch = mock.patch.object
-    return {
-        "as it is": contextlib.nullcontext(),
-        "layers' own": _both(
-            patch(served_layers, "has_plain_attention", lambda _: False),
-            patch(few_tokens, "has_plain_attention", lambda _: False),
-        ),
-        "few tokens: served": patch(few_tokens, "FewAttention", served_layers.ServedAttention),
-        "other runtimes: served": patch(dense, "PortableAttention", served_layers.ServedAttention),
-    }
-
-
 @contextlib.contextmanager
-def _both(*managers: contextlib.AbstractContextManager):
-    with contextlib.ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
+def keras_attention():
+    """Exports made here compute attention by the layers' own `call`."""
+    from official_bert.serving import few_tokens, served_layers
+
+    with (
+        mock.patch.object(served_layers, "has_plain_attention", lambda _: False),
+        mock.patch.object(few_tokens, "has_plain_attention", lambda _: False),
+    ):
         yield
+
+
+SIDES = {"as it is": contextlib.nullcontext, "layers' own": keras_attention}
 
 
 def make_exports(folder: str) -> None:
@@ -71,13 +60,12 @@ def make_exports(folder: str) -> None:
         ]
     )
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
-    for name, changed in sides().items():
+    for name, side in SIDES.items():
         keras.utils.set_random_seed(1)
         task = load_task(config)
         served = make_served_model(task, task.build_model(), ServingOptions())
-        formats = ["saved_model"] if name.startswith("few") else FLAGS.formats
-        formats = ["saved_model", *FLAGS.formats] if name in ("as it is", "layers' own") else formats
-        with changed:
+        formats = ["saved_model", *FLAGS.formats]
+        with side():
             try:
                 export.export(
                     served,

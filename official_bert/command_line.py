@@ -116,7 +116,6 @@ import math
 import re
 import select
 import shlex
-import shutil
 import signal
 import tempfile
 import threading
@@ -130,8 +129,8 @@ from official_bert.command_names import BY_ONE_NAME, as_installed
 from official_bert.config import STRATEGIES, Config, ConfigSources, merge
 from official_bert.fields import OptionsNeededError, as_flags, refuse_unused
 from official_bert.flags_of_2018 import flags_by_key, flags_without_meaning
-from official_bert.storage.copies import original_paths
-from official_bert.storage.files import disk_full_reason, is_remote
+from official_bert.storage.files import disk_full_reason, disk_of, is_remote
+from official_bert.storage.temporaries import original_paths
 from official_bert.typed_values import Removed, check_keys, did_you_mean, dotted_keys
 
 T = TypeVar("T")
@@ -337,22 +336,20 @@ def _announcing_stop() -> Iterator[None]:
             ended.set()
 
 
+def require_here(path: str, flag: str, reason: str) -> None:
+    """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
+    if is_remote(path):
+        raise ValueError(f"--{flag}={path}: expected a path on this machine: {reason}")
+
+
 def note_of_full_disks(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for
     none.
     """
-    paths = {
-        f"--{name}={values[name].value}": str(values[name].value)
-        for name in values
-        if values[name].present and isinstance(values[name].value, str) and values[name].value
-    }
-    full = []
-    for name, path in {**paths, tempfile.gettempdir(): tempfile.gettempdir()}.items():
-        folder = os.path.abspath(os.path.expanduser(path))
-        while not os.path.isdir(folder) and len(folder) > 1:
-            folder = os.path.dirname(folder)
-        if not is_remote(path) and shutil.disk_usage(folder).free < FULL:
-            full.append(name)
+    given = [flag for flag in map(values.__getitem__, values) if flag.present and isinstance(flag.value, str)]
+    paths = {f"--{flag.name}={flag.value}": flag.value for flag in given if flag.value}
+    paths[tempfile.gettempdir()] = tempfile.gettempdir()
+    full = [name for name, path in paths.items() if (disk := disk_of(os.path.expanduser(path))) and disk[1] < FULL]
     return f" (on a full disk: {', '.join(full)})" if full else ""
 
 
@@ -376,10 +373,10 @@ def error_line(error: BaseException, values: Any) -> str:
         commands = [f"  {shlex.join(sys.orig_argv)} {as_flags(options)}" for options in error.readings]
         these = "this command reads it" if len(commands) == 1 else "one of these commands reads it"
         rows = [f"  {row}" for row in error.rows]
-        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *rows, *commands])
+        return "\n".join([f"error: {error_in_one_line(error.problem)}; {these}:", *rows, *commands])
     if isinstance(error, (ValueError, OSError)):
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
-        return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
+        return f"error: {text}{note_of_full_disks(values) if is_nameless else ''}"
     if isinstance(error, concurrent.futures.BrokenExecutor):
         return "error: a worker process was killed, perhaps for lack of memory (fewer --num_workers need less)"
     if isinstance(error, ModuleNotFoundError):
@@ -387,7 +384,7 @@ def error_line(error: BaseException, values: Any) -> str:
         return missing_extra(error.name) or (backend if error.name in BACKENDS else "")
     if reason:
         text = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", text)  # TensorFlow's names of its operations
-        return f"error: {reason}: {original_paths(text)}{note_of_full_disks(values)}"
+        return f"error: {reason}: {text}{note_of_full_disks(values)}"
     if is_out_of_memory(error):
         return out_of_memory_line()
     return ""
@@ -439,7 +436,7 @@ def run_main(main: Any) -> None:
                 return main(arguments)
         except (Exception, KeyboardInterrupt) as error:
             is_unread = isinstance(error, BrokenPipeError) and output_is_closed()
-            if not is_unread and (line := error_line(error, flags.FLAGS)):
+            if not is_unread and (line := original_paths(error_line(error, flags.FLAGS))):
                 raise SystemExit(as_installed(line) if is_installed else line) from None
             raise
 

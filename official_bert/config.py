@@ -24,10 +24,8 @@ from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
 from official_bert.model_config import read_bert_config as read_bert_config
 from official_bert.storage.files import (
-    exists,
     folder_of,
-    is_folder,
-    is_remote,
+    is_file,
     normal,
     read_text,
     require_regular,
@@ -142,8 +140,7 @@ def _base_path(base: str, path: str) -> str:
     """Returns the path of a `base:` of the file `path`. Raises ValueError, naming that file, if there is none."""
     try:
         base_path = packaged(base, folder_of(path))
-        if not is_remote(base_path):
-            require_regular(base_path, base)
+        require_regular(base_path, base)
     except ValueError as error:
         raise ValueError(f"{path}: base: {error}") from None
     return base_path
@@ -156,7 +153,7 @@ def packaged(path: str, start: str = "") -> str:
     Raises ValueError, with the nearest names, if there is neither.
     """
     beside = normal(os.path.join(start, path))
-    if is_remote(path) or (exists(beside) and not is_folder(beside)):
+    if is_file(beside):
         return beside
     folder = importlib.resources.files("official_bert.configs")
     files = {

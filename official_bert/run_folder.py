@@ -38,6 +38,7 @@ from official_bert.storage.files import (
     written_beside,
     written_whole,
 )
+from official_bert.storage.stores import Location, locate
 from official_bert.storage.suffixes import PACKED
 from official_bert.text import loading
 
@@ -172,6 +173,12 @@ class RunFolder:
         if (run := cls.holding(path)) is None:
             raise not_a_run(path, f"none: {CONFIG_FILE} is missing")
         return run
+
+    @classmethod
+    def working(cls, path: str) -> "tuple[RunFolder, Location]":
+        """Returns the run of a folder as it lies on this machine, and what copies its changes back."""
+        location = locate(path)
+        return cls(location.fetch()), location
 
     def another_run(self, difference: str, remedy: str) -> ValueError:
         """Returns the error for a folder whose run differs from the one that is asked for."""

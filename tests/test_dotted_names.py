@@ -25,11 +25,11 @@ OF_OTHERS = {
 }
 
 
-def calls(module: str) -> list[ast.Call]:
+def calls_in(module: ast.Module) -> list[ast.Call]:
     """Returns the places where a module asks by name: calls of `by_name`, or calls that are given it."""
     return [
         node
-        for node in ast.walk(tree(module))
+        for node in ast.walk(module)
         if isinstance(node, ast.Call) and "by_name" in [ast.unparse(part) for part in (node.func, *node.args)]
     ]
 
@@ -66,11 +66,48 @@ def test_each_name_of_an_option_exists_and_they_are_few():
     assert len(names) <= MOST_NAMES, sorted(names)
 
 
+def untyped(module: ast.Module) -> list[int]:
+    """Returns the lines where what comes back by name, or an attribute of it, has no type: it is assigned to a name
+    that the function does not annotate, returned as Any, or used at once.
+    """
+    parents = {child: node for node in ast.walk(module) for child in ast.iter_child_nodes(node)}
+    lines = []
+    for call in calls_in(module):
+        node = call
+        while isinstance(parents[node], (ast.Attribute, ast.IfExp, ast.Await)):
+            node = parents[node]
+        used = function = parents[node]
+        while not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            function = parents[function]
+        annotated = {ast.unparse(part.target) for part in ast.walk(function) if isinstance(part, ast.AnnAssign)}
+        has_type = isinstance(used, (ast.AnnAssign, ast.Expr))
+        has_type |= isinstance(used, ast.Assign) and {*map(ast.unparse, used.targets)} <= annotated
+        has_type |= isinstance(used, ast.Return) and ast.unparse(function.returns or ast.Name("Any")) != "Any"
+        if not has_type:
+            lines.append(call.lineno)
+    return lines
+
+
+def test_what_comes_back_by_name_has_a_type():
+    assert not [f"{SOURCES[module]}:{line}" for module in ASKING for line in untyped(tree(module))]
+    for line, is_typed in {
+        "return by_name('a:b')": True,
+        "return by_name('a:b')(1)": False,
+        "by_name('a')": True,
+        "x = by_name('a:b')": False,
+        "x: X = by_name('a').b if y else None": True,
+        "x: X; x = by_name('a').b": True,
+        "y = await f(by_name, 'a')": False,
+    }.items():
+        assert (not untyped(ast.parse(f"async def f() -> X:\n    {line}"))) == is_typed, line
+    assert untyped(ast.parse("def f() -> Any:\n    return by_name('a:b')"))
+
+
 def test_names_are_whole_literals():
     given = {
         (module, ast.unparse(argument))
         for module in ASKING
-        for call in calls(module)
+        for call in calls_in(tree(module))
         for argument in call.args
         if not isinstance(argument, (ast.Constant, ast.Subscript))
         and not ast.unparse(argument).isupper()

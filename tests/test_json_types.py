@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder, tuned_for
-from official_bert.storage.copies import original_paths
+from official_bert.storage.temporaries import original_paths
 from official_bert.text import loading
 
 VALUES = (None, False, True, 0, -1, 10**18, 0.5, "", "text " * 100, [], ["a"], {}, {"a": 1})

@@ -68,6 +68,28 @@ TENSORFLOW_PLACES = (
     "interface/",
     "server/",
 )
+# Modules that ask whether a path lies on this machine, or in which store.
+ASKING_WHERE = {
+    "storage/files.py",
+    "storage/remote_copies.py",
+    "storage/remote_stores.py",
+    "command_line.py",  # flags that only paths of this machine fit
+    "models/interchange/prefixes.py",  # other paths may be names on a hub
+    "run_folder.py",  # other stores know no locks
+    "tools/generation/beam_generation.py",  # Beam knows stores of its own
+}
+# Modules where paths enter whose files are read by libraries on this machine alone.
+RESOLVING = {
+    "data/cache.py",
+    "long_work/work_folder.py",
+    "interface/predictor.py",
+    "models/interchange/prefixes.py",
+    "models/interchange/projects/keras_files.py",
+    "run_folder.py",
+    "server/listeners/gates.py",
+    "server/models/servable.py",
+    "serving/loading.py",
+}
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/**/*.py")])
 ALL_CODE = SOURCES + sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/**/*.py")])
 MOST_LINES, MOST_MODULES = 500, 25  # of a file, of a folder: generous, so that the subject decides where code goes
@@ -162,6 +184,19 @@ def wrong_import(here: str, own_family: str, name: str) -> str:
     if own_family and there == "tasks" and (len(parts) < 3 or parts[2] != own_family):
         return f"the family {own_family} imports another one's {name}"
     return ""
+
+
+def test_few_modules_ask_where_a_path_lies():
+    asking, resolving = set(), set()
+    for path in SOURCES:
+        names = {name.removeprefix("official_bert.storage.") for name, _ in imports(path)}
+        names |= {ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+        where = str(path.relative_to(ROOT)).removeprefix("official_bert/")
+        if names & {"files.is_remote", "stores.scheme_of", "stores.store_of", "stores.Store"}:
+            asking.add(where)
+        if "stores.locate" in names:
+            resolving.add(where)
+    assert asking == ASKING_WHERE and resolving == RESOLVING
 
 
 def test_tensorflow_stays_in_its_places():

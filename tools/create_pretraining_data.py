@@ -6,12 +6,11 @@ It has the flags of 2018's `create_pretraining_data.py`, and gives the same inst
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 """
 
-from official_bert.command_line import from_flags, refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, require_here, run_main
 
 import collections
 import contextlib
 import dataclasses
-import itertools
 import os
 import shlex
 import sys
@@ -32,7 +31,7 @@ from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.long_work import interruption, preflight, provenance
 from official_bert.long_work.progress import Reporter
 from official_bert.long_work.work_folder import WorkFolder, work_path
-from official_bert.storage.files import BadText, absolute, find_files, is_remote, shard_names
+from official_bert.storage.files import BadText, absolute, find_files, shard_names
 from official_bert.text import accents, loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, load_vocab
@@ -263,8 +262,8 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             reporter.show("tokenizing", done / max(1, total))
 
         reporter.show("tokenizing", 0)
-        tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), settings.units()
-        tokenizer = UnitTokenizer(tokenizer, units) if units else tokenizer
+        lines, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), settings.units()
+        tokenizer = UnitTokenizer(lines, units) if units else lines
         store = token_store.build_store(
             folder, description, tokenizer, settings.num_workers, add, discard=settings.discard
         )
@@ -304,9 +303,8 @@ def create_on_beam(settings: Settings) -> token_account.Account:
     targets = [*outputs, *filter(None, [settings.report_file])]
     if both := sorted({*map(absolute, [*inputs, settings.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
-    # Other stores may be known to Beam alone.
-    patterns = ",".join(itertools.filterfalse(is_remote, settings.input_file.split(",")))
-    preflight.check_outputs(list(itertools.filterfalse(is_remote, targets)), (), patterns, may_be_packed=True)
+    patterns = ",".join(beam_generation.on_this_machine(settings.input_file.split(",")))
+    preflight.check_outputs(beam_generation.on_this_machine(targets), (), patterns, may_be_packed=True)
     account, poor = beam_generation.generate(
         inputs,
         outputs,
@@ -350,6 +348,7 @@ def create_here(settings: Settings) -> token_account.Account:
         units=units,
     )
     if settings.token_store:
+        require_here(settings.token_store, "token_store", "its files are mapped into memory")
         token_store.check_store_folder(settings.token_store)
         token_store.open_store(settings.token_store, description)
     size = sum(file["bytes"] for file in description["files"])

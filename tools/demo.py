@@ -5,7 +5,7 @@ Without `--corpus` the text is the prose of Python's own language reference, whi
 is a command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import require_here, run_main
 
 import functools
 import json
@@ -26,7 +26,6 @@ from absl import flags
 from official_bert.data.raw_text import scripts
 from official_bert.data.record_files import records
 from official_bert.run_folder import LOG_FILE
-from official_bert.storage.copies import require_here
 from official_bert.storage.files import absolute, exists, find_files, read_log
 from official_bert.text import accents
 from official_bert.text.loading import VOCAB_FILE

@@ -14,8 +14,7 @@ import zipfile
 
 from absl import flags
 
-from official_bert.storage.copies import local_copy
-from official_bert.storage.files import is_file, matching, written_beside
+from official_bert.storage.files import is_file, matching, read_bytes, written_beside
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
@@ -57,7 +56,7 @@ def main(_: list[str]) -> None:
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name in sorted(paths):
-            archive.write(local_copy(paths[name]), f"{name}.tsv")
+            archive.writestr(f"{name}.tsv", read_bytes(paths[name]))
         archive.close()
     print(f"{FLAGS.output_file}: {', '.join(f'{name}.tsv' for name in sorted(paths))}")
     if missing:

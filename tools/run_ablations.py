@@ -13,7 +13,7 @@ repeated. Each finished row is a line of `results.jsonl`, so rows may be made on
 and the plots.
 """
 
-from official_bert.command_line import run_main
+from official_bert.command_line import require_here, run_main
 
 import contextlib
 import dataclasses
@@ -32,7 +32,6 @@ from absl import flags
 
 from official_bert.config import merge
 from official_bert.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
-from official_bert.storage.copies import require_here
 from official_bert.storage.files import absolute, read_json, written_whole
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.tools.ablations.plan import (

@@ -167,7 +167,7 @@ class PretrainingFlags:
             return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
         trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
         if cluster.is_first_worker(placement):
-            ending.write_card(run, trained, files, print)
+            ending.documents().write_card(run, trained, files, print)
         return trained.metrics
 
     def write_results(self, metrics: Mapping[str, float], best: bool) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.storage.files import is_remote, make_folder, make_private_folder, open_bytes, written_beside
+from official_bert.storage.files import make_folder, make_private_folder, open_bytes, written_beside
+from official_bert.storage.stores import locate
 
 
 def file_digest(path: str) -> str:
@@ -34,7 +35,7 @@ def check_own(folder: str) -> None:
 
     Raises ValueError if another user may have put files into it.
     """
-    if folder and not is_remote(folder):
+    if folder:
         with contextlib.suppress(OSError):
             make_private_folder(folder)
 
@@ -65,3 +66,8 @@ def cached(
             np.savez(file, **arrays)
             file.close()
     return arrays
+
+
+def mapped(path: str) -> np.ndarray:
+    """Returns the array of a file, mapped into memory."""
+    return np.load(locate(path).fetch(), mmap_mode="r")

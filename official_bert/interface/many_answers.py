@@ -251,13 +251,13 @@ def _count(path: str, read: Read, types: dict[str, tuple[type, str]] | None) -> 
     Notes the `types` of the columns, each with the file that has it first, unless they are None. Raises ValueError for
     a column of two.
     """
-    if path.lower().endswith(".parquet") and not files.is_remote(path):
+    if path.lower().endswith(".parquet"):
         import pyarrow.lib
         import pyarrow.parquet
 
         _note_types(next(read(path, PART), []), path, types)  # also raises the error for wrong columns
-        with contextlib.suppress(pyarrow.lib.ArrowException, OSError):
-            return pyarrow.parquet.read_metadata(path).num_rows
+        with contextlib.suppress(pyarrow.lib.ArrowException, OSError), files.open_bytes(path) as file:
+            return pyarrow.parquet.read_metadata(file).num_rows
     count = 0
     for part in read(path, PART):
         _note_types(part, path, types)

@@ -40,8 +40,8 @@ from official_bert.serving.loading import (
 )
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
+from official_bert.storage.stores import locate
 from official_bert.tasks.loading import (
     GLUE,
     check_named,
@@ -404,7 +404,7 @@ def _load_portable(folder: str) -> ModelFunction:
 
     Raises ValueError if its runtime is not installed, or if its files cannot be read.
     """
-    folder_here = local_copy(folder)
+    folder_here = locate(folder).fetch()
     engine, described = load_engine(folder_here, 0, folder)
     assets = RunFolder(os.path.join(folder_here, "assets"))
     task = load_task(assets.require_config(), assets.path)

@@ -110,7 +110,7 @@ class QuestionRun:
         if answered and not self.ensemble:
             resolved = dataclasses.replace(trained.resolved, held_out=answered.resolved.held_out)
             trained = dataclasses.replace(answered, resolved=resolved)
-        ending.write_card(self.run, trained, self.files, print)
+        ending.documents().write_card(self.run, trained, self.files, print)
 
     def measure(self) -> None:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""

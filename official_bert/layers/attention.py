@@ -139,10 +139,10 @@ class SelfAttention(Configured):
         under a seed.
         """
 
-    def build(self, input_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of the products."""
         for product in (self.query, self.key, self.value):
-            product.build(input_shape)
+            product.build(x_shape)
         self.merge_heads.build((None, None, *self.value.row_shape))
         self.built = True
 

@@ -74,7 +74,7 @@ class Embeddings(Configured):
         for name in self.tables:  # an initializer each: tables that share one begin with the same rows
             setattr(self, f"{name}_initializer", self.initializer())
 
-    def build(self, *_: Any) -> None:
+    def build(self, input_ids_shape: Any = (None, None), *_: Any) -> None:
         """Makes the tables."""
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():

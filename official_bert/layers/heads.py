@@ -60,10 +60,10 @@ class MaskedLMHead(Configured):
                 epsilon=settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy
             )
 
-    def build(self, input_shape: Any, *_: Any) -> None:
+    def build(self, rows_shape: Any, *_: Any) -> None:
         """Makes the transform and the output bias."""
         if self.settings["transforms"]:
-            self.transform.build(input_shape)
+            self.transform.build(rows_shape)
             self.layer_norm.build((None, None, self.transform.units))
         self.output_bias = self.add_weight(
             shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias"
@@ -118,7 +118,7 @@ class SpanBoundaryHead(Configured):
             for name in ("first", "second")
         )
 
-    def build(self, *_: Any) -> None:
+    def build(self, left_shape: Any, *_: Any) -> None:
         """Makes the table of places, the two products, and the output bias."""
         self.place_embeddings = self.add_weight(
             shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer, name="place_embeddings"

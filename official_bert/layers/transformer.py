@@ -99,10 +99,10 @@ class TransformerLayer(Configured):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
         width = (None, None, self.settings["hidden_size"])
-        self.attention.build(input_shape)
+        self.attention.build(x_shape)
         for part in (self.attention_layer_norm, self.intermediate, self.output_layer_norm):
             if part is not None:
                 part.build(width)

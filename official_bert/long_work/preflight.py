@@ -7,15 +7,14 @@ import contextlib
 import os
 import re
 import resource
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import filterfalse
 
 from rich import filesize
 
 from official_bert.storage import files
+from official_bert.storage.stores import matches
 from official_bert.storage.suffixes import is_packed
 
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
@@ -61,7 +60,7 @@ def check_folder(folder: str) -> None:
     """Makes a folder if it is missing, and requires that a file can be written in it; for other stores the first write
     tells.
     """
-    if files.is_remote(folder):
+    if not files.disk_of(folder):
         return
     try:
         os.makedirs(folder, exist_ok=True)
@@ -75,7 +74,7 @@ def _matching_pattern(path: str, patterns: str) -> str:
     """Returns the first pattern that matches a file of this name, "" for none."""
     for pattern in filter(None, patterns.split(",")):
         inside = os.path.join(pattern, "**") if files.is_folder(pattern) else pattern
-        if re.search(r"[*?\[]", inside) and files.matches(files.absolute(path), files.absolute(inside)):
+        if re.search(r"[*?\[]", inside) and matches(files.absolute(path), files.absolute(inside)):
             return pattern
     return ""
 
@@ -106,10 +105,13 @@ def announce_disk(likely: Mapping[str, int], what: str) -> None:
 def _by_disk(needed: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
     """Gives for each disk of this machine the folders on it, with commas, the bytes needed there, and the free ones."""
     disks: dict[int, list[str]] = {}
-    for folder in filterfalse(files.is_remote, needed):
-        disks.setdefault(os.stat(folder or ".").st_dev, []).append(folder)
-    for folders in disks.values():
-        free = shutil.disk_usage(folders[0] or ".").free
+    free_on: dict[int, int] = {}
+    for folder in needed:
+        if disk := files.disk_of(folder):
+            disks.setdefault(disk[0], []).append(folder)
+            free_on.setdefault(*disk)
+    for number, folders in disks.items():
+        free = free_on[number]
         yield ", ".join(folder or "." for folder in folders), sum(needed[folder] for folder in folders), free
 
 

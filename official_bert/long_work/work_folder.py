@@ -9,18 +9,17 @@ after a kill.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
 import sys
-import tempfile
 import types
 from collections.abc import Callable
 from typing import Any
 
 from official_bert.long_work.provenance import changed_keys
 from official_bert.storage import files
+from official_bert.storage.stores import locate
 
 SUFFIX = ".work"
 JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
@@ -35,12 +34,7 @@ def work_path(output: str) -> str:
     """The path of the work folder of an output: beside it, or among this machine's temporary files if the output lies
     elsewhere.
     """
-    if not files.is_remote(output):
-        return f"{output}{SUFFIX}"
-    digest = hashlib.sha256(output.encode()).hexdigest()[:12]
-    return os.path.join(
-        tempfile.gettempdir(), f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}"
-    )
+    return locate(output).beside(SUFFIX)
 
 
 class WorkFolder:

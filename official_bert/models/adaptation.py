@@ -1,7 +1,7 @@
 """Adapters, as far as the core asks for them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import keras
 
@@ -12,37 +12,39 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.run_folder import RunFolder
 from official_bert.training_config import AdaptersConfig
 
-ADAPTERS = "official_bert.models.adapters"
 ADAPTER = "/adapter/lora_"  # in the names of an adapter's two weights, before A and B
 
 
-def read_peft(path: str, folder: str, base: str) -> StoredModel:
-    """Returns the model that a PEFT folder makes of its base."""
-    return by_name(ADAPTERS).read_peft(path, folder, base)
+Adapted = tuple[Mapping[str, Any], tuple[str, ...]]  # what a run records of the base, and lines
 
 
-def over_base(model: StoredModel, run: RunFolder) -> StoredModel:
-    """Returns the whole model of a run whose checkpoints hold adapters and head."""
-    return by_name(ADAPTERS).over_base(model, run)
+class Adapters(Protocol):
+    """What the core asks of `models/adapters.py`."""
+
+    read_peft: Callable[[str, str, str], StoredModel]  # what a folder makes of its base
+    over_base: Callable[[StoredModel, RunFolder], StoredModel]  # the model of a run that keeps adapters and head
+    targets: Callable[[ModelConfig, str | Sequence[str]], Any]  # refuses a name that no product has
+    adapt_to_base: Callable[[keras.Model, AdaptersConfig, RunFolder, str, bool], Adapted]
+    reset: Callable[[keras.Model], None]
 
 
-def check_targets(config: ModelConfig, target_modules: str | Sequence[str]) -> None:
-    """Raises ValueError for a name of `target_modules` that no product of the model has."""
-    by_name(ADAPTERS).targets(config, target_modules)
+def adapters() -> Adapters:
+    """Imports the adapters."""
+    return by_name("official_bert.models.adapters")
 
 
 def adapt_to_base(
     model: keras.Model, settings: AdaptersConfig | None, run: RunFolder, init_checkpoint: str, reads_pooler: bool
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+) -> Adapted:
     """Attaches the adapters of a training, if it has any, to a built model; returns what the run records of the base,
     and lines. Raises ValueError without that base.
     """
     if settings is None:
         return {}, ()
-    return by_name(ADAPTERS).adapt_to_base(model, settings, run, init_checkpoint, reads_pooler)
+    return adapters().adapt_to_base(model, settings, run, init_checkpoint, reads_pooler)
 
 
 def reset(model: keras.Model) -> None:
     """Lets the adapters of a model add nothing."""
     if any(ADAPTER in name for name in weights_by_name(model)):
-        by_name(ADAPTERS).reset(model)
+        adapters().reset(model)

@@ -18,8 +18,8 @@ from official_bert.models.interchange.adapted_models.over_base import read_peft 
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
 from official_bert.models.parameter_groups import part_of
 from official_bert.run_folder import RunFolder
-from official_bert.storage.copies import original_paths
 from official_bert.storage.files import absolute, exists
+from official_bert.storage.temporaries import original_paths
 from official_bert.training_config import AdaptersConfig
 
 WHERE = "config.training.adapters"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -21,7 +21,7 @@ from official_bert.models.interchange.prefixes import local_checkpoint, newest_w
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
 from official_bert.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
-from official_bert.storage.copies import own_folder, stand_for
+from official_bert.storage.temporaries import new_folder, stand_for
 
 __all__ = [
     "Initialization",
@@ -96,7 +96,9 @@ def initialize_from(
     if stored.any_linear_head and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
     if any(name.startswith(f"{GENERATOR}/") for name in variables):
-        stored = by_name("official_bert.models.interchange.members.generators").put_together(stored, variables)
+        put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
+        put_together = by_name("official_bert.models.interchange.members.generators").put_together
+        stored = put_together(stored, variables)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {
@@ -128,7 +130,7 @@ def merged_copy(path: str, base: str) -> str:
     stored = formats.read(path, base=base)
     for warning in stored.warnings:
         logging.warning("%s: %s", path, warning)
-    folder = os.path.join(own_folder("merged"), os.path.basename(os.path.normpath(path)))
+    folder = os.path.join(new_folder(), os.path.basename(os.path.normpath(path)))
     formats.write(dataclasses.replace(stored, adapters=None), "ours", folder)
     stand_for(folder, path)
     return folder

@@ -76,7 +76,7 @@ class BertEncoder(keras.Model):
     def build(self, *_: Any) -> None:
         """Makes the weights of every part."""
         width = self.settings["hidden_size"]
-        self.embeddings.build(None)
+        self.embeddings.build((None, None))
         if self.relative_positions is not None:
             self.relative_positions.build()
         for layer in (*self.transformer_layers, *self.bilstms, self.convolution, self.final_layer_norm):

@@ -4,8 +4,8 @@ A new part is an object with the interface of an existing one, and a line here.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import keras
 from keras import ops
@@ -39,12 +39,25 @@ PARTS: Mapping[str, str] = {
 }
 
 
+class PositionParts(Protocol):
+    """Positions of relatives."""
+
+    RelativePositions: type[keras.layers.Layer]
+    DistanceEmbeddings: type[keras.layers.Layer]
+    Alibi: Callable[[int, Any, Any], Positions]
+    Rotary: Callable[..., Positions]
+
+
+def _positions() -> PositionParts:
+    return by_name(PARTS["positions"])
+
+
 def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Makes the table of distances that all layers share, if there is one."""
     if config.positions.relative_buckets:
-        return by_name(PARTS["positions"]).RelativePositions(config, name="relative_positions", dtype=dtype)
+        return _positions().RelativePositions(config, name="relative_positions", dtype=dtype)
     if config.positions.position_buckets:
-        return by_name(PARTS["positions"]).DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
+        return _positions().DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
 
@@ -54,8 +67,17 @@ def make_layers(
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
     class may be given.
     """
-    own = by_name(PARTS["more norms"]).NormalizedAttention if config.query_key_norm else SelfAttention
-    attention = attention or (by_name(PARTS["disentangled attention"]) if config.positions.position_buckets else own)
+    own: type[SelfAttention] = SelfAttention
+    if config.positions.position_buckets:
+        own = by_name(PARTS["disentangled attention"])
+    elif config.query_key_norm:
+        own = by_name(PARTS["more norms"]).NormalizedAttention
+    attention = attention or own
+    layer: type[TransformerLayer] = TransformerLayer
+    if config.norm == "pre":
+        layer = by_name(PARTS["pre-norm layer"])
+    elif config.norm == "twice":
+        layer = by_name(PARTS["more norms"]).TwiceNormLayer
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {
@@ -65,10 +87,7 @@ def make_layers(
         }
         if config.norm == "pre":
             options["first"] = index == 0 and not config.sharing.groups
-            layers.append(by_name(PARTS["pre-norm layer"])(config, **options))
-        else:
-            layer = by_name(PARTS["more norms"]).TwiceNormLayer if config.norm == "twice" else TransformerLayer
-            layers.append(layer(config, **options))
+        layers.append(layer(config, **options))
     return layers
 
 
@@ -83,15 +102,18 @@ def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | Non
 
 def make_convolution(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Makes the convolution over the embeddings, if there is one."""
-    return by_name(PARTS["convolution"])(config, name="convolution", dtype=dtype) if config.convolution else None
+    if not config.convolution:
+        return None
+    convolution: type[keras.layers.Layer] = by_name(PARTS["convolution"])
+    return convolution(config, name="convolution", dtype=dtype)
 
 
 def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirectional]:
     """Makes the BiLSTMs on top of the encoder."""
-    return [
-        by_name(PARTS["bilstm"]).make_bilstm(config.hidden_size, f"bilstm_{index}", dtype)
-        for index in range(config.bilstm_layers)
-    ]
+    if not config.bilstm_layers:
+        return []
+    make: Callable[[int, str, Any], keras.layers.Bidirectional] = by_name(PARTS["bilstm"]).make_bilstm
+    return [make(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)]
 
 
 def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
@@ -104,7 +126,8 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
         "dtype": dtype,
     }
     if config.pooler_norm:
-        return by_name(PARTS["normalized pooler"])(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
+        normalized: type[Dense] = by_name(PARTS["normalized pooler"])
+        return normalized(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
     return Dense(config.hidden_size, **options)
 
 
@@ -128,7 +151,8 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
     """Makes the reader, which chooses the returned and the pooled rows."""
     texts = Reader() if config.attention == "bidirectional" else LastRowReader()
     if bilstms:
-        return by_name(PARTS["bilstm"]).BiLSTMReader(texts, bilstms)
+        reader: Callable[[Reader, Sequence[keras.layers.Layer]], Reader] = by_name(PARTS["bilstm"]).BiLSTMReader
+        return reader(texts, bilstms)
     return MeanReader(texts) if config.pooling == "mean" else texts
 
 
@@ -145,13 +169,15 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     padding = tokens_of(inputs["input_mask"], training)
     positions = make_positions(config, encoder.relative_positions, inputs)
     if config.longest_row > LONG and (length is None or length > LONG):
-        layout: TokenLayout = by_name(PARTS["long rows"])(None, tokens, padding, positions)
+        long: type[TokenLayout] = by_name(PARTS["long rows"])
+        layout = long(None, tokens, padding, positions)
     else:
         mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
         layout = TokenLayout(mask, tokens, padding, positions)
     if not config.windows.size:
         return layout
-    return dataclasses.replace(layout, windowed=by_name(PARTS["windows"])(layout, config.windows.size))
+    in_windows: Callable[[TokenLayout, int], TokenLayout] = by_name(PARTS["windows"])
+    return dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size))
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
@@ -165,13 +191,13 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
     if position_ids is None or config.positions.alibi:
         position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
     if config.positions.alibi:
-        return by_name(PARTS["positions"]).Alibi(config.num_attention_heads, position_ids, position_ids)
+        return _positions().Alibi(config.num_attention_heads, position_ids, position_ids)
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
         config.positions.rotary,
         config.positions.window_rotary,
     )
-    rotary = by_name(PARTS["positions"]).Rotary
+    rotary = _positions().Rotary
     return rotary(
         position_ids,
         base,

@@ -3,7 +3,7 @@
 `ObservedPretrainer` also returns its last layer, by which distillation compares student and teacher.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import keras
@@ -39,7 +39,8 @@ class Pretrainer(EncoderWithHeads):
         """Also reads files of before SpanBERT's model had a class of its own."""
         known = {key: value for key, value in config.items() if key != "boundary"}
         if config.get("boundary"):
-            return by_name("official_bert.models.span_boundary:SpanPretrainer").from_config(known)
+            spans: type[Self] = by_name("official_bert.models.span_boundary:SpanPretrainer")
+            return spans.from_config(known)
         return super().from_config(known)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
@@ -55,7 +56,8 @@ class Pretrainer(EncoderWithHeads):
 
     def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
         """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
-        return by_name("official_bert.generation.generate:generate")(self, inputs, **how)
+        fill: Callable[..., dict[str, Any]] = by_name("official_bert.generation.generate:generate")
+        return fill(self, inputs, **how)
 
 
 @keras.saving.register_keras_serializable("official_bert")

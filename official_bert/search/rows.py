@@ -216,12 +216,18 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
     return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)
 
 
+def _with_truth(table: Table, label: str) -> Table:
+    """A table with numbers for true, false, yes and no."""
+    cells = [labelled_texts.TRUTH.get(str(value).strip().lower(), value) for value in table.columns[label]]
+    return dataclasses.replace(table, columns=table.columns | {label: cells})
+
+
 def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[str, dict[str, list[int]], list[str]]]:
     """Yields each query that has a positive, the rows of each of its positives, and its negatives.
 
     Raises ValueError, naming the line, for a negative that is a positive of its query too, and if no label is positive.
     """
-    labels = labelled_texts.scores(table, columns.label)
+    labels = labelled_texts.scores(_with_truth(table, columns.label), columns.label)
     positives: dict[str, dict[str, list[int]]] = {}  # by query and passage: the rows
     negatives: dict[str, dict[str, list[int]]] = {}
     second = labelled_texts.texts(table, columns.text_pair)
@@ -266,7 +272,7 @@ def read_candidates(
     passages: dict[str, dict[str, int]] = {}  # by query: the grade of each
     if columns.label:
         table = _read_table(path, columns, empty, how, warn, labelled=True)
-        labels = labelled_texts.scores(table, columns.label)
+        labels = labelled_texts.scores(_with_truth(table, columns.label), columns.label)
         for query, answers, negatives in _judged(table, columns, warn):
             for row in itertools.chain.from_iterable(answers.values()):
                 if labels[row] != int(labels[row]):

@@ -45,9 +45,9 @@ class Server:
             LOG.info(
                 "listening, with %s: %s", ", ".join(model.name for model in self.options.models), self.ports.addresses()
             )
-            module = await asyncio.to_thread(by_name, "official_bert.server.services")
+            make: type[Services] = await asyncio.to_thread(by_name, "official_bert.server.services:Services")
             gc.freeze()  # a search for garbage, during which no request goes on, leaves out what was imported
-            self.services = services = module.Services(self.options, self.ports.connections)
+            self.services = services = make(self.options, self.ports.connections)
             self.ports.serve(services.rest.answer, services.grpc_services(), services.handler)
             await services.load()
         except BaseException:

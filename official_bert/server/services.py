@@ -27,7 +27,6 @@ from official_bert.server.queue.batching import Batcher
 from official_bert.server.requests.process import RequestReader
 from official_bert.server.requests.request_handler import RequestHandler
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
-from official_bert.storage.copies import local_copy
 
 LOG = logging.getLogger("official_bert.server")
 
@@ -135,8 +134,7 @@ class Services:
         key = folder, fingerprint(folder)
         graph = self._graphs.get(key)
         if graph is None or not graph.users:
-            folder_here = local_copy(folder)
-            graph = self._graphs[key] = LoadedGraph(folder_here, config, folder_here != folder)
+            graph = self._graphs[key] = LoadedGraph(folder, config)
         return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:

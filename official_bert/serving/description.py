@@ -10,8 +10,8 @@ WORDS, LEAST_PARTS, SHARE = 100, 5, 0.6  # words that are classified together; p
 
 
 def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
-    """Returns what a model was trained for, its language and its size."""
-    settings = served.encoder.settings
+    """Returns what a model was trained for, its language and size, and the ids with which rows begin and end."""
+    settings, template = served.encoder.settings, served.tokenizer.template
     return {
         "task": config.task,
         "language": language_of(served.tokenizer.tokens),
@@ -19,6 +19,8 @@ def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
         "hidden_size": settings["hidden_size"],
         "weights": int(served.model.count_params()),
         "max_seq_length": served.max_seq_length,
+        "first_id": template.cls_id,
+        "last_id": template.sep_id,
     }
 
 

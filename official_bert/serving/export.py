@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,15 @@ from official_bert.serving.loading import LABELS_FILE, PADDED_FILE
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
-from official_bert.storage.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
+from official_bert.storage.files import (
+    exists,
+    full_disk_names,
+    list_versions,
+    made_folder,
+    normal,
+    publish,
+    temporary_for,
+)
 from official_bert.text import loading
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
@@ -134,9 +141,10 @@ def published(output: str, targets: dict[str, str]) -> Iterator[str]:
     """Gives a temporary folder to write each form of a version into, by its name; at the end they get their places."""
     with (
         made_folder(output),
-        tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(output) else output) as temporary,
+        temporary_for(os.path.join(output, ".writing")) as temporary,
         full_disk_names(output, temporary),
     ):
+        os.mkdir(temporary)
         yield temporary
         # the SavedModels last: a server looks for the others when it loads one
         for form, target in reversed(targets.items()):

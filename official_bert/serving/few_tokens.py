@@ -5,9 +5,7 @@ TensorFlow's threads sleep between two operations, and to wake one takes as long
 
 * a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for
   them, and TensorFlow runs them beside each other;
-* fewer than 8 tokens are filled up with padding: for them oneDNN would arrange weights in another way, in every call;
-* products of attention are in float64, and the softmax is a logarithm and its exponential: in float32 both are
-  oneDNN's, which asks for all threads, however little there is to do.
+* fewer than 8 tokens are filled up with padding: for them oneDNN would arrange weights in another way, in every call.
 
 B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 
 from official_bert.layers.activations import get_activation
 from official_bert.layers.speed.extension_points import original
@@ -80,26 +78,6 @@ class SmallProducts:
         return results[0] if len(results) == 1 else tf.concat(results, 1)
 
 
-class FewAttention(ServedAttention):
-    """`ServedAttention` whose own products are in float64."""
-
-    def attend(
-        self,
-        q: Float[Any, "B N Q H"],
-        k: Float[Any, "B N S H"],
-        v: Float[Any, "B N S H"],
-        attention_mask: Bool[Any, "B 1 #Q S"],
-        bias: Float[Any, "#B N #Q S"] | None,
-    ) -> Float[Any, "B N Q H"]:
-        """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
-        scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32)  # [B,N,Q,S]
-        shares = tf.exp(tf.nn.log_softmax(self.masked(scores, attention_mask, bias)))
-        return tf.cast(tf.matmul(tf.cast(shares, tf.float64), v), tf.float32)
-
-    def _heads_of(self, product: Product, x: Float[Any, "_ _ D"]) -> Float[Any, "M H"]:
-        return tf.cast(super()._heads_of(product, x), tf.float64)
-
-
 class FewFeedForward:
     """`TransformerLayer.feed_forward` by pieces of the inner rows, each from the first product to the second."""
 
@@ -128,7 +106,7 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
     for layer in encoder.transformer_layers:
         if encoder.attention is None and has_plain_attention(config):
-            overrides[layer.attention, "call"] = FewAttention(layer.attention, make)
+            overrides[layer.attention, "call"] = ServedAttention(layer.attention, make)
         if config.feed_forward == "dense":
             overrides[layer, "feed_forward"] = FewFeedForward(layer, values)
     return overrides

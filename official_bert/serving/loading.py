@@ -12,8 +12,8 @@ from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.operations import register_operations
 from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import exists, list_names, list_versions
+from official_bert.storage.stores import locate
 
 # Of an exported model's assets.
 PADDED_FILE = "padded_outputs.json"
@@ -95,7 +95,7 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
     """
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    folder_here = local_copy(folder)
+    folder_here = locate(folder).fetch()
     if task not in (tasks := task_names(folder_here) or [""]):
         expected = f"one of {', '.join(tasks)}, its tasks" if tasks[0] else "none, because it has one task"
         raise ValueError(f"--signature={task}: expected {expected}, for {path}")

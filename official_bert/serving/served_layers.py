@@ -274,7 +274,6 @@ def served_layers(
     make: MakeProduct,
     values: Values,
     dtype: tf.DType,
-    attention: type[ServedAttention] = ServedAttention,
 ) -> tuple[Overrides, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do
     not read.
@@ -285,7 +284,7 @@ def served_layers(
     overrides: Overrides = {(encoder.reader, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
     if encoder.attention is None and has_plain_attention(config):  # a subclass may have its own
         for layer in encoder.transformer_layers:
-            overrides[layer.attention, "call"] = attention(layer.attention, make, values.are_shared)
+            overrides[layer.attention, "call"] = ServedAttention(layer.attention, make, values.are_shared)
             products = (layer.attention.query, layer.attention.key, layer.attention.value, layer.attention.merge_heads)
             computed |= {id(weight) for product in products for weight in (product.kernel, product.bias)}
     summed = {"position_embeddings", "token_type_embeddings"} <= set(encoder.embeddings.tables)

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +21,11 @@ from typing import IO, Any, Literal, TextIO
 
 from official_bert import json_values
 from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
-from official_bert.storage.stores import SCHEME, matches, require_regular, scheme_of, store_of
+from official_bert.storage.stores import SCHEME, require_regular, scheme_of, store_of
+from official_bert.storage.temporaries import temporary_folder
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-# ends of names that readers look for: whatever they name is there by then
-SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
 
 
 def disk_full_reason(error: BaseException) -> str:
@@ -74,6 +72,16 @@ def size_of(path: str) -> int:
 def modified(path: str) -> int:
     """When a file changed, in nanoseconds; 0 if its store does not say it."""
     return store_of(path).modified(path)
+
+
+def disk_of(path: str) -> tuple[int, int] | None:
+    """The number of the disk that a path of this machine lies on, or will, and its free bytes; None for others."""
+    if is_remote(path):
+        return None
+    folder = os.path.abspath(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return os.stat(folder).st_dev, shutil.disk_usage(folder).free
 
 
 def open_bytes(path: str) -> IO[bytes]:
@@ -158,12 +166,14 @@ def made_folder(path: str) -> Iterator[None]:
 
 
 def make_private_folder(path: str) -> None:
-    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have
-    filled.
+    """Makes a folder that only its user may enter (mode 0700), or takes one that nobody else can have filled. Other
+    stores have rights of their own.
 
     Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it
     cannot be made.
     """
+    if is_remote(path):
+        return
     path = path.rstrip("/") or "/"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
@@ -202,27 +212,12 @@ def files_below(folder: str) -> list[str]:
     return store_of(folder).below(folder)
 
 
-def upload(names: Sequence[str], folder: str, target: str) -> None:
-    """Copies files of a folder on this machine to a folder anywhere; those that readers look for last."""
-
-    def rank(name: str) -> int:
-        return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
-
-    for name in sorted(names, key=lambda name: (rank(name), name)):
-        make_folder(folder_of(os.path.join(target, name)))
-        store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
-
-
 def publish(path: str, target: str) -> None:
     """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
     make_folder(folder_of(target))
-    if is_remote(target) and os.path.isdir(path):
-        upload([os.path.relpath(file, path) for file in files_below(path)], path, target)
-    elif is_remote(target):
-        store_of(target).upload(path, target)
-        os.unlink(path)
-    elif os.path.isdir(path) or os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
-        os.replace(path, target)
+    device = os.stat(path).st_dev
+    if is_remote(target) or os.path.isdir(path) or device == os.stat(os.path.dirname(target) or ".").st_dev:
+        store_of(target).publish(path, target)
     else:  # a file cannot be renamed to another disk
         with written_beside(target) as temporary:
             shutil.copyfile(path, temporary)
@@ -231,17 +226,7 @@ def publish(path: str, target: str) -> None:
 
 def matching(pattern: str) -> list[str]:
     """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
-    if not is_remote(pattern):
-        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
-    if exists(pattern) or not glob.has_magic(pattern):
-        return [pattern] if exists(pattern) else []
-    base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
-    paths = set()
-    for path in store_of(base).below(base):
-        while len(path) > len(base) and path not in paths:
-            paths.add(path)
-            path = folder_of(path)
-    return sorted(path for path in paths if matches(path, pattern))
+    return store_of(pattern).matching(pattern)
 
 
 def shard_names(name: str) -> list[str]:
@@ -267,8 +252,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
                     f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}"
                 )
             for path in paths:
-                if not is_remote(path):
-                    require_regular(path, f"{flag}{'=' if flag else ''}{path}")
+                require_regular(path, f"{flag}{'=' if flag else ''}{path}")
             files += paths
     if not files:
         raise ValueError("no input file given (--input_file)")
@@ -407,16 +391,14 @@ def full_disk_names(path: str, temporary: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary_for(path: str) -> Iterator[str]:
+def temporary_for(path: str) -> Iterator[str]:
     """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
 
     It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
     """
-    if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder, full_disk_names(path, folder):
-            yield os.path.join(folder, os.path.basename(path.rstrip("/")))
-        return
     temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    if is_remote(path):
+        temporary = os.path.join(temporary_folder(), os.path.basename(temporary))
     try:
         with full_disk_names(path, temporary):
             yield temporary
@@ -427,7 +409,7 @@ def _temporary_for(path: str) -> Iterator[str]:
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
     """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
-    with _temporary_for(path) as temporary:
+    with temporary_for(path) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -484,7 +466,7 @@ def written_folder(folder: str) -> Iterator[str]:
     Raises ValueError if `folder` exists and is not empty.
     """
     require_new_folder(folder)
-    with _temporary_for(folder) as temporary:
+    with temporary_for(folder) as temporary:
         os.makedirs(temporary)
         yield temporary
         publish(temporary, folder)

@@ -1,12 +1,16 @@
 """Stores elsewhere than on this machine: TensorFlow's and fsspec's, both imported when a path asks for them."""
 
 import functools
+import glob
 import io
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from official_bert.storage.stores import Kind, Store, scheme_of
+from official_bert.storage.files import files_below, folder_of
+from official_bert.storage.remote_copies import RemoteLocation, upload
+from official_bert.storage.stores import Kind, Location, Store, matches, scheme_of
 
 TENSORFLOW_SCHEMES = ("gs", "ram")
 T = TypeVar("T")
@@ -66,7 +70,32 @@ class _TensorFlowFile(io.RawIOBase):
         super().close()
 
 
-class TensorFlowStore(Store):
+class RemoteStore(Store):
+    """A store that has copies here."""
+
+    def locate(self, path: str) -> Location:
+        return RemoteLocation(path, self)
+
+    def publish(self, path: str, target: str) -> None:
+        if os.path.isdir(path):
+            upload(self, [os.path.relpath(file, path) for file in files_below(path)], path, target)
+        else:
+            self.upload(path, target)
+            os.unlink(path)
+
+    def matching(self, pattern: str) -> list[str]:
+        if self.kind(pattern) or not glob.has_magic(pattern):
+            return [pattern] if self.kind(pattern) else []
+        base = folder_of(re.split(r"[*?\[]", pattern)[0] + "x")
+        paths = set()
+        for path in self.below(base):
+            while len(path) > len(base) and path not in paths:
+                paths.add(path)
+                path = folder_of(path)
+        return sorted(path for path in paths if matches(path, pattern))
+
+
+class TensorFlowStore(RemoteStore):
     """The file systems that TensorFlow reads and writes itself."""
 
     def __init__(self) -> None:
@@ -127,7 +156,7 @@ class TensorFlowStore(Store):
         self._files.makedirs(path)
 
 
-class FsspecStore(Store):
+class FsspecStore(RemoteStore):
     """Every other scheme, through fsspec. Listings are never taken from a cache: other processes write too."""
 
     def __init__(self, path: str, scheme: str):

@@ -1,16 +1,17 @@
 """Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
 `memory://` ...).
 
-`files` alone uses this module. Other stores than this machine are in `remote_stores`.
+`files` uses this module, and `locate` whoever needs files on this machine. Other stores are in `remote_stores`.
 """
 
 import contextlib
 import fnmatch
+import glob
 import os
 import re
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from official_bert.dotted_names import by_name
@@ -39,11 +40,42 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
+class Location:
+    """A path, resolved where it enters, and the path on this machine with the same content: here, itself."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def fetch(self) -> str:
+        """Returns the path on this machine of a file, a folder or the prefix of files: its own, or that of a copy.
+
+        A copy is made again if the file has changed. Messages name the file (`temporaries.original_paths`).
+        """
+        return self.path
+
+    def forget(self) -> None:
+        """Removes the copy, if there is one."""
+
+    def pull(self) -> None:
+        """Brings here what others have written into the folder since, and removes here what they have removed."""
+
+    def push(self) -> None:
+        """Copies back what has changed, the files that readers look for last, and removes what was removed here."""
+
+    def beside(self, ending: str) -> str:
+        """Returns a path on this machine for what goes with a file: beside it, or among the temporary files."""
+        return f"{self.path}{ending}"
+
+
 class Store:
     """The files of this machine, by their whole paths; other stores do the same for theirs.
 
     Failures are OSErrors that name the path.
     """
+
+    def locate(self, path: str) -> Location:
+        """Returns the location of a path in this store."""
+        return Location(path)
 
     def kind(self, path: str) -> Kind:
         """Whether a path is a file or a folder; "" if there is neither."""
@@ -74,6 +106,14 @@ class Store:
         """Copies a file of this machine to the path `target`, which has its content at once."""
         shutil.copyfile(path, target)
 
+    def publish(self, path: str, target: str) -> None:
+        """Gives a whole file or folder of this machine its final name in the store."""
+        os.replace(path, target)
+
+    def matching(self, pattern: str) -> list[str]:
+        """The sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
+        return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
+
     def remove(self, path: str) -> None:
         """Removes a file or, with everything in it, a folder; there may be neither."""
         with contextlib.suppress(FileNotFoundError):
@@ -87,13 +127,23 @@ class Store:
 def store_of(path: str) -> Store:
     """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
     scheme = scheme_of(path)
-    return by_name("official_bert.storage.remote_stores:open_store")(path, scheme) if scheme else Store()
+    if not scheme:
+        return Store()
+    open_store: Callable[[str, str], Store] = by_name("official_bert.storage.remote_stores:open_store")
+    return open_store(path, scheme)
+
+
+def locate(path: str) -> Location:
+    """Returns the location of a path in any store."""
+    return store_of(path).locate(path)
 
 
 def require_regular(path: str, where: str) -> None:
-    """Raises ValueError, beginning with `where`, for a pipe or a device at a path of this machine: to open or read one
-    may take for ever, and what was read to tell its content would be gone.
+    """Raises ValueError, beginning with `where`, for a pipe or a device, which only this machine has: to open or read
+    one may take for ever, and what was read to tell its content would be gone.
     """
+    if scheme_of(path):
+        return
     mode = os.stat(path).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise ValueError(

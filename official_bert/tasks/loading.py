@@ -5,7 +5,8 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -67,7 +68,7 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
             f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}"
         )
     try:
-        module = by_name(name)
+        module: types.ModuleType = by_name(name)
     except ImportError as error:
         raise ValueError(
             f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?"
@@ -99,7 +100,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
     cls = task_class(config.task)
     task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
     if config.training.teacher:
-        by_name("official_bert.training.distillation.students").student_of(task)
+        check: Callable[[TaskBase], Any] = by_name("official_bert.training.distillation.students:student_of")
+        check(task)
     return task
 
 

@@ -3,16 +3,20 @@
 import functools
 import hashlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from official_bert.dotted_names import by_name
-from official_bert.storage.copies import original_paths
 from official_bert.storage.files import exists, read_bytes
+from official_bert.storage.temporaries import original_paths
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.text.vocab import check_size, load_vocab
+
+if TYPE_CHECKING:
+    from official_bert.text.fast_tokenization import FastTokenizer
+    from official_bert.text.subwords.lines import LineTokenizer
 
 VOCAB_FILE = tokenizer_files.WORDPIECE_FILE  # in a run, for WordPiece
 
@@ -33,11 +37,13 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
         raise ValueError(original_paths(str(error))) from None
 
 
-def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
+def load_lines(vocab_file: str, do_lower_case: bool) -> "FastTokenizer | LineTokenizer":
     """Gives the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of others than WordPiece."""
     if tokenizer_files.is_subwords(vocab_file):
-        return by_name("official_bert.text.subwords.lines:LineTokenizer")(load(vocab_file))
-    return by_name("official_bert.text.fast_tokenization:FastTokenizer")(vocab_file, do_lower_case)
+        of_lines: Callable[[Tokenizer], LineTokenizer] = by_name("official_bert.text.subwords.lines:LineTokenizer")
+        return of_lines(load(vocab_file))
+    fast: type[FastTokenizer] = by_name("official_bert.text.fast_tokenization:FastTokenizer")
+    return fast(vocab_file, do_lower_case)
 
 
 def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
@@ -47,7 +53,7 @@ def of_files(files: Mapping[str, bytes], where: str) -> Tokenizer:
 
 @functools.lru_cache(2)
 def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
-    make = by_name("official_bert.text.subwords.making:make_tokenizer")
+    make: Callable[[Mapping[str, bytes], str], Tokenizer] = by_name("official_bert.text.subwords.making:make_tokenizer")
     return make(tokenizer_files.unpack(content, vocab_file), vocab_file)
 
 

@@ -7,7 +7,7 @@ import functools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -17,7 +17,6 @@ from official_bert.data.batches.sources import BatchSource, ExampleSource
 from official_bert.dotted_names import by_name
 from official_bert.training.running.cluster import Placement
 
-MANY_MACHINES = "official_bert.training.running.many_machines"
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -28,6 +27,20 @@ def check_backend() -> None:
             f"KERAS_BACKEND: expected tensorflow, got {keras.backend.backend()!r}; "
             "the layers run on other backends, these commands do not"
         )
+
+
+class ManyMachines(Protocol):
+    """What the core asks of `running/many_machines.py`."""
+
+    multi_worker: Callable[[Placement], tf.distribute.Strategy]
+    tpu: Callable[[Placement], tf.distribute.Strategy]
+    reporting_lost_workers: Callable[[tf.distribute.Strategy, Callable[[], str]], contextlib.AbstractContextManager]
+    reporting_bad_rows: Callable[[tf.distribute.Strategy, BatchSource], contextlib.AbstractContextManager]
+    on_hosts: Callable[[BatchSource, Sequence[str], int, int], Callable[[int, int], tf.data.Dataset]]
+
+
+def _many_machines() -> ManyMachines:
+    return by_name("official_bert.training.running.many_machines")
 
 
 def make_strategy(placement: Placement) -> tf.distribute.Strategy:
@@ -42,8 +55,8 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
         return tf.distribute.get_strategy()
     makers: dict[str, Callable[[Placement], tf.distribute.Strategy]] = {
         "mirrored": _mirrored,
-        "multi_worker": lambda placement: by_name(MANY_MACHINES).multi_worker(placement),
-        "tpu": lambda placement: by_name(MANY_MACHINES).tpu(placement),
+        "multi_worker": lambda placement: _many_machines().multi_worker(placement),
+        "tpu": lambda placement: _many_machines().tpu(placement),
     }
     if placement.strategy not in makers:
         raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
@@ -119,14 +132,14 @@ def reporting_lost_workers(
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return contextlib.nullcontext()
-    return by_name(MANY_MACHINES).reporting_lost_workers(strategy, when)
+    return _many_machines().reporting_lost_workers(strategy, when)
 
 
 def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) -> contextlib.AbstractContextManager:
     """Tells the other workers of a cluster of a row that cannot be read, while steps are computed."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return contextlib.nullcontext()
-    return by_name(MANY_MACHINES).reporting_bad_rows(strategy, source)
+    return _many_machines().reporting_bad_rows(strategy, source)
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.Tensor) -> int:
@@ -190,7 +203,7 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
     if replicas == 1 and not hosts:
         return source.dataset(start)
     read = (
-        by_name(MANY_MACHINES).on_hosts(source, hosts, start, stop or source.batches_per_epoch)
+        _many_machines().on_hosts(source, hosts, start, stop or source.batches_per_epoch)
         if hosts
         else functools.partial(source.dataset, start)
     )

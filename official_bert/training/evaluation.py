@@ -10,7 +10,6 @@ from official_bert.models import checkpoints, parameter_groups
 from official_bert.models.adaptation import adapt_to_base
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, step_of
-from official_bert.storage.copies import WorkingFolder, local_copy
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.answering import take_all
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -43,7 +42,7 @@ def measure(
     Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other
     classes.
     """
-    run = RunFolder(local_copy(output_dir))
+    run, _ = RunFolder.working(output_dir)
     digests = data_digests(task, files)
     start = RunFolder.around(local_checkpoint(init_checkpoint)) if init_checkpoint else NO_RUN
     folds = bool(task.option("folds", 0))
@@ -82,8 +81,7 @@ def evaluate_continuously(
     Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its
     log. Also ends if no new checkpoint comes for `idle_seconds`.
     """
-    work = WorkingFolder(output_dir)
-    run = RunFolder(work.folder)
+    run, work = RunFolder.working(output_dir)
     trainer = _prepare(task, run, placement)
     total = total_steps(task.config)
     run.make()
@@ -91,7 +89,7 @@ def evaluate_continuously(
     with contextlib.closing(
         Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER, "eval"))
     ) as watcher:
-        for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
+        for prefix in _new_checkpoints(run, work.pull, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
             metrics = _measure(trainer, task, files).metrics
@@ -145,12 +143,14 @@ def _measure(
     return Measured({"step": float(step)} | metrics | held_out.evaluate(rows), resolved, rows)
 
 
-def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:
+def _new_checkpoints(
+    run: RunFolder, pull: Callable[[], None], after: int, total: int, idle_seconds: float
+) -> Iterator[str]:
     """Yields the prefixes of checkpoints after step `after` as they come, up to `total` (0: unknown) or until idle."""
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
-        work.pull()
-        for prefix in reversed(RunFolder(work.folder).checkpoints()):
+        pull()
+        for prefix in reversed(run.checkpoints()):
             if (step := step_of(prefix)) > after:
                 yield prefix
                 after, changed = step, time.monotonic()

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_bert.data.batches.sources import ExampleSource
 from official_bert.run_folder import RunFolder, step_of
-from official_bert.storage.copies import WorkingFolder, original_paths
+from official_bert.storage.temporaries import original_paths
 from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.reporting import continued_log
@@ -46,8 +46,7 @@ def train(
     """
     began = clock.now()
     init_checkpoint = run_config.initial_checkpoint_of(task.config.training, init_checkpoint)
-    work = WorkingFolder(output_dir)
-    run = RunFolder(work.folder)
+    run, work = RunFolder.working(output_dir)
     profile = Profile.parse(profile_steps, run)
     guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)

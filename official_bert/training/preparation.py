@@ -1,6 +1,7 @@
 """A training is prepared here alone: its data, its model, and its teacher, which no training may lose."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from official_bert.dotted_names import by_name
 from official_bert.training.own_objectives import check_objective, is_own
@@ -9,7 +10,18 @@ from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
 if TYPE_CHECKING:
     from official_bert.objectives.distilled import Distilled
 
-STUDENTS = "official_bert.training.distillation.students"
+
+class Student(Protocol):
+    """How a task learns from a teacher."""
+
+    objective: Callable[["Distilled | None"], "Distilled"]  # with the teacher, loaded unless it is given
+    add_answers: Callable[[Resolved, "Distilled", DataFiles, Steps], Resolved]
+
+
+def student_of(task: TaskBase) -> Student:
+    """Imports distillation."""
+    students: Callable[[TaskBase], Student] = by_name("official_bert.training.distillation.students:student_of")
+    return students(task)
 
 
 def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | None = None) -> Resolved:
@@ -20,7 +32,7 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
     resolved = task.resolve(files, steps, first.model if first else None)
     distilled = distilled_of(resolved.task, first.distilled if first else None) if steps.train else None
     if distilled:
-        resolved = by_name(STUDENTS).student_of(resolved.task).add_answers(resolved, distilled, files, steps)
+        resolved = student_of(resolved.task).add_answers(resolved, distilled, files, steps)
     if resolved.train and is_own(resolved.recipe.objective):
         check_objective(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
     return resolved
@@ -28,4 +40,4 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
 
 def distilled_of(task: TaskBase, before: "Distilled | None" = None) -> "Distilled | None":
     """Returns the objective of a task with its teacher, loaded unless `before` has it; None without one."""
-    return by_name(STUDENTS).student_of(task).objective(before) if task.config.training.teacher else None
+    return student_of(task).objective(before) if task.config.training.teacher else None

@@ -9,7 +9,7 @@ from official_bert.config import differences, to_dict
 from official_bert.data.batches.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.run_folder import RunFolder, step_of, tuned_for, write_tuned
-from official_bert.storage.copies import original_paths
+from official_bert.storage.temporaries import original_paths
 from official_bert.training import answering, evaluation, loop, run_config
 from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import ending
@@ -78,10 +78,12 @@ class FineTuning:
         if self.steps.predict:
             self._predict(measured)
         if measured and self.steps.train:
-            ending.write_card(self.run, measured, self.files, self.report, self.command)
+            ending.documents().write_card(self.run, measured, self.files, self.report, self.command)
         if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
-            ending.write_page(self.run, measured, self.files, weights, evaluation_name, self.report, self.command)
+            ending.documents().write_page(
+                self.run, measured, self.files, original_paths(weights), evaluation_name, self.report, self.command
+            )
 
     @functools.cached_property
     def _digest(self) -> str:

@@ -20,7 +20,7 @@ from official_bert.data.cache import text_digest
 from official_bert.data.rows import Rows, Source, digest
 from official_bert.fields import OptionsNeededError
 from official_bert.models import parameter_groups
-from official_bert.models.adaptation import check_targets
+from official_bert.models.adaptation import adapters
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange.classes import Classes
@@ -288,7 +288,7 @@ class TaskBase(abc.ABC):
                     "before training"
                 )
             if settings.adapters:
-                check_targets(self.config.model, settings.adapters.target_modules)
+                adapters().targets(self.config.model, settings.adapters.target_modules)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:

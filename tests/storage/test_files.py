@@ -112,7 +112,7 @@ def test_bad_bytes_and_missing_files_are_named(tmp_path):
 
 def run(code, *arguments, **options):
     """Starts a process that runs `code` after `from official_bert.storage.files import *`."""
-    code = "import os, signal, sys\nfrom official_bert import files\n" + code
+    code = "import os, signal, sys\nfrom official_bert.storage import files\n" + code
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, **options
     )
@@ -296,7 +296,7 @@ def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsy
     values(["command", f"--output_dir={tmp_path}/new/run", "--input_file=elsewhere.txt"])
     monkeypatch.setattr(flags, "FLAGS", values)
     monkeypatch.setattr(
-        command_line.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30)
+        files.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30)
     )
     told = f"No space left on device (on a full disk: --output_dir={tmp_path}/new/run)"
     assert run(OSError(errno.ENOSPC, "No space left on device")) == f"error: [Errno 28] {told}"

@@ -1,5 +1,7 @@
 """Files that lie elsewhere than on this machine: on TensorFlow's `ram://` and on fsspec's `memory://`."""
 
+from official_bert.command_line import require_here
+
 import gzip
 import os
 import subprocess
@@ -10,7 +12,8 @@ import pytest
 from commands import ROOT, run_here
 
 from official_bert.data.raw_text.containers import BadText, read_text_lines
-from official_bert.storage import copies, files, remote_stores, stores
+from official_bert.storage import files, remote_stores, stores, temporaries
+from official_bert.storage.stores import locate
 
 
 @pytest.fixture(params=["memory", "ram"])
@@ -74,8 +77,9 @@ def test_files_of_a_store_whose_paths_begin_at_a_root_are_found(tmp_path):
             f"file://{tmp_path}/a/x.txt"
         ], pattern
     assert files.files_below(f"file://{tmp_path}") == [f"file://{tmp_path}/a/x.txt"]
-    work = copies.WorkingFolder(f"file://{tmp_path}/a")
-    assert os.path.relpath(work.folder, copies.temporary_folder()) == f"file{tmp_path}/a" and os.listdir(
+    work = locate(f"file://{tmp_path}/a")
+    work.fetch()
+    assert os.path.relpath(work.folder, temporaries.temporary_folder()) == f"file{tmp_path}/a" and os.listdir(
         work.folder
     ) == ["x.txt"]
     write(f"{work.folder}/y.txt", "y")
@@ -119,14 +123,15 @@ def test_a_copy_here_follows_its_file_and_messages_name_the_file(root):
     write(f"{root}/run/config.yaml", "one")
     write(f"{root}/run/best/ckpt-1.index", "index")
     write(f"{root}/run/best/ckpt-1.data-0", "data")
-    prefix = copies.local_copy(f"{root}/run/best/ckpt-1")
+    prefix = locate(f"{root}/run/best/ckpt-1").fetch()
     assert sorted(os.listdir(os.path.dirname(prefix))) == ["ckpt-1.data-0", "ckpt-1.index"]
-    copy = copies.local_copy(f"{root}/run")
+    copy = locate(f"{root}/run").fetch()
     assert os.path.dirname(os.path.dirname(prefix)) == copy and files.read_text(f"{copy}/config.yaml") == "one"
-    assert copies.original_paths(f"{copy}/config.yaml: no such file") == f"{root}/run/config.yaml: no such file"
+    assert temporaries.original_paths(f"{copy}/config.yaml: no such file") == f"{root}/run/config.yaml: no such file"
     write(f"{root}/run/config.yaml", "another")
-    assert files.read_text(f"{copies.local_copy(root + '/run')}/config.yaml") == "another"
-    assert copies.local_copy("here.txt") == "here.txt" and copies.original_paths("here.txt: wrong") == "here.txt: wrong"
+    assert files.read_text(f"{locate(root + '/run').fetch()}/config.yaml") == "another"
+    assert locate("here.txt").fetch() == "here.txt"
+    assert temporaries.original_paths("here.txt: wrong") == "here.txt: wrong"
 
 
 def test_made_text_goes_where_it_should(root):
@@ -166,8 +171,9 @@ def test_a_folder_appears_with_the_file_that_readers_look_for_at_the_end(root, m
 
 def test_a_working_folder_is_copied_back_with_what_changed(root):
     write(f"{root}/run/ckpt-1.index", "1")
-    work = copies.WorkingFolder(f"{root}/run")
-    assert work.folder != work.path and os.listdir(work.folder) == ["ckpt-1.index"]
+    work = locate(f"{root}/run")
+    work.fetch()
+    assert os.listdir(work.folder) == ["ckpt-1.index"]
     write(f"{work.folder}/ckpt-2.index", "2")
     files.remove(f"{work.folder}/ckpt-1.index")
     work.push()
@@ -205,7 +211,7 @@ def test_folders_whose_names_begin_alike_are_two(root):
         write(f"{root}/{name}", name)
     assert sorted(files.files_below(root)) == [f"{root}/assets.extra/b", f"{root}/assets/a"]
     assert files.list_names(f"{root}/assets") == ["a"]
-    assert sorted(os.listdir(copies.local_copy(root))) == ["assets", "assets.extra"]
+    assert sorted(os.listdir(locate(root).fetch())) == ["assets", "assets.extra"]
 
 
 def test_what_a_store_cannot_do_is_told_in_one_line_with_the_path(monkeypatch):
@@ -262,8 +268,8 @@ def test_the_data_tools_import_tensorflow_only_when_a_path_asks_for_it(golden, t
 
 
 def test_a_path_elsewhere_is_refused_where_only_this_machine_will_do():
-    copies.require_here("work", "work_dir", "its files are locked")
+    require_here("work", "work_dir", "its files are locked")
     with pytest.raises(
         ValueError, match="--work_dir=gs://bucket/work: expected a path on this machine: its files are locked"
     ):
-        copies.require_here("gs://bucket/work", "work_dir", "its files are locked")
+        require_here("gs://bucket/work", "work_dir", "its files are locked")

@@ -237,6 +237,11 @@ def work_folders(output_files: Sequence[str]) -> Iterator[list[str]]:
                     FileSystems.delete([path])
 
 
+def on_this_machine(paths: Iterable[str]) -> list[str]:
+    """Returns the paths of this machine: other stores may be known to Beam alone."""
+    return [path for path in paths if not is_remote(path)]
+
+
 def match_files(patterns: str) -> list[str]:
     """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern.
 

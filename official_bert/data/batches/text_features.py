@@ -9,7 +9,6 @@ import numpy as np
 
 from official_bert.data.batches.feature_rows import ChoiceFeatures, TextFeatures
 from official_bert.data.cache import cached, text_digest
-from official_bert.dotted_names import by_name
 from official_bert.text import loading
 from official_bert.text.packing import Template, keep, sliding_windows, truncate_pair
 from official_bert.text.tokenization import FullTokenizer
@@ -75,8 +74,7 @@ def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]
     """Returns the ids of each text."""
     if not isinstance(tokenizer, FullTokenizer) or sum(map(len, texts)) < LARGE:
         return [np.array(tokenizer.tokenize_ids(text), np.int32) for text in texts]
-    fast_tokenizer = by_name("official_bert.text.fast_tokenization:FastTokenizer")
-    ids, lengths = fast_tokenizer(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
+    ids, lengths = loading.load_lines(tokenizer.vocab_file, tokenizer.do_lower_case).encode_lines(texts)
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 

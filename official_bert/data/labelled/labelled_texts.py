@@ -23,11 +23,14 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip", "keep"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
-ABSENT = frozenset((*NO_LABEL, "na", "n/a", "#n/a", "?", "-", "--", ".", "none"))  # labels too, if they are frequent
+# Labels too, if they are frequent; also as workbooks write errors, MySQL (`\\N`) and Windows missing values.
+OFTEN_LABELS = "na n/a n.a. #n/a #na k.a. ? - -- . none nil -nan 1.#qnan \\n #value! #ref! #div/0! #name?"
+ABSENT = frozenset((*NO_LABEL, *OFTEN_LABELS.split()))
 RARE = 0.1  # of the rows: up to here, another spelling than those of NO_LABEL is a missing value
 MOST_NAMED = 20  # labels whose numbers of rows are described
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
+TRUTH = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
@@ -198,7 +201,7 @@ def _frequent_spellings(table: Table, columns: Sequence[str], missing: MissingLa
     cells = (value for name in columns for value in table.columns[name] if value is not None)
     spellings = Counter(label_text(value).lower() for value in cells)
     often = {text for text, count in spellings.items() if count > RARE * len(table)}
-    return often.intersection(ABSENT.difference(NO_LABEL) if missing == "refuse" else ["none"]) | (
+    return often.intersection(OFTEN_LABELS.split() if missing == "refuse" else ["none"]) | (
         {"-"} if "+" in spellings else set()
     )
 
@@ -402,13 +405,12 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
     """Returns each row's labels as 0 and 1, float32 [N,K], from a column for each label. Raises ValueError for other
     values.
     """
-    written = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for number, label in enumerate(labels):
         for row, value in enumerate(table.columns[label]):
-            if (text := _whole(label_text(value).lower())) not in written:
+            if (text := _whole(label_text(value).lower())) not in TRUTH:
                 raise ValueError(f"{table.place(row)}: column {label!r}: expected 0 or 1, got {value!r}")
-            matrix[row, number] = written[text]
+            matrix[row, number] = TRUTH[text]
     return matrix
 
 

@@ -22,7 +22,6 @@ from official_bert.data.pretraining.parallel import in_order
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError
 from official_bert.long_work.preflight import check_folder
 from official_bert.long_work.work_folder import SUFFIX, WorkFolder, write_json
-from official_bert.storage.copies import require_here
 from official_bert.storage.files import BadText, absolute, modified, open_bytes, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
@@ -141,7 +140,6 @@ def _damaged(folder: str) -> ValueError:
 
 def check_store_folder(folder: str) -> None:
     """Requires that `folder` holds a store, is empty, or does not exist."""
-    require_here(folder, "token_store", "its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     check_folder(os.path.dirname(os.path.abspath(folder)))

@@ -16,8 +16,8 @@ from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_I
 from official_bert.data.raw_text.packed_files import kind_of as kind_of
 from official_bert.data.raw_text.packed_files import read_head as read_head
 from official_bert.limits import LONGEST_LINE
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import folder_of, size_of
+from official_bert.storage.files import open_bytes as open_unpacked
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)
@@ -169,14 +169,14 @@ def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
     import pyarrow.parquet
 
     if kind_of(path) == "parquet":
-        with pyarrow.parquet.ParquetFile(local_copy(path)) as table:
+        with open_unpacked(path) as file, pyarrow.parquet.ParquetFile(file) as table:
             _check_column(path, table.schema_arrow, text_key)
             size, rows = size_of(path), table.metadata.num_rows
             for number, batch in enumerate(table.iter_batches(ROWS_AT_ONCE, columns=[text_key]), 1):
                 bad.bytes_read = functools.partial(min, size, size * ROWS_AT_ONCE * number // rows)
                 yield batch.column(0)
         return
-    with pyarrow.memory_map(local_copy(path)) as file:
+    with open_unpacked(path) as source, pyarrow.PythonFile(source) as file:
         try:
             reader: Any = pyarrow.ipc.open_file(file)
             batches: Iterator[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))

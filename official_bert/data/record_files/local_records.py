@@ -14,8 +14,8 @@ from absl import logging
 from official_bert.data.cache import check_own, file_digest
 from official_bert.data.record_files import records
 from official_bert.long_work.preflight import check_disk
-from official_bert.storage.copies import temporary_folder
-from official_bert.storage.files import DISK_FULL, absolute, is_remote, modified, open_bytes, size_of
+from official_bert.storage.files import DISK_FULL, absolute, modified, open_bytes, size_of
+from official_bert.storage.temporaries import temporary_folder
 
 FOLDER = "records"  # in the cache
 CHUNK = 1 << 22
@@ -29,7 +29,7 @@ def cache_folder(cache_dir: str) -> str:
     The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written.
     Raises ValueError if another user may have put files into it.
     """
-    if cache_dir and not is_remote(cache_dir):
+    if cache_dir:
         folder = os.path.join(cache_dir, FOLDER)
         check_own(cache_dir)
         check_own(folder)
@@ -42,7 +42,7 @@ def cache_folder(cache_dir: str) -> str:
 
 def needs_copy(path: str) -> bool:
     """Whether records can only be read from a copy: they lie elsewhere, or are packed."""
-    return is_remote(path) or records.is_gzip(path)
+    return not os.path.exists(path) or records.is_gzip(path)
 
 
 def check_space(paths: Sequence[str], folder: str) -> None:

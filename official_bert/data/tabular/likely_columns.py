@@ -5,12 +5,13 @@ the readings, and decide only if the other columns have names of something else.
 """
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from official_bert.data.labelled.labelled_texts import ABSENT, LIST_AS_TEXT, as_number
+from official_bert.data.labelled.labelled_texts import ABSENT, LIST_AS_TEXT, TRUTH, as_number
 
 TEXT_NAMES = re.compile(
     """text|texts|sentence|review|comment|content|body|message|tweet|document|utterance|passage|kommentar|
@@ -51,7 +52,7 @@ DATE = re.compile(
 KEY = re.compile(r"\w+://\S+|\S+@\S+\.\w+|(?=\S*\d)[!-~]{12,}")
 AMOUNT = re.compile(r"[€$£¥]\s?\d\S*|\d[\d.,]*\s?([€$£¥%]|[A-Z]{3})|\d{1,3}(,\d{3})+")
 LONGEST = 1000  # characters of a cell that are compared with forms
-SEPARATORS = ("|", ";", ", ", ",")
+SEPARATORS = (" | ", "|", "; ", ";", ", ", ",")
 MARGIN = 2  # a reading for which so much less speaks than for the best one is not plausible
 LONGEST_LABEL = 60  # characters, in the mean
 FEW = 20  # different numbers that may be classes
@@ -103,9 +104,9 @@ class Column:
 
     @functools.cached_property
     def length(self) -> float:
-        """The mean number of words of a cell; in scripts without spaces four letters count as one."""
+        """The mean number of words of a cell; in scripts without spaces two letters count as one."""
         total = sum(
-            max(value.count(" ") + 1, 0 if value.isascii() or " " in value else sum(map(str.isalpha, value)) / 4)
+            max(value.count(" ") + 1, 0 if value.isascii() or " " in value else sum(map(str.isalpha, value)) / 2)
             for value in self.values
         )
         return total / max(len(self.values), 1)
@@ -122,8 +123,8 @@ class Column:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether cells are texts, most of which are different."""
-        is_new = 2 * len(self.kinds) >= len(self.values) or not self.is_short
+        """Whether most cells are texts, most of which are different."""
+        is_new = 2 * len(self.kinds) >= len(self.values) > 0.4 * len(self.cells) or not self.is_short
         return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
 
     @property
@@ -159,6 +160,20 @@ class Column:
         ids = whole and len(self.kinds) > 0.9 * len(numbers)
         return len(self.kinds) > 1 and max(map(abs, numbers)) <= LARGEST and not ids
 
+    @property
+    def may_be_grades(self) -> bool:
+        """Whether cells may say how well two texts belong together."""
+        numbers = self.numbers[0]
+        if not numbers or len(self.kinds) < 2 or self.hint < 0:
+            return len(self.kinds) == 2 and {*map(str.casefold, self.kinds)} <= TRUTH.keys()
+        on_scale = self.are_scores and (self.hint > 0 or max(map(abs, numbers)) <= 1)
+        return on_scale or (self.are_classes() and min(numbers) <= 0)
+
+    @property
+    def tells_pairs(self) -> bool:
+        """Whether cells are labels of two texts, such as entailment."""
+        return any(map(OF_PAIRS.match, self.kinds))
+
     def separator(self) -> str | None:
         """The text between the labels of a cell; "" for lists, None if cells have one label."""
         if self.is_list:
@@ -169,6 +184,7 @@ class Column:
             several = sum(mark in value for value in self.values)
             if (
                 several > max(1, 0.02 * len(self.values))
+                and several == sum(mark.strip() in value for value in self.values)
                 and len(different) < sum(map(len, parts))
                 and len(different) <= min(len(parts), len(self.values) / 4)
                 and sum(map(len, different)) <= LONGEST_LABEL / 2 * len(different)
@@ -185,12 +201,12 @@ class Column:
             return []
         if numbers:
             score = name | ({"kind": "regression"} if not kind else {}) | ({"decimal": mark} if mark != "." else {})
-            if kind == "regression" or (kind == "" and not self.are_classes(is_given)):
+            if kind == "regression" or (kind == "" and not self.are_classes(is_given or self.hint > 2)):
                 both = [Reading(hint - 0.5, name | {"kind": "classifier"})] * (
                     not kind and self.repeats and len(self.kinds) < 11
                 )
                 return [Reading(hint, score), *both] if self.are_scores or is_given else []
-            return [Reading(hint, name)] if self.are_classes() or is_given else []
+            return [Reading(hint, name)] if self.are_classes(self.hint > 2) or is_given else []
         if kind == "regression":
             return []
         if kind != "classifier" and (separator := self.separator()) is not None:
@@ -246,28 +262,24 @@ def text_readings(
     for number, column in enumerate(found):
         yield Reading(-0.5 * number, {"text_column": column.name})
     if pair is None:
-        of_pairs = any(OF_PAIRS.match(kind) for column in columns if column.name in labels for kind in column.kinds)
-        in_order = [column for column in others if column in found]
-        pairs = [(one, other) for number, one in enumerate(in_order) for other in in_order[number + 1 :]]
+        of_pairs = any(column.tells_pairs for column in columns if column.name in labels)
+        pairs = [*itertools.combinations([column.name for column in others if column in found], 2)]
         for one, other in pairs:
-            named = _are_pair(one.name, other.name)
+            turned = _are_pair(other, one)
+            named = turned or _are_pair(one, other)
             yield Reading(
                 2.5 * named + 1.5 * of_pairs - 0.3 * (len(pairs) > 1),
-                {"text_column": one.name, "text_pair_column": other.name},
+                dict(zip(("text_column", "text_pair_column"), (other, one) if turned else (one, other))),
             )
 
 
 def _are_pair(first: str, second: str) -> bool:
-    """Whether names are those of two texts that belong together."""
+    """Whether names are those of two texts that belong together, in this order."""
     one, other = (COUNTED.fullmatch(name) for name in (first, second))
-    if one and other and one[0] != other[0] and [one[1], one[3], one[5]] == [other[1], other[3], other[5]]:
-        return True
+    if one and other and [one[1], one[3], one[5]] == [other[1], other[3], other[5]]:
+        return one[0].casefold() < other[0].casefold()
     names = plain_name(first), plain_name(second)
-    return any(
-        names[not turned].startswith(begin) and any(end in names[turned] for end in ends.split())
-        for begin, ends in PAIRS
-        for turned in (True, False)
-    )
+    return any(names[0].startswith(begin) and any(end in names[1] for end in ends.split()) for begin, ends in PAIRS)
 
 
 def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:

@@ -9,7 +9,7 @@ columns, and of the kind of the labels. What the user has given is fixed.
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.data.rows import Source
@@ -23,7 +23,7 @@ from official_bert.data.tabular.likely_columns import (
     label_readings,
     text_readings,
 )
-from official_bert.data.tabular.tables import ANSWERS, TableOptions
+from official_bert.data.tabular.tables import ANSWER, ANSWERS, TableOptions
 from official_bert.fields import OptionsNeededError, changed_fields
 
 MAY_LACK_NAMES = ("tsv", "csv", "xlsx")  # formats whose first line may be a row
@@ -75,22 +75,23 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
     plausible = [reading for reading in readings if reading.score > readings[0].score - MARGIN]
     if not plausible:
         return how
-    if len(plausible) == 1 and "kind" not in plausible[0].values:
-        return dataclasses.replace(how, **plausible[0].values)
-    label = plausible[0].values.get("label_column", "")
-    what = "scores" if plausible[0].values.get("kind") == "regression" else "several labels of a text"
+    best = plausible[0].values
+    if len(plausible) == 1 and "kind" not in best:
+        return dataclasses.replace(how, **best)
     problem = "several columns may be the text and the label"
-    problem = problem if len(plausible) > 1 else f"{label or 'several columns'!r} seems to hold {what}"
+    if len(plausible) == 1:
+        what = "scores" if best["kind"] == "regression" else "several labels of a text"
+        problem = f"column {best['label_column']!r} seems to hold {what}"
     raise OptionsNeededError(
         f"{source}: {problem}",
         [changed_fields(options, how) | dict(reading.values) for reading in plausible[:MOST]],
-        [" | ".join(str(cell)[:SHOWN] for cell in row) for row in rows],
+        _shown(rows),
     )
 
 
 def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) -> list[Reading]:
     """The likely readings of columns as text and label."""
-    columns = [column for column in columns if not column.kinds <= {*ANSWERS}]  # neither texts nor labels
+    columns = [column for column in columns if column.name != ANSWER or not column.kinds <= {*ANSWERS}]  # Prodigy's
     kind = options.kind if "kind" in given else ""
     known = options.label_column if "label_column" in given else ""
     text = options.text_column if "text_column" in given else ""
@@ -111,18 +112,27 @@ def _layouts(options: Any, source: Source) -> Iterator[Any]:
     """Yields the options for each sheet of a workbook that has rows, and for the line at which a table begins."""
     form = options.format_of(source) if isinstance(source, str) else None
     names = sheet_names(str(source)) if form == "xlsx" and not options.sheet else [""]
-    for number, name in enumerate(names):
-        layout = dataclasses.replace(options, sheet=name) if number else options
+    for name in names:
+        layout = dataclasses.replace(options, sheet=name) if len(names) > 1 else options
         if form not in MAY_LACK_NAMES or options.header_row > 1:
             yield layout
             continue
         _, cells = layout._cells(source, form, (), ["c1"])
         first = list(itertools.islice(((line, sum(map(bool, row))) for line, row in cells if any(row)), FIRST))
-        width = Counter(count for _, count in first).most_common(1)[0][0] if first else 0
-        begin = next(line for line, count in first if count > width / 2) if first else 1
         if len(first) > 1:
-            is_first = not first or begin == first[0][0]
-            yield layout if is_first else dataclasses.replace(layout, header_row=begin)
+            begin = _begin(first)
+            yield dataclasses.replace(layout, header_row=first[begin][0]) if begin else layout
+
+
+def _begin(lines: Sequence[tuple[int, int]]) -> int:
+    """The place of the first line of a table among lines with their numbers of cells: the first of the usual width.
+
+    The line above it counts if it is no title: names of columns may lack some.
+    """
+    width = Counter(count for _, count in lines).most_common(1)[0][0]
+    whole = next(place for place, (_, count) in enumerate(lines) if count >= width)
+    above = whole and lines[whole - 1][1] > width / 2 and lines[whole - 1][0] == lines[whole][0] - 1
+    return whole - bool(above)
 
 
 def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
@@ -200,16 +210,23 @@ def check_grades(options: Any, source: Source, given: Container[str]) -> None:
         return
     sample = sample_of(options.dialect_of(source, named[:2]), source)
     columns = [Column(name, cells) for name, cells in zip(sample.names, sample.columns) if name not in named]
-    grades = [
-        column.name
-        for column in columns
-        if column.kinds <= {"True", "False"}
-        or (column.numbers[0] and column.are_classes() and not min(column.numbers[0]))
-        if len(column.kinds) > 1 and column.hint >= 0
-    ]
-    if grades and {*named[:2]} <= {*sample.names}:
-        raise OptionsNeededError(
-            f"{source}: column {grades[0]!r} may say which texts belong together",
-            [{"label_column": name} for name in [*grades[: MOST - 1], ""]],
-            [" | ".join(row) for row in itertools.islice(zip(*sample.columns), SHOWN_ROWS)],
+    texts: list[Mapping[str, Any]] = [{}]
+    if not_there := sorted({*named[:2]} - {*sample.names}):
+        found = sorted(text_readings(columns, {}, "", None), key=lambda reading: -reading.score)
+        texts = [reading.values for reading in found if "text_pair_column" in reading.values][: MOST // 2]
+    grades = [column.name for column in columns if column.may_be_grades]
+    words = [column for column in columns if column.repeats and (column.hint > 2 or column.tells_pairs)]
+    if words and not grades and not not_there:
+        raise ValueError(
+            f"{source}: column {words[0].name!r}: expected 0 and 1, or grades, of pairs of texts, got "
+            f'{min(words[0].kinds)!r:.40}; options.label_column="" trains all pairs as texts that belong together'
         )
+    labels = [{"label_column": name} for name in [*grades[: MOST // max(len(texts), 1) - 1], ""]] if grades else [{}]
+    if readings := [reading for text in texts for label in labels if (reading := {**text, **label})]:
+        problem = f"column {grades[0]!r} may say which texts belong together" if grades else "which are the texts?"
+        rows = [sample.names, *itertools.islice(zip(*sample.columns), SHOWN_ROWS)]
+        raise OptionsNeededError(f"{source}: {problem}", readings, _shown(rows))
+
+
+def _shown(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [" | ".join(str(cell)[:SHOWN] for cell in row) for row in rows]

@@ -12,11 +12,12 @@ def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
     if {"columns", "index", "data"} == {*value}:
         return [dict(zip(value["columns"], row)) for row in value["data"]]
     inner = list(value.values())
-    if not all(isinstance(part, Mapping) and part and part.keys() == inner[0].keys() for part in inner):
+    if not all(isinstance(part, Mapping) and part and [*part] == [*inner[0]] for part in inner):
         return None
-    if all(key.isdecimal() for key in inner[0]):
-        return [{name: part[key] for name, part in value.items()} for key in inner[0]]
-    return inner if all(key.isdecimal() for key in value) else None
+    if all(key.isdecimal() for key in value):
+        return inner
+    is_columns = all(map(str.isdecimal, inner[0])) or len(inner[0]) > len(value) > 1
+    return [dict(zip(value, row)) for row in zip(*(part.values() for part in inner))] if is_columns else None
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict]:

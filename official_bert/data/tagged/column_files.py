@@ -26,7 +26,7 @@ SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
 CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
 UNIVERSAL_COMMENT = re.compile(r"# ?(sent_id|text|newdoc|newpar|global\.columns)\b")
 FIRST_UNIVERSAL_WORD, UNIVERSAL_COLUMNS = re.compile(r"1(-\d+)?\t"), 10
-LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?:(?=.)")
+LANGUAGE = re.compile(r"([a-z]{2,3}(-[a-z-]+)?|simple):(?=.)")
 MULTICONER = re.compile(r"# id \S+\s+domain=")  # the comment before a sentence, with as many columns as a word
 BEGINNING = 20  # lines that tell the form of a file
 # Forms that are no words with their tags: the beginning of one of their first lines, and the way to convert them.

@@ -326,7 +326,10 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
     others'.
     """
     form = common_form(rows)
-    if any(isinstance(row, Mapping) and row.get("_view_id") == "ner" and ANSWER in row for row in rows.values):
+    if any(
+        isinstance(row, Mapping) and (row.get("_view_id") == "ner" or row.get("_is_binary")) and ANSWER in row
+        for row in rows.values
+    ):
         raise ValueError(
             f"{rows}: expected texts with all their entities, got Prodigy's answers to one entity each (binary): "
             "export what `prodigy data-to-spacy`, or `prodigy ner.silver-to-gold`, makes of them"

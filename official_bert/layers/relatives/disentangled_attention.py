@@ -32,12 +32,12 @@ class DisentangledAttention(SelfAttention):
                 self.dense(head_shape, "distance_key"),
             )
 
-    def build(self, input_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of the products."""
-        super().build(input_shape)
+        super().build(x_shape)
         for product in (self.distance_query, self.distance_key):
             if product is not None:
-                product.build(input_shape)
+                product.build(x_shape)
 
     def distance_scores(
         self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], distances: Float[Any, "R D"], rows: Int[Any, "_ Q S"]

@@ -36,9 +36,9 @@ class TwiceNormLayer(TransformerLayer):
         super().__init__(config, attention, **fields)
         self.residual_layer_norm = self.layer_norm("residual_LayerNorm")
 
-    def build(self, input_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
-        super().build(input_shape)
+        super().build(x_shape)
         self.residual_layer_norm.build((None, None, self.settings["hidden_size"]))
 
     def call(

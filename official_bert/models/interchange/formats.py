@@ -1,13 +1,10 @@
 """Finds the format of a checkpoint; reads and writes all formats."""
 
-import atexit
 import dataclasses
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 import numpy as np
@@ -33,10 +30,14 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.vector_layers import LAYER_PREFIX
 from official_bert.run_folder import RunFolder
 from official_bert.runtimes.finite import require_finite
-from official_bert.storage.copies import stand_for
 from official_bert.storage.files import read_mapping, require_regular_files, written_folder
+from official_bert.storage.temporaries import new_folder, stand_for
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
+
+if TYPE_CHECKING:
+    from official_bert.models.bi_encoder import BiEncoder
+    from official_bert.models.replaced_tokens import ReplacedTokenDetector
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "tf_model.h5")  # beginnings of names in a Hugging Face folder
 ADAPTER_FILE = "adapter_config.json"  # of PEFT
@@ -66,12 +67,18 @@ class Misfit:
         return f"{self.theirs}: expected {self.expected_shape}, got {self.shape}"
 
 
-def module_of(name: str) -> Any:
-    """The module of a format of `MODULES`.
+class Format(Protocol):
+    """A module of `MODULES`; not each has all."""
 
-    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and
-    gives the names of the weights that have no place there.
-    """
+    read: Callable[..., StoredModel]  # of a path
+    write: Callable[[StoredModel, str], list[str]]  # gives the names of the weights that have no place there
+    is_checkpoint_of: Callable[[Any], bool]
+    outputs: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+    tokenizers: Any  # the module `hugging_face_tokenizers`
+
+
+def module_of(name: str) -> Format:
+    """Returns the module of a format of `MODULES`."""
     return by_name(MODULES[name])
 
 
@@ -170,7 +177,7 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     """
     name, where = find_format(path)
     if name == "peft":
-        return adaptation.read_peft(path, where, base)
+        return adaptation.adapters().read_peft(path, where, base)
     if base:
         raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
     try:
@@ -183,7 +190,7 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
         )
     require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     if name == "ours" and (run := RunFolder.around(where)).base:
-        model = adaptation.over_base(model, run)
+        model = adaptation.adapters().over_base(model, run)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
     generator = os.path.join(folder, GENERATOR)
     if model.head == "replaced" and model.generator is None and os.path.isdir(generator):
@@ -202,9 +209,7 @@ def vocab_file_of(model: StoredModel) -> str:
             return file
     if model.vocab is None and not model.tokenizer:
         return ""
-    temporary = tempfile.mkdtemp(prefix="official_bert_")
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    stored_models.write_vocab(model, temporary)
+    stored_models.write_vocab(model, temporary := new_folder())
     stand_for(file := loading.stored_in(temporary), model.folder or model.origin)
     return file
 
@@ -264,33 +269,34 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     classes = {name: len(weight) for name, weight in model.weights.items()}
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    makers = {
-        "": lambda: (
-            by_name("official_bert.models.bi_encoder:BiEncoder")(
-                encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions
-            )
-            if model.vector_layers
-            else encoder
-        ),
-        "pretraining": lambda: (
-            by_name("official_bert.models.span_boundary:SpanPretrainer")
-            if "boundary/output_bias" in classes
-            else Pretrainer
-        )(encoder, "next_sentence/output_bias" in classes),
+    made = _without_weights(model, encoder, classes)
+    made.build()
+    variables = weights_by_name(made)
+    _check_whole(model, variables)
+    for name, weight in model.weights.items():
+        variables[name].assign(weight.reshape(variables[name].shape))
+    return made
+
+
+def _without_weights(model: StoredModel, encoder: BertEncoder, classes: Mapping[str, int]) -> keras.Model:
+    if model.head == "pretraining":
+        spans: type[Pretrainer] = Pretrainer
+        if "boundary/output_bias" in classes:
+            spans = by_name("official_bert.models.span_boundary:SpanPretrainer")
+        return spans(encoder, "next_sentence/output_bias" in classes)
+    if model.head == "replaced":
+        detector: type[ReplacedTokenDetector] = by_name("official_bert.models.replaced_tokens:ReplacedTokenDetector")
+        return detector(encoder, "replaced_LayerNorm/gamma" in classes)
+    if model.vector_layers and not model.head:
+        bi_encoder: type[BiEncoder] = by_name("official_bert.models.bi_encoder:BiEncoder")
+        return bi_encoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
+    return {
+        "": lambda: encoder,
         "choice": lambda: ChoiceClassifier(encoder),
         "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
         "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
         "span": lambda: SpanPredictor(encoder),
-        "replaced": lambda: by_name("official_bert.models.replaced_tokens:ReplacedTokenDetector")(
-            encoder, "replaced_LayerNorm/gamma" in classes
-        ),
     }[model.head]()
-    makers.build()
-    variables = weights_by_name(makers)
-    _check_whole(model, variables)
-    for name, weight in model.weights.items():
-        variables[name].assign(weight.reshape(variables[name].shape))
-    return makers
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:

@@ -16,7 +16,7 @@ from absl import logging
 
 from official_bert.limits import LARGEST_DOWNLOAD
 from official_bert.storage.archives import opened_zip
-from official_bert.storage.copies import own_folder
+from official_bert.storage.temporaries import new_folder
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
@@ -117,10 +117,17 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:160]
 
 
+def _own_folder(name: str) -> str:
+    """Makes a folder of a name that goes with this process."""
+    folder = os.path.join(new_folder(), name)
+    os.mkdir(folder)
+    return folder
+
+
 @functools.cache
 def _unpacked(path: str, _: int) -> str:
     """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
-    folder = own_folder(os.path.basename(path))
+    folder = _own_folder(os.path.basename(path))
     with opened_zip(path, path, LARGEST_DOWNLOAD) as archive:
         members = {
             os.path.basename(member.filename): member
@@ -147,7 +154,7 @@ def _saved_preset(name: str) -> str:
 
     if name not in keras_hub.models.BertBackbone.presets:
         return name
-    folder = own_folder(name)
+    folder = _own_folder(name)
     for load in _loaders(keras_hub):
         try:
             load(name).save_to_preset(folder)

@@ -2,14 +2,15 @@
 
 import os
 import re
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
 
 from official_bert.dotted_names import by_name
 from official_bert.run_folder import RunFolder, prefixes_in
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import folder_of, is_file, is_folder, is_remote, list_names, normal
+from official_bert.storage.stores import locate
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
 OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
@@ -23,15 +24,17 @@ def local_checkpoint(path: str) -> str:
     name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
-        is_here = os.path.exists(path) and not path.endswith(".zip")
-        return path if is_here else by_name("official_bert.models.interchange.hub:local_folder")(path)
+        if os.path.exists(path) and not path.endswith(".zip"):
+            return path
+        local_folder: Callable[[str], str] = by_name("official_bert.models.interchange.hub:local_folder")
+        return local_folder(path)
     folder = normal(path if is_folder(path) else folder_of(path))
     for place in {folder, RunFolder.around(path).path}:
         for name in list_names(place):
             if not PART.search(name) and is_file(beside := os.path.join(place, name)):
-                local_copy(beside)
-    local_copy(PART.sub("", path))
-    return local_copy(path)
+                locate(beside).fetch()
+    locate(PART.sub("", path)).fetch()
+    return locate(path).fetch()
 
 
 def damage(prefix: str) -> str:

@@ -1,5 +1,7 @@
 """The gates of REST and gRPC: access control, request ids, the access log, and the status of an error."""
 
+from official_bert.command_line import require_here
+
 import asyncio
 import dataclasses
 import datetime
@@ -23,7 +25,7 @@ from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.requests.process import LARGE_BYTES
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
-from official_bert.storage.copies import local_copy, require_here
+from official_bert.storage.stores import locate
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -52,7 +54,7 @@ class Tls:
             raise ValueError("expected both --tls_certificate_file and --tls_key_file, or neither")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            certificate_file, key_file = local_copy(certificate_file), local_copy(key_file)
+            certificate_file, key_file = locate(certificate_file).fetch(), locate(key_file).fetch()
             context.load_cert_chain(certificate_file, key_file, password="")
             with open(certificate_file, "rb") as certificate, open(key_file, "rb") as key:
                 return cls(context, grpc.ssl_server_credentials([(key.read(), certificate.read())]))

@@ -29,7 +29,6 @@ from official_bert.server.models.servable import Servable, Signature
 from official_bert.server.queue.batching import join
 from official_bert.server.requests.tensors import Arrays, TensorSpec
 from official_bert.server.statuses import RequestError
-from official_bert.storage.copies import local_copy
 from official_bert.storage.files import folder_of
 
 # between the SavedModel's numbers and those of an engine in float32; of an output's largest number if that is above 1
@@ -114,8 +113,7 @@ def load_runs(
     """
     engine_folder = folder_of_engine(folder, engine)
     where = f"--engine={engine}"
-    if (folder_here := local_copy(engine_folder)) != engine_folder:
-        servable.copies.append(folder_here)
+    folder_here = servable.fetch(engine_folder)
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "

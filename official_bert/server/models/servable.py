@@ -25,7 +25,7 @@ from official_bert.server.queue.batch_queue import BatchingParameters
 from official_bert.server.requests.reading import DEFAULT_SIGNATURE
 from official_bert.server.requests.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
-from official_bert.storage.files import remove
+from official_bert.storage.stores import Location, locate
 
 LABELS_FILE, ABOUT_FILE, PADDED_FILE = "labels.txt", "about.json", "padded_outputs.json"
 MOST_ASSET_BYTES = 1 << 20
@@ -140,13 +140,14 @@ class ExampleRun:
 
 class LoadedGraph:
     """A SavedModel in a session, which the tasks of several share: `users` of them. It is freed with the last one, and
-    its folder too if `is_copy`.
+    the copy of its folder too.
 
     Raises OSError or ValueError for a folder that cannot be loaded.
     """
 
-    def __init__(self, folder: str, session_config: tf.compat.v1.ConfigProto | None = None, is_copy: bool = False):
-        self.folder, self.is_copy, self.users = folder, is_copy, 0
+    def __init__(self, path: str, session_config: tf.compat.v1.ConfigProto | None = None):
+        self._location, self.users = locate(path), 0
+        self.folder = folder = self._location.fetch()
         self.session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
         try:
             register_operations(folder)
@@ -167,8 +168,7 @@ class LoadedGraph:
         self.users -= 1
         if not self.users:
             self.session.close()
-            if self.is_copy:
-                remove(self.folder)
+            self._location.forget()
 
 
 class Servable:
@@ -189,7 +189,7 @@ class Servable:
         task: str = "",
         graph: LoadedGraph | None = None,
     ):
-        self.copies: list[str] = []  # that are removed at the end
+        self._fetched: list[Location] = []  # whose copies are removed at the end
         self.name, self.version, self.batching, self.task = name, version, batching, task
         assets = assets_of(folder, task)
         self.labels, self.about = read_labels(assets), read_about(assets)
@@ -220,6 +220,11 @@ class Servable:
         except BaseException as error:
             self.close()
             raise _as_reported(error, folder) from None
+
+    def fetch(self, path: str) -> str:
+        """Returns the path on this machine of a folder that goes with this version."""
+        self._fetched.append(locate(path))
+        return self._fetched[-1].fetch()
 
     def signature(self, name: str) -> Signature:
         """Returns the signature of a name, `serving_default` for "". Raises RequestError."""
@@ -266,8 +271,8 @@ class Servable:
             self.graph = None
         self.signatures = {}
         self.split_signatures = {}
-        for folder in self.copies:
-            remove(folder)
+        for location in self._fetched:
+            location.forget()
 
 
 def _as_reported(error: BaseException, folder: str) -> BaseException:

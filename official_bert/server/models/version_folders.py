@@ -28,7 +28,8 @@ def fingerprint(folder: str) -> tuple | None:
     entries = []
     for path in files.files_below(folder):
         try:
-            entries.append((path.removeprefix(folder).strip("/"), *_size_and_change(path)))
+            changed = max(files.modified(path), _inode_changed(path))
+            entries.append((path.removeprefix(folder).strip("/"), files.size_of(path), changed / 1e9))
         except OSError:
             return None
     if not any(name in MODEL_FILES for name, _, _ in entries):
@@ -36,13 +37,9 @@ def fingerprint(folder: str) -> tuple | None:
     return max(changed for _, _, changed in entries), tuple(sorted(entries))
 
 
-def _size_and_change(path: str) -> tuple[int, float]:
-    """The bytes of a file, and when it changed, in seconds."""
-    if files.is_remote(path):
-        return files.size_of(path), files.modified(path) / 1e9
-    status = os.stat(path)
-    # The time of the inode too: copying with `cp -p` or rsync makes new files look old.
-    return status.st_size, max(status.st_mtime, status.st_ctime)
+def _inode_changed(path: str) -> int:
+    """When the inode of a file changed, in nanoseconds: copying with `cp -p` or rsync makes new files look old."""
+    return os.stat(path).st_ctime_ns if os.path.exists(path) else 0
 
 
 def find_models(folder: str) -> Mapping[str, str]:

@@ -15,6 +15,8 @@ from aiohttp import web
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
 from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, gives_vectors, vectors_of
 from official_bert.server.requests.reading import ModelAddress
+from official_bert.server.requests.tensors import Arrays
+from official_bert.server.statuses import invalid
 
 
 class OpenAI(RestProtocol):
@@ -28,6 +30,8 @@ class OpenAI(RestProtocol):
         async with self.reading(request, "Embeddings", "openai", deadline, is_able=gives_vectors) as reading:
             model = reading.address.name
             name = await self.model_that_takes(model, reading.inputs)
+            async with self.handler.using(name) as servable:
+                check_ends(reading.inputs, servable.about)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
             answer = await self.predict(
                 ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote"
@@ -36,6 +40,24 @@ class OpenAI(RestProtocol):
             vectors = vectors_of(answer, reading.more["dimensions"], normalize=True)
             counts = reading.inputs["input_mask"] if "input_ids" in reading.inputs else answer.outputs["token_count"]
             return await self.respond(request, answer, lambda: to_json(vectors, int(counts.sum()), model, reading.more))
+
+
+def check_ends(inputs: Arrays, about: Mapping[str, Any]) -> None:
+    """Raises RequestError for a row of ids that does not begin and end as the model's rows do, if its export says how.
+
+    Clients such as LangChain send ids of OpenAI's vocabulary by default, which mean other words here.
+    """
+    ends = about.get("first_id"), about.get("last_id")
+    if "input_ids" not in inputs or None in ends:
+        return
+    ids, last = inputs["input_ids"], inputs["input_mask"].sum(axis=1) - 1
+    for place, found in enumerate(zip(ids[:, 0], ids[range(len(ids)), last])):
+        if found != ends:
+            raise invalid(
+                f"'input', item {place}: expected token ids of this model, which begin with {ends[0]} and end with "
+                f"{ends[1]}, got {found[0]} and {found[1]}; send texts (LangChain: OpenAIEmbeddings("
+                "check_embedding_ctx_length=False))"
+            )
 
 
 def to_json(vectors: np.ndarray, tokens: int, model: str, more: Mapping[str, Any]) -> bytes:

@@ -7,18 +7,15 @@ runtimes lack. Names of classes are not part of it: they travel beside the numbe
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
-from jaxtyping import Bool, Float
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.speed.extension_points import original, overridden
-from official_bert.layers.token_layout import TokenLayout
 from official_bert.models.encoder import BertEncoder
 from official_bert.runtimes.quiet import hidden_output
-from official_bert.serving.served_layers import ServedAttention, Values, served_layers
+from official_bert.serving.served_layers import Values, served_layers
 from official_bert.serving.served_model import ServedModel
 
 # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
@@ -84,40 +81,11 @@ def dense_pass(served: ServedModel, where: str) -> Dense:
     )
 
 
-class PortableAttention(ServedAttention):
-    """`ServedAttention` with transposed heads: other runtimes do that faster than to gather them."""
-
-    def __call__(
-        self,
-        x: Float[Any, "B S D"],
-        attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
-        queries: Float[Any, "B Q D"] | None = None,
-        training: bool | None = None,
-    ) -> Float[Any, "B Q D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D]."""
-        del training  # false
-        layout = TokenLayout.of(attention_mask, queries)
-        attention_mask, bias = layout.mask, layout.positions.bias(self.layer, None, None)
-        batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))
-        count = length if queries is None else tf.shape(queries)[1]
-        rows = tf.reshape(x, [-1, self.width])
-        if queries is None:
-            q, k, v = tf.split(self._product("all")(rows), 3, axis=1)
-        else:
-            q = self._product("query")(tf.reshape(queries, [-1, self.width]))
-            k, v = tf.split(self._product("keys and values")(rows), 2, axis=1)
-        shape = [self.heads, self.width // self.heads]
-        q = tf.transpose(tf.reshape(q, [batch, count, *shape]), [0, 2, 1, 3])  # [B,N,Q,H]
-        k, v = (tf.transpose(tf.reshape(part, [batch, length, *shape]), [0, 2, 1, 3]) for part in (k, v))
-        context = tf.transpose(self.attend(q, k, v, attention_mask, bias), [0, 2, 1, 3])
-        return tf.reshape(self.merge(tf.reshape(context, [-1, self.width])), [batch, count, self.width])
-
-
 @contextlib.contextmanager
 def portable_layers(encoder: BertEncoder) -> Iterator[None]:
     """Graphs that are traced here have the operations of `served_layers`, but for those that some runtimes lack."""
     values = Values()
-    overrides, _ = served_layers(encoder, values.product, values, tf.float32, PortableAttention)
+    overrides, _ = served_layers(encoder, values.product, values, tf.float32)
     tables = encoder.embeddings
     if type(tables) is Embeddings:  # Keras' `take` also counts from the end of a table
         read = original(tables, "read")

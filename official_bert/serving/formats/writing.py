@@ -143,6 +143,8 @@ def write_format(
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
-    by_name("official_bert.serving.formats.companions:write_companions")(served, config, folder)
+    write_companions: Callable[[ServedModel, Config, str], None]
+    write_companions = by_name("official_bert.serving.formats.companions:write_companions")
+    write_companions(served, config, folder)
     opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"

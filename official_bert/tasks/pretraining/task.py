@@ -57,7 +57,8 @@ class Task(TaskBase):
     def kind(self) -> MaskedWords:
         """The objective and what goes with it."""
         kind = KINDS["spans" if self.options.boundary_weight else self.options.objective]
-        return (by_name(kind) if isinstance(kind, str) else kind)(self.config, self.options)
+        made: type[MaskedWords] = by_name(kind) if isinstance(kind, str) else kind
+        return made(self.config, self.options)
 
     @property
     def objective(self) -> Objective:

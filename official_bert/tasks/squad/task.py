@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -295,12 +295,16 @@ class Questions:
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores by length and threshold, and the worst answers."""
         decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
-        return list(by_name(EXAMINATION).examine(self._answered(decoded), decoded, version_2))
+        examine: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], Iterator[Section]]
+        examine = by_name(EXAMINATION).examine
+        return list(examine(self._answered(decoded), decoded, version_2))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to the questions."""
         decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
-        return {"": by_name(EXAMINATION).comparable(self._answered(decoded), decoded, version_2)}
+        comparable: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], ComparableAnswers]
+        comparable = by_name(EXAMINATION).comparable
+        return {"": comparable(self._answered(decoded), decoded, version_2)}
 
     def _answered(self, decoded: Mapping[str, Decoded]) -> list[dict]:
         """The articles with the questions that were answered."""

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.array_files import make_array
-from official_bert.data.cache import check_own
-from official_bert.storage.copies import local_copy
+from official_bert.data.cache import check_own, mapped
 from official_bert.storage.files import exists, full_disk_names, make_folder, written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
@@ -54,7 +53,7 @@ class WordFeatures:
                 written_beside(path) as temporary,
             ):
                 compute_features(self.model, self.features, self.ends, temporary)
-        return np.load(local_copy(path), mmap_mode="r")
+        return mapped(path)
 
     def _digest(self) -> str:
         digest = hashlib.sha256(str(self.model.layers_used).encode())

@@ -5,7 +5,7 @@ features.
 import collections
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -327,8 +327,9 @@ class TaggedFile:
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
-        examination = by_name("official_bert.tasks.tagging.examination")
-        return list(examination.examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
+        examine: Callable[[Sequence[tuple[list[str], list[str], list[str]]], bool], Iterator[Section]]
+        examine = by_name("official_bert.tasks.tagging.examination:examine")
+        return list(examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
         """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that

@@ -6,8 +6,8 @@ A task reads the rows (`read_file`) and writes the answers (`write_set`).
 import abc
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import keras
 import numpy as np
@@ -257,6 +257,19 @@ class TextClassification(FileTask):
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
 
 
+class Examination(Protocol):
+    """What the core asks of `examination.py`."""
+
+    examine: Callable[
+        [str, Sequence[str], Callable[[np.ndarray], Mapping[str, Any]], TextSet, np.ndarray, np.ndarray], list[Section]
+    ]
+    comparable: Callable[[TextClassification, TextSet, np.ndarray, np.ndarray], ComparableAnswers]
+
+
+def _examination() -> Examination:
+    return by_name("official_bert.tasks.texts.examination")
+
+
 @dataclasses.dataclass(frozen=True)
 class TextSets:
     """Sets of rows to evaluate on or to answer, one after another, and the use of their logits."""
@@ -278,7 +291,7 @@ class TextSets:
         """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the
         evaluation tunes.
         """
-        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
+        task, examination = self._tuned(predictions), _examination()
         return [
             section
             for text_set, rows, logits in self._by_set(predictions)
@@ -288,7 +301,7 @@ class TextSets:
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to each set of rows, with the thresholds that the evaluation tunes."""
-        task, examination = self._tuned(predictions), by_name("official_bert.tasks.texts.examination")
+        task, examination = self._tuned(predictions), _examination()
         return {
             text_set.name: examination.comparable(task, text_set, rows, logits)
             for text_set, rows, logits in self._by_set(predictions)

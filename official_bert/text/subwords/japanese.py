@@ -2,6 +2,7 @@
 
 import functools
 import os
+import types
 import unicodedata
 from typing import Any
 
@@ -107,10 +108,11 @@ def _normalised(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 def _tagger(options: dict[str, Any], where: str) -> Any:
     """Returns MeCab with a dictionary. Raises ModuleNotFoundError without the extra, ValueError for another one."""
-    fugashi, name = by_name("fugashi"), options.get("mecab_dic", "unidic_lite")
+    fugashi: types.ModuleType = by_name("fugashi")
+    name = options.get("mecab_dic", "unidic_lite")
     if name not in DICTIONARIES:
         raise ValueError(
             f"{where}: mecab_kwargs.mecab_dic: expected one of {', '.join(DICTIONARIES)}, got {name!r:.80}"
         )
-    folder = by_name(name).DICDIR
+    folder: str = by_name(name).DICDIR
     return fugashi.GenericTagger(f'-d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')

@@ -8,7 +8,6 @@ from official_bert.reports.model_card import Data, about_section, make_card, set
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
 from official_bert.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
-from official_bert.storage.copies import original_paths
 from official_bert.training.reporting.announcement import cut_rows, few_held_out
 from official_bert.training.task import DataFiles, Examined, Measured, Resolved
 from official_bert.typed_values import defaults_of
@@ -52,7 +51,7 @@ def write_page(
 
     resolved, held_out = measured.resolved, measured.resolved.held_out
     config = resolved.task.config
-    weights, own_folder = original_paths(weights), os.path.join(run.path, "")
+    own_folder = os.path.join(run.path, "")
     begun_with = str(run.origin.get("init_checkpoint", "")) if weights.startswith(own_folder) else None
     trained_on = (
         [("training", str(files.train_file or files.data_dir), _count(resolved.train))] if resolved.train else []

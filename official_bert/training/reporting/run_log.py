@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official_bert.reports.metric_text import shown
 from official_bert.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
-from official_bert.storage.copies import original_paths
+from official_bert.storage.temporaries import original_paths
 from official_bert.training.reporting import continued_log
 
 SECONDS_BETWEEN_LINES = 60.0  # of training on the screen; the log has all of them

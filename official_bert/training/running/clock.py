@@ -1,6 +1,8 @@
 """How long a training goes on: by steps, or by hours (`hours`)."""
 
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -9,7 +11,6 @@ from official_bert.dotted_names import by_name
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.trainer import Trainer
 
-HOURS = "official_bert.training.running.hours"
 OVER = "time_over"  # a key of the log
 HOST_SECONDS = 10.0  # the host regains control at least this often
 now = time.monotonic
@@ -33,10 +34,22 @@ class NoClock:
         """Notes how long it took to write a checkpoint."""
 
 
+class Hours(Protocol):
+    """What the core asks of `hours.py`."""
+
+    Clock: Callable[[Trainer, Watcher, float, float], NoClock]
+
+    check: Callable[[TrainingConfig, tf.distribute.Strategy], None]
+
+
+def _hours() -> Hours:
+    return by_name("official_bert.training.running.hours")
+
+
 def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
     """Raises ValueError for hours on devices that must know the number of steps before the first."""
     if training.hours:
-        by_name(HOURS).check(training, strategy)
+        _hours().check(training, strategy)
 
 
 def make_clock(trainer: Trainer, watcher: Watcher, began: float) -> NoClock:
@@ -44,4 +57,4 @@ def make_clock(trainer: Trainer, watcher: Watcher, began: float) -> NoClock:
     training = trainer.step.recipe.training
     if not training.hours:
         return NoClock()
-    return by_name(HOURS).Clock(trainer, watcher, training.hours, began)
+    return _hours().Clock(trainer, watcher, training.hours, began)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from official_bert.dotted_names import by_name
 
@@ -65,6 +65,13 @@ def is_first_worker(placement: Placement) -> bool:
     return placement.strategy != "multi_worker" or workers_of(placement)[1] == 0
 
 
+class Meeting(Protocol):
+    """What the core asks of `meeting.py`."""
+
+    leave: Callable[[str], None]
+    agree: Callable[[], None]
+
+
 def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
     """Waits for the other workers of a cluster; then `check` says, by a ValueError or an OSError, whether this one can
     begin.
@@ -74,7 +81,8 @@ def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
     """
     if placement.strategy != "multi_worker":
         return
-    meeting = by_name("official_bert.training.running.meeting:join")(placement)
+    join: Callable[[Placement], Meeting] = by_name("official_bert.training.running.meeting:join")
+    meeting = join(placement)
     try:
         check()
     except (ValueError, OSError) as error:

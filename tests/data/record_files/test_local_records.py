@@ -13,7 +13,7 @@ from oracles.records import write_tfrecords
 from official_bert.data.record_files import local_records as module
 from official_bert.data.record_files.local_records import cache_folder, check_space, local_records, needs_copy
 from official_bert.data.record_files.records import read_records
-from official_bert.storage import copies, stores
+from official_bert.storage import stores, temporaries
 
 ROWS = [bytes([number]) * 50 for number in range(40)]
 
@@ -136,7 +136,7 @@ def test_two_at_once_make_one_copy(packed, folder, monkeypatch):
 @pytest.mark.parametrize("cache", ["", "memory://cache", "/proc/none"])
 def test_without_a_place_copies_go_with_the_process(packed, cache):
     folder = cache_folder(cache)
-    assert folder.startswith(copies.temporary_folder())
+    assert folder.startswith(temporaries.temporary_folder())
     assert list(read_records(local_records(packed, folder))) == ROWS
 
 

@@ -26,6 +26,9 @@ def test_the_json_of_pandas_is_read(tmp_path, orient):
     (tmp_path / "a.json").write_text(FRAME.to_json(orient=orient))
     table = TableOptions().read_table(str(tmp_path / "a.json"), ["text", "label"])
     assert table.columns == {"text": list(FRAME.text), "label": list(FRAME.label)}
+    if orient == "columns":  # an index of names
+        (tmp_path / "a.json").write_text(FRAME.set_index(pandas.Index(["r1", "r2", "r3"])).to_json())
+        assert TableOptions().read_table(str(tmp_path / "a.json"), ["text"]).columns == {"text": list(FRAME.text)}
 
 
 def test_names_of_classes_in_parquet_take_the_place_of_numbers(tmp_path):
@@ -92,8 +95,9 @@ def test_prodigys_rows_without_spans_have_no_entity_and_its_binary_answers_are_r
     marked = {"spans": [{"start": 0, "end": 4, "label": "PER"}]}
     rows = [prodigy(**marked), prodigy()]
     assert [len(record[1]) for _, record in span_forms.records(Rows("train", rows))] == [1, 0]
-    with pytest.raises(ValueError, match=r"train: .*Prodigy's answers to one entity each"):
-        list(span_forms.records(Rows("train", [prodigy(_view_id="ner", **marked)])))
+    for binary in ({"_view_id": "ner"}, {"_is_binary": True}):
+        with pytest.raises(ValueError, match=r"train: .*Prodigy's answers to one entity each"):
+            list(span_forms.records(Rows("train", [prodigy(**binary, **marked)])))
     rows = [
         {"text": f"text {number}", "label": "GOOD", "answer": ["accept", "reject"][number % 2]} for number in range(6)
     ]

@@ -4,6 +4,7 @@ ones are read at once.
 
 import csv
 import io
+import json
 import random
 import re
 
@@ -15,7 +16,7 @@ from made_tables import ordinary_tables
 from official_bert.data.tabular.tables import Rows
 from official_bert.fields import OptionsNeededError
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import with_given
+from official_bert.training.file_task import REMEDIES, with_given
 from official_bert.training.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
@@ -46,6 +47,10 @@ GRADE, ROW = (lambda r, n: round(r.uniform(0, 5), 1)), (lambda r, n: n)
 
 def one_of(*labels):
     return lambda rng, row: rng.choice(labels)
+
+
+def chinese(length):
+    return lambda rng, row: "".join(rng.choice("这个产品非常好用质量不错物流很快") for _ in range(length))
 
 
 # Name and content; the options that are right; whether it is read at once.
@@ -109,7 +114,7 @@ MEANT = {
             {"kind": "multi_label", "label_separator": mark, "label_column": "tags"},
             False,
         )
-        for number, mark in enumerate(["|", ";", ", "])
+        for number, mark in enumerate(["|", ";", ", ", "; "])
     },
     "lists.csv": (
         table({"memo": MIDDLE, "tags": lambda r, n: str(r.sample(["red", "blue", "green"], r.randint(1, 2)))}),
@@ -141,6 +146,40 @@ MEANT = {
         {"label_column": "label"},
         True,
     ),
+    "turned.csv": (
+        table({"label": one_of("entailment", "neutral"), "sentence2": MIDDLE, "sentence1": LONG}),
+        {"text_column": "sentence1", "text_pair_column": "sentence2", "label_column": "label"},
+        True,
+    ),
+    "chinese.csv": (
+        table({"原文": chinese(20), "假设": chinese(9), "标签": one_of("蕴含", "矛盾")}),
+        {"text_column": "原文", "text_pair_column": "假设", "label_column": "标签"},
+        False,
+    ),
+    "outcome.csv": (
+        table({"message": MIDDLE, "kind": one_of("a", "b", "c"), "outcome": one_of("accept", "reject")}),
+        {"text_column": "message", "label_column": "outcome"},
+        False,
+    ),
+    "sources.csv": (
+        table(
+            {
+                "source1": lambda r, n: text(r) if n % 5 == 0 else "none",
+                "source2": lambda r, n: text(r) if n % 5 == 0 else "none",
+                "sentence1": MIDDLE,
+                "sentence2": MIDDLE,
+                "label": one_of("same", "other"),
+            }
+        ),
+        {"text_column": "sentence1", "text_pair_column": "sentence2", "label_column": "label"},
+        True,
+    ),
+    "report.csv": (
+        table({"no": ROW, "note": MIDDLE, "team": one_of("a", "b")}, before="Survey\nCreated,2024-01-01\n\n"),
+        {"header_row": 4, "text_column": "note", "label_column": "team"},
+        True,
+    ),
+    "two_rows.csv": ("message,label\nsome words here,1\nother words there,0\n", {"label_column": "label"}, True),
     "quoted.tsv": (
         'text\tlabel\n"He said ""hi"" to me"\t1\n"a ""b"""\t0\nplain text\t1\n',
         {"file_format": "csv"},
@@ -170,7 +209,7 @@ def test_a_table_is_read_right_or_refused_with_options_that_read_it(tmp_path, na
     (tmp_path / name).write_text(content)
     try:
         task, _ = read(str(tmp_path / name))
-        options = vars(task.options) | ({"file_format": "csv"} if name == "quoted.tsv" else {"header_row": 3})
+        options = vars(task.options) | {"file_format": "csv", "header_row": right.get("header_row")}
         assert at_once and {key: options[key] for key in right} == right
     except OptionsNeededError as error:
         assert not at_once and len(error.readings) <= 4 and error.rows
@@ -203,20 +242,99 @@ def rarely_missing(rng, row):
     return "N/A" if row % 20 == 1 else ["good", "bad"][row % 2]
 
 
-def test_every_command_that_an_error_offers_reads_the_table(tmp_path):
-    person, offered = InThisProcess(tmp_path), 0
-    for name in ("title.csv", "dates.csv", "several0.csv", "maybe_header.csv", "missing.csv"):
-        content = MEANT[name][0] if name in MEANT else table({"text": MIDDLE, "label": rarely_missing})
-        (tmp_path / name).write_text(content)
-        said = (r"error: .*", "python .*", r".* \| .*")
-        line = f"python tools/inspect_data.py {name} --task=classification --num_examples=0"
-        done = person.types(line, status=1, messages=said)
-        commands = [line.strip() for line in done.err.splitlines() if line.startswith("  python ")]
-        assert 1 <= len(commands) <= 4 and all(command.startswith(line) for command in commands)
-        for command in commands:
-            assert "rows" in person.types(command, messages=(r".*: read with .*", r".*; left out.*")).out
-        offered += len(commands)
-    assert offered >= 8
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def squad(*answers, text="the old town"):
+    places = [{"text": answer, "answer_start": text.index(answer)} for answer in answers]
+    asked = [{"id": "1", "question": "what is old", "answers": places}]
+    return json.dumps({"data": [{"title": "t", "paragraphs": [{"context": text, "qas": asked}]}]})
+
+
+PAIRS = [[f"who is {number // 2}", f"it is the number {number} again", number % 2] for number in range(20)]
+PRODIGY = [{"text": f"some text {row}", "label": "A", "answer": ["accept", "reject"][row % 2]} for row in range(6)]
+SPANS = {"text": "Anna of Rome", "label": [[0, 4, "PER"], [0, 12, "PER"]]}
+ENDINGS = "startphrase,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+# Files (the first one is read), the task with options, and the options that the message offers.
+MESSAGES = {
+    "columns": ({"a.csv": MEANT["title.csv"][0]}, "classification", "text_column text_pair_column label_column"),
+    "scores": ({"a.csv": MEANT["dates.csv"][0]}, "classification", "kind decimal"),
+    "several labels": ({"a.csv": MEANT["several0.csv"][0]}, "classification", "kind label_separator"),
+    "names or a row": ({"a.csv": MEANT["maybe_header.csv"][0]}, "classification", "header"),
+    "missing labels": ({"a.csv": table({"text": MIDDLE, "label": rarely_missing})}, "classification", "missing_label"),
+    "empty texts": ({"a.csv": "text,label\n,a\nb c d,b\ne f g,a\nh i j,b\n"}, "classification", "empty_text"),
+    "no separator": (
+        {"a.csv": MEANT["stars.csv"][0]},
+        "classification --set options.kind=multi_label --set options.label_column=stars",
+        "kind",
+    ),
+    "binary answers": ({"a.jsonl": lines(*PRODIGY)}, "classification", "label_column"),
+    "encodings": (
+        {"a.csv": ("text,label\n" + "".join(f"x\x81\x8d {'ab'[row % 2]} y,{'ab'[row % 2]}\n" for row in range(9)))},
+        "classification",
+        "encoding",
+    ),
+    "numbers in words": (
+        {"a.csv": "text,label\n" + "".join(f"a {row} b,{row / 3:.3f}\n" for row in range(50))},
+        "classification --set options.text_column=text --set options.label_column=label --set options.kind=classifier",
+        "kind",
+    ),
+    "lists": (
+        {"a.jsonl": lines(*[{"text": "a b", "label": ["x", "y"]}, {"text": "c d", "label": ["x"]}])},
+        "classification",
+        "kind",
+    ),
+    "grades": ({"a.csv": as_csv(["text", "text_pair", "relevant"], PAIRS)}, "retrieval", "label_column"),
+    "grades of a reranker": ({"a.csv": as_csv(["text", "text_pair", "relevant"], PAIRS)}, "reranking", "label_column"),
+    "texts of a search": (
+        {"a.csv": as_csv(["query", "passage", "relevant"], PAIRS)},
+        "retrieval",
+        "label_column text_column text_pair_column",
+    ),
+    "tags": ({"a.txt": "The DT\ncat NN\n"}, "ner", "scheme"),
+    "entities": ({"a.jsonl": lines(SPANS)}, "ner", "overlaps"),
+    "choices": ({"a.csv": ENDINGS + "a,b,c,d,e,f,g,1\na,b,c,e,e,f,g,4\n"}, "swag", "first_choice"),
+    "no answer": (
+        {"a.json": json.dumps([{"question": "q", "context": "c d", "answers": []}])},
+        "squad",
+        "version_2_with_negative",
+    ),
+    "several answers": ({"a.json": squad("old", "town")}, "squad", "several_answers"),
+    "unknown ids": (
+        {
+            "qrels/train.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\nq\tz\t1\n",
+            "corpus.jsonl": lines({"_id": "a", "text": "one text"}, {"_id": "b", "text": "another"}),
+            "queries.jsonl": lines({"_id": "q", "text": "what is one"}),
+        },
+        "retrieval",
+        "unknown_ids",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_command_that_an_error_offers_works(tmp_path, name):
+    files, task, options = MESSAGES[name]
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content.encode("latin-1"))
+    person, said = InThisProcess(tmp_path), (r"error: .*", "python .*", r".* \| .*", r".*: read with .*", ".* left out")
+    line = f"python tools/inspect_data.py {next(iter(files))} --num_examples=0 --task={task}"
+    done = person.types(line, status=1, messages=said)
+    commands = [line.strip() for line in done.err.splitlines() if line.startswith("  python ")]
+    assert 1 <= len(commands) <= 4 and all(command.startswith(line) for command in commands)
+    offered = re.findall(r"options\.(\w+)=", " ".join(command.removeprefix(line) for command in commands))
+    assert {*offered} >= {*options.split()}
+    for command in commands:
+        assert (
+            "rows" in person.types(command, messages=(r".*: read with .*", r".*; (left out|ignored).*", ".*out.*")).out
+        )
+
+
+def test_every_remedy_is_among_the_commands_that_were_tried():
+    offered = {option for _, _, options in MESSAGES.values() for option in options.split()}
+    assert {option for remedy in REMEDIES for option in remedy} <= offered
 
 
 @pytest.mark.parametrize(
@@ -226,6 +344,9 @@ def test_every_command_that_an_error_offers_reads_the_table(tmp_path):
         (["?"] * 2 + ["a", "b"] * 20, "skip", ("a", "b")),
         (["#N/A"] * 2 + ["a", "b"] * 20, "keep", ("#N/A", "a", "b")),
         (["NA"] * 8 + ["a", "b"] * 20, "refuse", ("NA", "a", "b")),
+        (["#VALUE!"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["\\N"] * 2 + ["a", "b"] * 20, "refuse", None),
+        (["-nan"] * 2 + ["a", "b"] * 20, "refuse", None),
         (["NA"] * 8 + ["a", "b"] * 20, "skip", ("a", "b")),
         (["-"] * 2 + ["+", "0"] * 20, "refuse", ("+", "-", "0")),
         (["-"] * 2 + ["a", "b"] * 20, "refuse", None),
@@ -237,7 +358,7 @@ def test_rare_spellings_of_missing_labels_are_refused_with_their_counts(values, 
     rows = Rows("train", [{"text": text(rng), "label": value} for value in values])
     if labels is None:
         with pytest.raises(
-            OptionsNeededError, match=rf"\(2 such rows in this file, '{re.escape(values[0])}' 2;"
+            OptionsNeededError, match=rf"\(2 such rows in this file, {re.escape(repr(values[0]))} 2;"
         ) as told:
             task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
         assert told.value.readings == [{"missing_label": "skip"}, {"missing_label": "keep"}]
@@ -286,6 +407,8 @@ def test_the_sheet_and_the_line_of_a_table_in_a_workbook_are_found(tmp_path):
     with pytest.raises(OptionsNeededError) as told:
         read(str(tmp_path / "b.xlsx"))
     assert [reading["sheet"] for reading in told.value.readings] == ["Answers", "More"]
+    for reading in told.value.readings:
+        assert len(read(str(tmp_path / "b.xlsx"), reading)[1]) == 20
     other["B3"] = "=A1"
     book.save(tmp_path / "c.xlsx")
     with pytest.raises(ValueError, match=r"c\.xlsx: .*cell B3: a formula without its value"):
@@ -322,6 +445,25 @@ def test_a_separator_of_labels_that_stands_in_no_cell_is_refused_and_held_out_la
     files = DataFiles(train_file=rows, eval_file=held_out)
     _, found = task_of().read_rows(files, Steps())
     assert any(note.startswith("eval: no row to evaluate on has the labels b; ") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("grades", "pairs"), [("0 1", 10), ("0 1.0 2", 13), ("no yes", 10), ("False true", 10), ("-1 1", 10)]
+)
+def test_grades_in_numbers_and_words_say_which_texts_belong_together(tmp_path, grades, pairs):
+    kinds = grades.split()
+    rows = [[f"who is {row // len(kinds)}", f"it is number {row}", kinds[row % len(kinds)]] for row in range(20)]
+    (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "label"], rows))
+    with pytest.raises(OptionsNeededError) as told:
+        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
+    assert told.value.readings[0] == {"label_column": "label"} and told.value.rows[0] == "text | text_pair | label"
+    given = with_given(load_task(make_config("retrieval")), told.value.readings[0])
+    assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == pairs
+    (tmp_path / "a.csv").write_text(
+        as_csv(["text", "text_pair", "label"], [[*row[:2], "ab"[row[2] == kinds[0]]] for row in rows])
+    )
+    with pytest.raises(ValueError, match=r"column 'label': expected 0 and 1, or grades, of pairs of texts, got 'a'"):
+        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
 
 
 def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):

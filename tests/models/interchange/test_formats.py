@@ -12,7 +12,6 @@ import tensorflow as tf
 from made_checkpoints import HEADS, SMALL, WORDS, stored_small
 from safetensors.numpy import load_file, save_file
 
-from official_bert.long_work import preflight
 from official_bert.models import checkpoints
 from official_bert.models.classifier import ChoiceClassifier, Classifier, Tagger
 from official_bert.models.interchange import formats
@@ -50,7 +49,7 @@ def test_the_golden_model_comes_back_bit_for_bit(golden, golden_model, tmp_path,
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
     model = stored_small("classifier")
     size = sum(weight.nbytes for weight in model.weights.values())
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=size - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=size - 1))
     with pytest.raises(ValueError, match=rf"{tmp_path}: about .* are needed for the checkpoint, .* are free"):
         formats.write(model, "ours", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """Models of the heads that other protocols ask for, without BERT, and servers of them."""
 
+import shutil
+
 import made_serving
 import pytest
 import tensorflow as tf
@@ -75,6 +77,8 @@ def heads_root(tmp_path_factory, demo_root):
         ("binary/text", model.binary),
     ):
         tf.saved_model.save(model, str(root / name / "1"), signatures={"serving_default": function})
+    shutil.copytree(root / "vectors/ids", root / "own/ids")
+    (root / "own/ids/1/assets/about.json").write_text('{"task": "retrieval", "first_id": 101, "last_id": 102}')
     demo = made_serving.Demo(1)
     tf.saved_model.save(demo, str(root / "work/1"), signatures={"serving_default": demo.work})
     return root
@@ -89,6 +93,7 @@ def serve(heads_root, demo_root):
     paths = {
         "vectors": heads_root / "vectors/text",
         "vectors-ids": heads_root / "vectors/ids",
+        "own-ids": heads_root / "own/ids",
         "scores": heads_root / "scores/text",
         "sparse": heads_root / "sparse/text",
         "int8": heads_root / "int8/text",

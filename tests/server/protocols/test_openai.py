@@ -47,6 +47,17 @@ def test_dimensions_cut_a_vector_before_it_gets_length_1(client):
         client.embeddings.create(model="vectors", input="a b", dimensions=5)
 
 
+def test_ids_that_do_not_begin_and_end_as_the_models_rows_are_refused_with_the_clients_setting(serve):
+    server = serve("own-ids")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        answer = client.embeddings.create(model="own-ids", input=[[101, 7, 8, 102], [101, 102]])
+        np.testing.assert_allclose(answer.data[1].embedding, unit(203, 1, 1, 1), rtol=1e-6)
+        for row, ends in (([9906, 1917], "9906 and 1917"), ([101, 7], "101 and 7"), ([7, 102], "7 and 102")):
+            told = f"item 1: .* begin with 101 and end with 102, got {ends}; .*check_embedding_ctx_length=False"
+            with pytest.raises(openai.BadRequestError, match=told):
+                client.embeddings.create(model="own-ids", input=[[101, 5, 102, 101, 102], row])
+
+
 def test_ids_go_to_the_ids_form(client):
     answer = client.embeddings.create(model="vectors", input=[[1, 2, 3], [4]])
     np.testing.assert_allclose(answer.data[0].embedding, unit(6, 1, 1, 1), rtol=1e-6)

@@ -57,7 +57,7 @@ def post(server, path, **body):
     return json.loads(answer)
 
 
-def test_vectors_with_prompts_are_those_of_predictor(serve, exported):
+def test_vectors_with_prompts_are_those_of_predictor(serve, exported, golden):
     server, predictor = serve("retrieval"), Predictor(exported / "retrieval")
     client = InferenceClient(model=server.url, token="none")
     for prompt in ("query", "passage"):
@@ -69,6 +69,15 @@ def test_vectors_with_prompts_are_those_of_predictor(serve, exported):
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as asked:
             answer = asked.embeddings.create(model="retrieval-text", input=[f"{prompt}: {text}" for text in TEXTS])
         np.testing.assert_allclose([item.embedding for item in answer.data], wanted, atol=1e-5)
+    places = [
+        (golden / "vocab_uncased.txt").read_text().split("\n").index(token) for token in ("[CLS]", "the", "[SEP]")
+    ]
+    ids = {"model": "retrieval-text", "input": [places]}
+    np.testing.assert_allclose(
+        post(server, "/v1/embeddings", **ids)["data"][0]["embedding"], predictor.embed(["the"])[0], atol=1e-5
+    )
+    status, answer = server.ask("/v1/embeddings", json.dumps(ids | {"input": [[1820, 30673]]}).encode())  # of OpenAI
+    assert status == 400 and f"end with {places[2]}, got 1820 and 30673" in json.loads(answer)["error"]["message"]
     assert np.abs(predictor.embed(TEXTS, "query") - predictor.embed(TEXTS)).max() > 1e-3
     info = json.loads(server.ask("/info")[1])
     assert info["prompts"] == ["passage", "query"]

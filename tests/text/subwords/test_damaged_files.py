@@ -11,7 +11,7 @@ import made_tokenizers
 import pytest
 import tensorflow as tf
 
-from official_bert.storage import copies
+from official_bert.storage import temporaries
 from official_bert.storage.files import is_file
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
@@ -196,6 +196,6 @@ def test_a_temporary_copy_goes_by_the_name_of_the_users_folder(tmp_path):
     temporary = tmp_path / "temporary" / "tokenizer.zip"
     temporary.parent.mkdir()
     temporary.write_bytes(tokenizer_files.pack({"spiece.model": b"no model"}))
-    copies.stand_for(str(temporary), "models/theirs")
+    temporaries.stand_for(str(temporary), "models/theirs")
     with pytest.raises(ValueError, match="^models/theirs: expected a SentencePiece model, got another file"):
         loading.load(str(temporary))

@@ -16,7 +16,7 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.runtimes.finite import require_finite
-from official_bert.storage.copies import local_copy
+from official_bert.storage.stores import locate
 
 NAME = ".keras file"
 NO_CLASSES = (
@@ -34,7 +34,7 @@ def load_keras(path: str) -> keras.Model:
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no
     numbers.
     """
-    model = _load_keras(local_copy(path))
+    model = _load_keras(locate(path).fetch())
     require_finite({variable.path: variable for variable in model.variables}, path)
     return model
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -84,7 +84,9 @@ def read(prefix: str) -> StoredModel:
     stored = stored if config is None else _as_run_says(stored, config, prefix)
     if not any(name.startswith(f"{GENERATOR}/") for name in weights):
         return stored
-    return by_name("official_bert.models.interchange.members.generators").told_apart(stored, config)
+    told_apart: Callable[[StoredModel, Config | None], StoredModel]
+    told_apart = by_name("official_bert.models.interchange.members.generators").told_apart
+    return told_apart(stored, config)
 
 
 def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:
