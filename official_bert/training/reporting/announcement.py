@@ -143,8 +143,11 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
         return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"] * bool(
             lines
         )
+    cuts = hasattr(resolved.task.options, "truncate") and resolved.task.head != "choice"
+    part = ", options.truncate another part of the text" * cuts
     return [
-        f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"
+        f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest: a "
+        f"higher max_seq_length shows it more{part}"
     ] * bool(lines)
 
 
