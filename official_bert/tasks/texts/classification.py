@@ -290,14 +290,16 @@ class Task(TextClassification):
         options = self.options
         second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
         targets = self._targets(table) if labelled else None
-        is_soft = labelled and self.learns_shares
+        shares = None
+        if targets is not None and self.learns_shares:
+            shares, targets = targets, targets.argmax(-1).astype(np.int32)
         return LabelledTexts(
             str(table.path),
             labelled_texts.texts(table, options.text_column),
             second,
-            targets.argmax(-1).astype(np.int32) if is_soft else targets,
+            targets,
             unaccepted=table.unaccepted,
-            label_shares=targets if is_soft else None,
+            label_shares=shares,
         )
 
     def _targets(self, table: Table) -> np.ndarray:
