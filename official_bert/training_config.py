@@ -21,7 +21,7 @@ from official_bert.fields import (
 from official_bert.typed_values import Removed
 
 # The learning-rate schedules, each with the fields of `OptimizerConfig` that not all of them read; their classes are in
-# `training/schedules/learning_rate`.
+# `training/learning_rate`.
 SCHEDULES: Mapping[str, Sequence[str]] = types.MappingProxyType(
     {
         "linear": ("end_learning_rate",),

@@ -138,3 +138,11 @@ def test_work_for_outputs_elsewhere_is_in_a_folder_with_the_users_number(monkeyp
 def test_a_new_folder_is_private(path):
     with WorkFolder(path, MADE_OF):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+def test_the_unfinished_output_of_a_killed_process_is_removed(tmp_path):
+    for name in ("out.tmp.12.0123abcd", "out.tmp.txt", "other.tmp.12.0123abcd"):
+        (tmp_path / name).write_text("")
+    with WorkFolder(str(tmp_path / "out.work"), {}):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.tmp.12.0123abcd", "out.tmp.txt"]

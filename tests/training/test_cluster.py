@@ -21,9 +21,9 @@ from tensorflow.python.eager import context
 
 from official_bert.config import to_dict
 from official_bert.data.record_files import indexed_records
-from official_bert.training.running import cluster, meeting
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.meeting import Meeting
+from official_bert.training.machines import cluster, meeting
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.machines.meeting import Meeting
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 

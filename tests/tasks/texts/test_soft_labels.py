@@ -29,7 +29,7 @@ def test_the_loss_is_the_cross_entropy_of_the_probabilities(tmp_path, smoothing)
     path = write_rows(tmp_path / "train.tsv", soft_rows(40), HEADER)
     data = resolve(make_config("classification", options=OPTIONS | {"label_smoothing": smoothing}), train_file=path)
     assert data.task.options.labels == ("yes", "no", "maybe")
-    assert set(data.task.batch_spec(4)) == set(data.train.batch(0))
+    assert set(data.task.data.batch_spec(4)) == set(data.train.batch(0))
     batch = {key: tf.constant(value) for key, value in data.train.batch(0).items()}
     shares = batch["label_shares"].numpy()
     assert {tuple(row) for row in shares.astype(float).round(6).tolist()} == {(0.7, 0.3, 0.0), (0.1, 0.2, 0.7)}
