@@ -7,14 +7,14 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import keras
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import draw_first_weights
-from official_bert.objectives.objective import Objective
+from official_bert.objectives.objective import Batch, Objective
 from official_bert.tasks.answers import Answers
 from official_bert.tasks.data import Data
 from official_bert.text import loading
@@ -24,6 +24,18 @@ from official_bert.training.optimization import Update, update
 from official_bert.training.recipe import Recipe
 
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
+
+
+class OwnParts(Protocol):
+    """Checks of a user's own tasks and objectives."""
+
+    refuse_uncalled: Callable[[type["TaskBase"]], None]
+    check_objective: Callable[[Objective, keras.Model, Batch], None]
+
+
+def own_parts() -> OwnParts:
+    """Imports the checks."""
+    return by_name("official_bert.tasks.own_parts")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,8 +54,7 @@ class TaskBase(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         if not cls.__module__.startswith("official_bert."):
-            refuse: Callable[[type[TaskBase]], None] = by_name("official_bert.tasks.own_parts:refuse_uncalled")
-            refuse(cls)
+            own_parts().refuse_uncalled(cls)
 
     def __post_init__(self) -> None:
         for length in self.data.buckets:  # refuses wrong options at once

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import keras
-
 from official_bert.dotted_names import by_name
-from official_bert.objectives.objective import Batch, Objective, is_own
+from official_bert.objectives.objective import is_own
 from official_bert.tasks.data import DataFiles, Resolved, Steps
-from official_bert.tasks.task import TaskBase
+from official_bert.tasks.task import TaskBase, own_parts
 
 if TYPE_CHECKING:
     from official_bert.objectives.distilled import Distilled
@@ -19,9 +17,6 @@ class Student(Protocol):
 
     objective: Callable[["Distilled | None"], "Distilled"]  # with the teacher, loaded unless it is given
     add_answers: Callable[[Resolved, "Distilled", DataFiles, Steps], Resolved]
-
-
-CheckObjective = Callable[[Objective, keras.Model, Batch], None]
 
 
 def student_of(task: TaskBase) -> Student:
@@ -40,8 +35,7 @@ def prepare(task: TaskBase, files: DataFiles, steps: Steps, first: Resolved | No
     if distilled:
         resolved = student_of(resolved.task).add_answers(resolved, distilled, files, steps)
     if resolved.train and is_own(resolved.recipe.objective):
-        check: CheckObjective = by_name("official_bert.tasks.own_parts:check_objective")
-        check(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
+        own_parts().check_objective(resolved.recipe.objective, resolved.model, next(iter(resolved.train.dataset())))
     return resolved
 
 
