@@ -70,9 +70,7 @@ READING_OPTIONS = (
 )  # fmt: skip
 PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
 OTHER_TASKS = ("embeddings", "fill_mask", *GLUE)
-KEYWORDS = {
-    name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case", "task", "model")
-}  # by the flags of commands
+KEYWORDS = {name: name for name in (*ServingOptions.__annotations__, "do_lower_case", "task", "model")}  # by flags
 
 
 class Predictor:
@@ -104,11 +102,9 @@ class Predictor:
         """
         # The commands, which name flags, give all options at once.
         with keyword_errors(**KEYWORDS) if options is None else contextlib.nullcontext():
-            classes = served_classes("glue" if dataset_name(task) else task, "--task", OTHER_TASKS) if task else ()
-            merged, chosen = (
-                merged_copy(os.fspath(path), os.fspath(base)),
-                _chosen(options or ServingOptions(), choices),
-            )
+            classes = served_classes(task, "--task") if task else ()
+            merged = merged_copy(os.fspath(path), os.fspath(base))
+            chosen = _chosen(options or ServingOptions(), choices)
             if task == "embeddings" and not (portable_folder(merged) or exported_folder(merged)):
                 chosen = dataclasses.replace(chosen, head="embeddings")
             self._load(merged, chosen, vocab_file, do_lower_case)
@@ -426,17 +422,15 @@ def _load_portable(folder: str) -> ModelFunction:
     return model
 
 
-def served_classes(
-    task: str, where: str = "config.task", other_names: Sequence[str] = ()
-) -> tuple[type[ServedModel], ...]:
-    """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
+def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:
+    """Returns the served-model classes of a task's name, or one of `OTHER_TASKS`: `fill_mask` is pre-training's.
 
-    Raises ValueError for an unknown name; the message names `other_names` beside the tasks.
+    Raises ValueError for an unknown name.
     """
     if task == "embeddings":
         return (ServedEmbeddings,)
-    name = "pretraining" if task == "fill_mask" else task
-    return serving_of(task_class(name, where, other_names), name).classes
+    name = "pretraining" if task == "fill_mask" else "glue" if dataset_name(task) else task
+    return serving_of(task_class(name, where, OTHER_TASKS), name).classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:
