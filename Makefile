@@ -14,6 +14,7 @@ help:
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make docs       the site, in build/site"
 	@echo "make lint       ruff (rules and format), mypy, and the schemas of .github/"
+	@echo "make lint-fast  what of it needs no TensorFlow, in an environment of its own (.venv-lint)"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
 # write bytecode (PYTHONDONTWRITEBYTECODE) each command again. All that is installed would take four times as long.

@@ -22,7 +22,6 @@ from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Natural
 from official_bert.generation.generate import generate
 from official_bert.generation.passes import Passes
-from official_bert.generation.pieces import join_ids
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
@@ -230,7 +229,7 @@ class WrittenAnswers:
     def text_of(self, ids: np.ndarray) -> str:
         """Returns the text of an answer [W], up to its first [SEP]."""
         ends = np.flatnonzero(ids == self.rows.template.sep_id)
-        return join_ids(self.task.tokenizer, (ids[: ends[0]] if len(ends) else ids).tolist())
+        return self.task.tokenizer.decode((ids[: ends[0]] if len(ends) else ids).tolist())
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Measures the written answers, and the bound of the held-out answers in nats a token."""
