@@ -37,9 +37,8 @@ def measure(settings: str) -> None:
     from official_bert.config import load_config
     from official_bert.models.adapters import adapt
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.training.machines import distribution
+    from official_bert.training.machines.cluster import Placement
     from official_bert.training.trainer import Trainer
 
     config = load_config(
@@ -57,7 +56,7 @@ def measure(settings: str) -> None:
     model = task.build_model()
     if config.training.adapters:
         adapt(model, config.training.adapters, trains_pooler=False)
-    trainer = Trainer(recipe_of(task, model), strategy, 1000)
+    trainer = Trainer(task.recipe(model), strategy, 1000)
     rng, shape = np.random.default_rng(0), (FLAGS.batch_size, FLAGS.max_seq_length)
     rows = {
         "input_ids": rng.integers(0, config.model.vocab_size, shape),

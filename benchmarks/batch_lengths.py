@@ -23,9 +23,9 @@ CHUNKS = (1, 4, 10, 50)
 def train_source(dataset: str):
     """Returns the training batches of a data set, with the defaults of `run_finetuning`."""
     from official_bert.config import load_config
+    from official_bert.runs.configuration import run_config
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
-    from official_bert.training import run_config
-    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
     config = load_config(
         None,
@@ -33,7 +33,9 @@ def train_source(dataset: str):
         defaults=run_config.DEFAULTS,
         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
     )
-    return load_task(config).resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
+    return (
+        load_task(config).data.resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
+    )
 
 
 def padded_share(examples, chunk: int) -> float:

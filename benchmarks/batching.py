@@ -126,10 +126,10 @@ class Connections:
 def make_model(folder: str) -> str:
     """Writes a classifier with random weights; returns the folder of its text model."""
     from official_bert.config import load_config
+    from official_bert.runs.configuration import run_config
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
-    from official_bert.training import run_config
 
     settings = [
         "task=classification",

@@ -79,7 +79,7 @@ def overrides() -> list[str]:
 
 def given_files():
     """Returns the data that the flags name."""
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     return DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file)
 
@@ -87,9 +87,9 @@ def given_files():
 def resolve(*more: str):
     """Returns the task with the settings of the flags, its data and its model."""
     from official_bert.config import load_config
+    from official_bert.runs.configuration import run_config
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE
     from official_bert.tasks.loading import dataset_name, load_task
-    from official_bert.training import run_config
-    from official_bert.training.task import TRAIN_AND_EVALUATE
 
     named = ["task=glue", f"options.dataset={FLAGS.task}"] if dataset_name(FLAGS.task) else [f"task={FLAGS.task}"]
     config = load_config(
@@ -98,7 +98,7 @@ def resolve(*more: str):
         defaults=run_config.DEFAULTS,
         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint),
     )
-    return load_task(config).resolve(given_files(), TRAIN_AND_EVALUATE)
+    return load_task(config).data.resolve(given_files(), TRAIN_AND_EVALUATE)
 
 
 def run_ours(seed: int) -> dict:
@@ -190,8 +190,8 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     """Returns the learning rate of each step of our run, or of the first `most`, for theirs to use too."""
     import tensorflow as tf
 
-    from official_bert.training.schedules import learning_rate
-    from official_bert.training.schedules.phases import epoch_steps
+    from official_bert.training import learning_rate
+    from official_bert.training.phase import epoch_steps
 
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
@@ -205,14 +205,14 @@ def of_texts(run: dict, resolved):
     from official_bert.tasks.texts import metrics
 
     task, held_out = resolved.task, resolved.held_out.sets[0].data
-    _, train = task.read_train(given_files())
+    _, train = task.data.read_train(given_files())
     run |= {
         "kind": "texts",
         "num_labels": task.num_outputs,
         "train": {"texts": [train.text, train.text_pair], "labels": train.targets.tolist()},
         "eval": {"texts": [held_out.text, held_out.text_pair]},
     }
-    return lambda logits: metrics.measure(task.metrics, held_out.targets, np.array(logits), "")
+    return lambda logits: metrics.measure(task.answers.metrics, held_out.targets, np.array(logits), "")
 
 
 def of_rows(run: dict, resolved):
@@ -317,9 +317,9 @@ def prove() -> None:
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.schedules.phases import epoch_steps
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
+    from official_bert.training.phase import epoch_steps
     from official_bert.training.trainer import Trainer
 
     strategy = make_strategy(Placement())

@@ -40,15 +40,15 @@ def train(trainer, iterator, steps: int) -> float:
 def main(_) -> None:
     """Warms both up, takes turns, prints."""
     from official_bert.config import load_config
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     config = load_config(FLAGS.config, overrides=FLAGS.set)
     strategy = make_strategy(Placement())
-    resolved = load_task(config).resolve(DataFiles(train_file=FLAGS.input_file), TRAIN_AND_EVALUATE)
+    resolved = load_task(config).data.resolve(DataFiles(train_file=FLAGS.input_file), TRAIN_AND_EVALUATE)
     source = resolved.train
     trainer = Trainer(resolved.recipe, strategy, 1000)
     batches, iterator = iter(source.dataset()), iter(source.dataset())

@@ -68,10 +68,9 @@ def measure(overrides: list[str]) -> None:
 
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.training.machines import distribution
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     config = load_config(
@@ -85,7 +84,7 @@ def measure(overrides: list[str]) -> None:
     )
     distribution.set_precision(config.training.precision)
     strategy, task = make_strategy(Placement()), load_task(config)
-    trainer = Trainer(recipe_of(task, task.build_model()), strategy, 1000)
+    trainer = Trainer(task.recipe(task.build_model()), strategy, 1000)
     batch = made_batch(FLAGS.batch_size, FLAGS.max_seq_length, config.model.vocab_size)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     before = resident("VmRSS")

@@ -129,7 +129,7 @@ def operations(size: dict) -> float:
     import tensorflow as tf
 
     from official_bert.config import ModelConfig, build
-    from official_bert.training.reporting.flops import training_flops
+    from official_bert.training.flops import training_flops
 
     fields = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
     rows, length = size["batch_size"], size["length"]

@@ -26,10 +26,10 @@ READ = """
 import sys, time
 from official_bert.config import Config, build
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
+from official_bert.tasks.data import DataFiles
 task = load_task(build(Config, {"task": "classification"}, "config"))
 begin = time.process_time()
-task.read_train(DataFiles(train_file=sys.argv[1]))
+task.data.read_train(DataFiles(train_file=sys.argv[1]))
 print(time.process_time() - begin)
 """
 

@@ -44,9 +44,8 @@ def measure_group(rows: int, texts_at_once: int) -> None:
 
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     config = load_config(
@@ -61,7 +60,7 @@ def measure_group(rows: int, texts_at_once: int) -> None:
         ],
     )
     task = load_task(config)
-    trainer = Trainer(recipe_of(task, task.build_model()), make_strategy(Placement()), 1000)
+    trainer = Trainer(task.recipe(task.build_model()), make_strategy(Placement()), 1000)
     shape = (rows, 2, FLAGS.max_seq_length)
     batch = {
         "input_ids": np.random.default_rng(0).integers(1, config.model.vocab_size, shape),

@@ -124,13 +124,13 @@ def make_models(folder: str, texts: list[str]):
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
+    from official_bert.runs.configuration import run_config
     from official_bert.serving import export
     from official_bert.serving.formats.checking import CheckTexts
     from official_bert.serving.formats.writing import JUDGED_BY_ANSWERS, FormatOptions
     from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
-    from official_bert.training import run_config
 
     overrides = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
     overrides += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []

@@ -35,11 +35,12 @@ class Contender:
 
     def __init__(self, dataset: str, skips: bool):
         from official_bert.config import load_config
+        from official_bert.runs.configuration import run_config
+        from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
         from official_bert.tasks.loading import load_task
         from official_bert.tasks.texts import glue_files
-        from official_bert.training import distribution, run_config
-        from official_bert.training.running.cluster import Placement
-        from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+        from official_bert.training.machines import distribution
+        from official_bert.training.machines.cluster import Placement
         from official_bert.training.trainer import Trainer
 
         config = load_config(
@@ -56,7 +57,7 @@ class Contender:
         )
         distribution.set_precision(FLAGS.precision)
         folder = os.path.join(FLAGS.data, "glue", glue_files.DATASETS[dataset].folder)
-        resolved = load_task(config).resolve(DataFiles(data_dir=folder), TRAIN_AND_EVALUATE)
+        resolved = load_task(config).data.resolve(DataFiles(data_dir=folder), TRAIN_AND_EVALUATE)
         self.trainer = Trainer(resolved.recipe, distribution.make_strategy(Placement()), LONG_TRAINING)
         source = resolved.train
         if self.trainer.step.compiles_every_length:

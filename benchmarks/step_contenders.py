@@ -42,10 +42,9 @@ def ours(size: dict):
 
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.distribution import make_strategy
-    from official_bert.training.running.cluster import Placement
-    from official_bert.training.task import recipe_of
+    from official_bert.training.machines import distribution
+    from official_bert.training.machines.cluster import Placement
+    from official_bert.training.machines.distribution import make_strategy
     from official_bert.training.trainer import Trainer
 
     arrays, replaced = make_arrays(size), size.get("generator")
@@ -75,7 +74,7 @@ def ours(size: dict):
     )
     distribution.set_precision(config.training.precision)
     task = load_task(config)
-    trainer = Trainer(recipe_of(task, task.build_model()), make_strategy(Placement()), 1_000_000)
+    trainer = Trainer(task.recipe(task.build_model()), make_strategy(Placement()), 1_000_000)
     batch = {name: tf.constant(value, tf.int32) for name, value in arrays.items()}
     batch |= {
         "masked_lm_weights": tf.ones(arrays["masked_lm_ids"].shape),

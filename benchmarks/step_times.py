@@ -24,12 +24,11 @@ from official_bert.config import Config, build, merge
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.classifier import Classifier
 from official_bert.run_folder import RunFolder
+from official_bert.runs.beginning.preparation import distilled_of
 from official_bert.storage.files import written_whole
 from official_bert.tasks.loading import load_task
 from official_bert.tools.ablations.plan import Plan
-from official_bert.training import distribution
-from official_bert.training.preparation import distilled_of
-from official_bert.training.task import recipe_of
+from official_bert.training.machines import distribution
 from official_bert.training.trainer import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -68,9 +67,9 @@ class Contender:
         config = build(Config, values)
         distribution.set_precision(config.training.precision)
         task = load_task(config)
-        recipe = recipe_of(task, task.build_model(), distilled_of(task))
+        recipe = task.recipe(task.build_model(), distilled_of(task))
         self.trainer = Trainer(recipe, distribution.make_strategy(distribution.Placement()), 1000)
-        batch = random_batch(task.batch_spec(config.training.batch_size), config.model.vocab_size)
+        batch = random_batch(task.data.batch_spec(config.training.batch_size), config.model.vocab_size)
         self.batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
         classifier = Classifier.make(config.model, {"num_classes": 2})
         self.texts = {name: batch[name][:TEXTS] for name in ("input_ids", "input_mask", "segment_ids")}

@@ -108,7 +108,7 @@ def values_in_words(cls: type, field: dataclasses.Field) -> str:
 
 def default_in_words(default: Any) -> str:
     """Returns a default as YAML has it."""
-    if default is None or default in ("", ()):
+    if default is None or default in ("", (), {}):
         return ""
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
@@ -120,10 +120,11 @@ def table(cls: type, prefix: str) -> str:
     lines = ["| key | default | meaning | values |", "|---|---|---|---|"]
     told = meanings(cls)
     for field in dataclasses.fields(cls):
-        if field.name in cls.__annotations__ and field.default is not dataclasses.MISSING:
+        default = {} if typing.get_origin(kinds_of(cls)[field.name]) is dict else field.default
+        if field.name in cls.__annotations__ and default is not dataclasses.MISSING:
             cells = (
                 f"`{prefix}{field.name}`",
-                default_in_words(field.default),
+                default_in_words(default),
                 told[field.name],
                 values_in_words(cls, field),
             )

@@ -23,12 +23,14 @@ DEEPEST = 50
 """lists and mappings in each other, in YAML; groups in an HDF5 file of weights"""
 MOST_ALIASES = 100
 """anchors (`&name`), and aliases (`*name`), in a YAML file"""
+LONGEST_NUMBER = 1000
+"""characters of a number in a YAML file"""
 MOST_EXPANDED = 10_000_000
 """bytes of the values in a YAML file, aliases written out"""
 MOST_JSON = 64 << 20
-"""bytes of a JSON file that describes a model or an adapter; a tokenizer is one of the largest"""
+"""bytes of a vocabulary, of each file of a tokenizer, and of a JSON file that describes a model or an adapter"""
 MOST_JSON_VALUES = 4_000_000
-"""values in such a file, as its commas and brackets count them"""
+"""values in such a JSON file, as its commas and brackets count them"""
 MOST_BASES = 100
 """files that a configuration reads through `base:`, each as often as it is named"""
 
@@ -48,11 +50,11 @@ MOST_PATTERNS = 1000
 MOST_OPERATIONS = 1 << 18
 """operations of the pickles in a PyTorch file, about 40 for each tensor"""
 MOST_DIMENSIONS = 8
-"""dimensions of a tensor in a PyTorch file"""
+"""dimensions of a tensor in a PyTorch or safetensors file"""
 MOST_SHARED = 4
 """bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
 MOST_LINKS = 1 << 16
-"""names of groups and tensors in an HDF5 file of weights"""
+"""names of groups and tensors in an HDF5 file of weights, tensors in a safetensors file"""
 
 # Tables
 MOST_COLUMNS = 4096

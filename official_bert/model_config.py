@@ -360,7 +360,7 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
 
 def read_bert_config(path: str) -> dict:
     """Returns the `model:` mapping of a 2018 `bert_config.json`, without keys that are not in `ModelConfig`."""
-    values = read_json(path, "bert_config.json")
+    values = read_json(path, "bert_config.json", of_model=True)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
     fields = {field.name for field in dataclasses.fields(ModelConfig)}

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from absl import logging
@@ -51,6 +51,7 @@ CARD_FILE, EVALUATIONS_FILE = "README.md", "evaluations.json"
 BASE_FILE, UNLOGGED_FILE = "base.json", "unlogged.json"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
 LEFT_OVER = re.compile(r".+\.tmp\.\d+\.[0-9a-f]{8}")  # of a killed process: what `files` was writing
+CHECKPOINT_PART = re.compile(r"(ckpt-\d+)[._].+")
 STEP = re.compile(r"(?<=.)-(\d+)\Z")  # at the end of a checkpoint's name
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
 
@@ -103,6 +104,16 @@ def _named_by_state_file(folder: str) -> str:
     name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
     prefix = os.path.join(folder, os.path.basename(name))  # it may name no other folder
     return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
+
+
+def _left_over(names: Sequence[str]) -> Iterator[str]:
+    """Yields what killed processes left: unfinished files, and parts of checkpoints without their index, which is the
+    last that is written and the first that is removed.
+    """
+    for name in names:
+        part = CHECKPOINT_PART.fullmatch(name)
+        if LEFT_OVER.fullmatch(name) or (part and f"{part[1]}.index" not in names):
+            yield name
 
 
 def not_a_run(path: str, content: str, alternative: str = "") -> ValueError:
@@ -218,7 +229,7 @@ class RunFolder:
             except BlockingIOError:
                 raise ValueError(f"--output_dir={self.path}: another run is writing to this folder") from None
             for folder in (self.path, self.best.path):
-                for name in filter(LEFT_OVER.fullmatch, list_names(folder)):
+                for name in _left_over(list_names(folder)):
                     remove(os.path.join(folder, name))
             try:
                 yield

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import yaml
 from absl import logging
 
-from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
+from official_bert.limits import DEEPEST, LONGEST_NUMBER, MOST_ALIASES, MOST_EXPANDED, MOST_VALUES, MOST_YAML
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
@@ -222,7 +222,7 @@ def _known(cls: type, values: Any, where: str, keys: Sequence[str]) -> dict:
         if values[key] != removed[key].off:
             raise ValueError(f"{where}.{key}: this key was removed; {removed[key].instead}; got {values[key]!r:.80}")
     values = {key: value for key, value in values.items() if key not in removed}
-    if unknown := sorted(set(map(str, values)) - set(kinds))[:8]:
+    if unknown := [key[:80] for key in sorted(set(map(str, values)) - set(kinds))[:8]]:
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next(
             (f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict),
@@ -328,6 +328,11 @@ class _BoundedLoader(yaml.SafeLoader):
             if count > most:
                 raise yaml.YAMLError(f"expected at most {most:,} {kind}, got more")
         return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"expected numbers of at most {LONGEST_NUMBER:,} characters")  # parts of 60 are quadratic
+        return super().construct_object(node, deep)
 
 
 class _StrictLoader(_BoundedLoader):

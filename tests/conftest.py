@@ -29,7 +29,7 @@ LONGEST_FIRST = (
     "training/test_loop.py",
     "tasks/tagging/test_tagging_task.py",
     "training/test_distribution.py",
-    "training/test_runs.py",
+    "runs/test_runs.py",
     "serving/test_loading.py",
     "test_fine_tune.py",
     "serving/test_export.py",

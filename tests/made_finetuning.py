@@ -5,9 +5,10 @@ import pathlib
 import numpy as np
 
 from official_bert.config import Config, build, merge
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps
 from official_bert.tasks.loading import load_task
+from official_bert.tasks.task import TaskBase
 from official_bert.text.vocab import load_vocab
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Resolved, Steps, TaskBase
 
 ROOT = pathlib.Path(__file__).parent
 VOCAB = str(ROOT / "golden" / "vocab_uncased.txt")
@@ -45,7 +46,7 @@ def data_files(**files) -> DataFiles:
 
 def resolve(config: Config, steps: Steps = TRAIN_AND_EVALUATE, **files) -> Resolved:
     """Resolves the task of a configuration with these files."""
-    return load_task(config).resolve(data_files(**files), steps)
+    return load_task(config).data.resolve(data_files(**files), steps)
 
 
 def fixture_task(dataset: str, **options) -> TaskBase:
@@ -57,7 +58,7 @@ def fixture_task(dataset: str, **options) -> TaskBase:
 
 def fixture_data(dataset: str, **options) -> Resolved:
     """Resolves the same task with these rows as training, evaluation and test data."""
-    return fixture_task(dataset, **options).resolve(DataFiles(data_dir=GLUE), Steps(predict=True))
+    return fixture_task(dataset, **options).data.resolve(DataFiles(data_dir=GLUE), Steps(predict=True))
 
 
 def perfect(source, classes: int, key: str = "label_ids") -> list[dict[str, np.ndarray]]:

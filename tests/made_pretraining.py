@@ -7,9 +7,9 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.config import Config, build, merge
 from official_bert.data.record_files import records
 from official_bert.models.encoder import weights_by_name
+from official_bert.runs.beginning.preparation import prepare
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.training.preparation import prepare
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.training.trainer import Trainer
 
 S, P, V = 16, 3, 40

@@ -34,7 +34,7 @@ SUBJECTS = (
     ("attention", "layers/attention_mask.py", "", "layers"),
     ("attention", "layers/token_layout.py", "", "layers"),
     ("optimization", "training/optimization.py", "", "training"),
-    ("optimization", "training/schedules/learning_rate.py", "", "training"),
+    ("optimization", "training/learning_rate.py", "", "training"),
     ("decoding", "tasks/squad/decoding.py", "^(?!decode$|null)", "tasks/squad"),
     ("decoding", "layers/relatives/crf.py", "best_path|_forward|_advance", "layers"),
     ("metrics", "tasks/squad/metrics.py", "^(?!_?best)", "tasks/squad"),

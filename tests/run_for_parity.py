@@ -21,8 +21,8 @@ from made_pretraining import make_config, resolve
 
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
-from official_bert.training import distribution
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.step import fold_seeds
 from official_bert.training.trainer import Trainer
 

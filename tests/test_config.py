@@ -23,7 +23,8 @@ from official_bert.config import (
     to_dict,
 )
 from official_bert.run_folder import RunFolder
-from official_bert.training import guards, run_config
+from official_bert.runs.checks import guards
+from official_bert.runs.configuration import run_config
 
 
 def write(path, text):

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from official_bert.config import build
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/data_formats.md"
 LINES = [
@@ -252,7 +252,7 @@ def test_the_line_of_a_row_of_the_page_reads_its_form(golden, tmp_path, row):
     changes = [word for word, before in zip(words[1:], words) if before == "--set"]
     changes += [f"options.encoding={flags['encoding']}"] if "encoding" in flags else []
     config = build(type(config), config_with(config, changes), "config")
-    resolved = load_task(config).resolve(made_finetuning.data_files(train_file=str(path)), Steps(evaluate=False))
+    resolved = load_task(config).data.resolve(made_finetuning.data_files(train_file=str(path)), Steps(evaluate=False))
     if isinstance(wanted, int):
         assert len(resolved.train.examples) == wanted
         assert resolved.training_rows.startswith("training rows: 2, ")

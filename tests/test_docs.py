@@ -13,11 +13,11 @@ from oracles import texts as oracle
 import official_bert
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.models.interchange import formats
+from official_bert.runs import whole_run
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import MODULES, task_class
 from official_bert.text.vocab import read_entries
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles
+from official_bert.training.machines.cluster import Placement
 from official_bert.typed_values import dotted_keys, kinds_of
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -56,7 +56,7 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
         "was rained atlas?\nthat neighbour rained.\nwas neighbour her?\nthat rained atlas.\n"
     )
     task = module.Task(config)
-    trained = loop.train(
+    trained = whole_run.train(
         task, DataFiles(data_dir=str(tmp_path)), str(tmp_path / "run"), Placement(), report=lambda _: None
     )
     assert trained.metrics["accuracy"] == 1.0

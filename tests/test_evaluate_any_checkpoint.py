@@ -20,8 +20,8 @@ from official_bert.config import save_config
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import tf1
+from official_bert.tasks import answering
 from official_bert.tasks.loading import load_task
-from official_bert.training import answering
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "ours")
 

@@ -19,7 +19,7 @@ from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.run_folder import RunFolder
-from official_bert.tasks import task_config
+from official_bert.runs.configuration import task_config
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries

@@ -16,9 +16,12 @@ from made_finetuning import make_config
 from official_bert.config import OptimizerConfig
 from official_bert.objectives.labels import OneLabel
 from official_bert.objectives.objective import Objective, Sum
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import Data
+from official_bert.tasks.own_parts import check_objective
+from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import classification
 from official_bert.training import optimization
-from official_bert.training.own_objectives import check_objective
 
 LOGITS = tf.zeros((2, 3))
 OWN = pathlib.Path(__file__).parent.parent / "docs" / "own"
@@ -85,6 +88,36 @@ def test_an_override_that_nothing_calls_is_refused(name):
 def test_served_models_that_nothing_asks_for_are_refused(name):
     with pytest.raises(ValueError, match=rf"class Task: expected no {name}, which nothing calls: .* in `serving`"):
         type("Task", (classification.Task,), {name: ()})
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("read_file", "classification.TableData its own read_file, .* data = "),
+        ("batch_spec", "classification.TableData its own batch_spec, .* data = "),
+        ("best_metric", "classification.TableAnswers its own best_metric, .* answers = "),
+        ("write_set", "classification.TableAnswers its own write_set, .* answers = "),
+        ("flops", "a Recipe with your `flops` from `recipe`"),
+    ],
+)
+def test_a_method_of_data_or_answers_is_refused_in_a_task(name, place):
+    with pytest.raises(ValueError, match=rf"class Task: expected no {name}, which nothing calls: .*{place}"):
+        type("Task", (classification.Task,), {name: lambda self, *_: None})
+    if name in ("batch_spec", "best_metric"):  # also of a task that has named no class of its own
+        with pytest.raises(
+            ValueError, match=rf"class Own: expected no {name}, .*tasks\.(data.Data|answers.Answers) its"
+        ):
+            type("Own", (TaskBase,), {name: lambda self, *_: None})
+
+
+def test_files_that_a_task_lists_itself_are_refused():
+    with pytest.raises(ValueError, match="expected no data, which nothing calls: give a `Data` its own `sources`"):
+        type("Task", (classification.Task,), {"data": lambda self, files: {}})
+
+
+def test_a_task_is_three_short_objects():
+    members = [[name for name in dir(part) if not name.startswith("_")] for part in (TaskBase, Data, Answers)]
+    assert max(map(len, members)) <= 15, members
 
 
 BATCH = {"label_ids": tf.constant([0, 1]), "example_weights": tf.constant([1.0, 0.0])}

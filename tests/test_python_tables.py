@@ -13,8 +13,8 @@ from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
 from official_bert.serving import export
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training.task import DataFiles
 
 pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 
@@ -159,7 +159,7 @@ def test_errors_name_keywords_to_python_and_flags_to_commands(run, tmp_path):
         with pytest.raises(ValueError, match=told):
             official_bert.fine_tune("classification", **train, **more)
     with pytest.raises(ValueError, match="expected training data: --train_file, or one of"):
-        load_task(Config(task="classification")).read_train(DataFiles())
+        load_task(Config(task="classification")).data.read_train(DataFiles())
 
 
 def test_a_notebook_shows_the_report_or_else_the_metrics(run, tmp_path):

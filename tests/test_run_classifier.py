@@ -11,7 +11,6 @@ from commands import run_here
 from official_bert.config import load_config
 from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 
 WORDS = (
@@ -114,7 +113,7 @@ def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, f
         )
     )
     RunFolder(str(tmp_path)).write_config(task.config)
-    trainer = Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), 1)
+    trainer = Trainer(task.recipe(task.build_model()), tf.distribute.get_strategy(), 1)
     head = next(variable for variable in trainer.model.weights if variable.path.endswith("output_bias"))
     for name, bias in (("ckpt-20", [50.0, 0.0]), ("best/ckpt-10", [0.0, 50.0])):  # the last says 0, the best 1
         head.assign(bias)
@@ -147,7 +146,7 @@ def test_a_run_answers_with_its_own_casing(files, tmp_path, step):
         )
     )
     RunFolder(str(tmp_path)).write_config(task.config)
-    Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), 1).checkpoint.write(
+    Trainer(task.recipe(task.build_model()), tf.distribute.get_strategy(), 1).checkpoint.write(
         str(tmp_path / "ckpt-20")
     )
     done = run(files, "--task_name=MRPC", step, f"--output_dir={tmp_path}")

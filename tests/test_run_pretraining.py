@@ -20,10 +20,11 @@ from made_pretraining import make_config, write_records
 from official_bert.config import load_config, to_dict
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
+from official_bert.runs import whole_run
+from official_bert.runs.configuration import run_config
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop, run_config
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles
+from official_bert.training.machines.cluster import Placement
 
 STEPS = 30
 
@@ -223,7 +224,7 @@ def test_mistakes_are_told_before_anything_is_written(files, tmp_path, train, ov
     (files / "empty.tfrecord").write_bytes(b"")
     config = load_config(str(files / "config.yaml"), overrides=[override] if override else [])
     with pytest.raises(ValueError) as error:
-        loop.train(load_task(config), DataFiles(train_file=f"{files}/{train}"), str(tmp_path / "out"), Placement())
+        whole_run.train(load_task(config), DataFiles(train_file=f"{files}/{train}"), str(tmp_path / "out"), Placement())
     assert told in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -320,7 +321,7 @@ def test_a_command_line_of_2018_works(files, tmp_path, eager_steps):
 def test_two_runs_on_one_folder_are_refused(files, tmp_path):
     task = load_task(load_config(str(files / "config.yaml")))
     with RunFolder(str(tmp_path)).locked(), pytest.raises(ValueError, match="another run is writing to this folder"):
-        loop.train(task, DataFiles(train_file=f"{files}/train-*.tfrecord"), str(tmp_path), Placement())
+        whole_run.train(task, DataFiles(train_file=f"{files}/train-*.tfrecord"), str(tmp_path), Placement())
 
 
 def test_a_checkpoint_tells_its_size_and_casing_on_top_of_the_small_yaml(golden, root, tmp_path):

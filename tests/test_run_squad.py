@@ -17,9 +17,8 @@ from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
 from official_bert.run_folder import tuned_for, write_tuned
+from official_bert.runs import documents, whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
-from official_bert.training.reporting import documents
 
 # But not `trained`, which is made before a test begins.
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -311,7 +310,7 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
     write_tuned(tuned, str(tmp_path / "elsewhere/ckpt-1"))  # where no weights of its own were when it was tuned
     monkeypatch.setattr(documents, "write_card", lambda *_: None)  # of a training that was none
     monkeypatch.setattr(
-        loop,
+        whole_run,
         "train",
         lambda *_, **__: checkpoint.write(str(tmp_path / "elsewhere/ckpt-1")) and types.SimpleNamespace(metrics={}),
     )
@@ -319,7 +318,7 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
     assert tuned_for(str(tmp_path / "elsewhere/ckpt-1")) == {}
     for step in (1, 2):  # the same command again, and more epochs
         monkeypatch.setattr(
-            loop,
+            whole_run,
             "train",
             lambda *_, step=step, **__: (
                 checkpoint.write(str(tmp_path / f"ckpt-{step}")) and types.SimpleNamespace(metrics={})

@@ -13,8 +13,8 @@ from test_run_finetuning import write_csv
 from official_bert.config import ModelConfig, build
 from official_bert.models.classifier import Classifier
 from official_bert.run_folder import RunFolder
-from official_bert.tasks import task_config
-from official_bert.training.running.cluster import Placement
+from official_bert.runs.configuration import task_config
+from official_bert.training.machines.cluster import Placement
 
 TINY = {
     "vocab_size": 3000,

@@ -11,8 +11,8 @@ import official_bert
 from official_bert import typed_values
 from official_bert.config import Config, ConfigSources, load_config, save_config, to_dict
 from official_bert.run_folder import RunFolder
+from official_bert.runs.checks import origins
 from official_bert.tasks.loading import load_task, task_class
-from official_bert.training import origins
 
 OPTIONS = task_class("pretraining").Options
 REMOVED = [

@@ -46,7 +46,7 @@ from official_bert.tools.accelerator.small_heads import (
     head_config,
     write_records,
 )
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 FLAGS = flags.FLAGS
 command_line.define_placement()
@@ -179,7 +179,7 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
 
     from official_bert.tasks.loading import load_task
     from official_bert.tools.accelerator import self_check
-    from official_bert.training.distribution import set_precision
+    from official_bert.training.machines.distribution import set_precision
 
     # which all cores of a TPU run
     one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)
@@ -207,10 +207,10 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     """Compares trainings on all replicas, with and without accumulation, with that of one replica on the CPU."""
     import tensorflow as tf
 
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.tasks.loading import load_task
     from official_bert.tools.accelerator import self_check
-    from official_bert.training.distribution import set_precision
-    from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
+    from official_bert.training.machines.distribution import set_precision
 
     set_precision("float32", tf32=False)
     replicas, files = strategy.num_replicas_in_sync, DataFiles(train_file=os.path.join(folder, "train.tfrecord"))
@@ -219,7 +219,7 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
         task = load_task(
             head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation)
         )
-        source = task.resolve(files, TRAIN_AND_EVALUATE).train
+        source = task.data.resolve(files, TRAIN_AND_EVALUATE).train
         assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
 
@@ -236,7 +236,7 @@ def check_export(folder: str) -> Iterator[Any]:
     from official_bert.serving.loading import load_exported
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.tools.accelerator import self_check
-    from official_bert.training.distribution import set_precision
+    from official_bert.training.machines.distribution import set_precision
 
     set_precision("float32", tf32=False)
     run, output = os.path.join(folder, "whole"), os.path.join(folder, "model")
@@ -251,7 +251,7 @@ def check_export(folder: str) -> Iterator[Any]:
     )
     with tf.device("CPU:0"):
         task, model = restore_for_inference(run)
-        batch = self_check.made_batch(task.batch_spec(B), V, 2)
+        batch = self_check.made_batch(task.data.batch_spec(B), V, 2)
         inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
         logits = model(inputs)["mlm_logits"].numpy()
     answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
@@ -281,14 +281,14 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
 
     from official_bert.tasks.loading import load_task
     from official_bert.tools.accelerator import self_check
-    from official_bert.training.distribution import set_precision
+    from official_bert.training.machines.distribution import set_precision
 
     cpu, replicas = tf.distribute.OneDeviceStrategy("/cpu:0"), strategy.num_replicas_in_sync
     for precision in ("float32", "bfloat16"):
         settings = dataclasses.replace(source.training, precision=precision, batch_size=rows)
         task = load_task(dataclasses.replace(source, task="pretraining", training=settings))
         set_precision(precision)
-        batch = self_check.made_batch(task.batch_spec(rows), source.model.vocab_size, 2)
+        batch = self_check.made_batch(task.data.batch_spec(rows), source.model.vocab_size, 2)
         step, on_cpu = (self_check.step_rate(task, batch, place, seconds) for place in (strategy, cpu))
         product = self_check.product_rate(strategy, precision)
         peak = next((figures.get(precision, 0.0) for name, figures in PEAKS.items() if name in kind), 0.0) * 1e12
@@ -410,7 +410,7 @@ def make_checks(
         resumed = kill_and_continue(runs := Runs(folder, values))
     import tensorflow as tf  # not before, so that a device that is not there is told soon
 
-    from official_bert.training import distribution
+    from official_bert.training.machines import distribution
 
     tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
     strategy = distribution.make_strategy(placement)
@@ -441,7 +441,7 @@ def main(_: list[str]) -> None:
     report = Report(goes_on=placement.strategy != "multi_worker")
     with tempfile.TemporaryDirectory() as folder:
         strategy = make_checks(folder, placement, values, FLAGS.precision, report)
-    from official_bert.training.distribution import is_chief
+    from official_bert.training.machines.distribution import is_chief
 
     source, device = load_config(str(MODELS / f"{FLAGS.model}.yaml")), device_kind()
     report.add(SPEED, speeds(FLAGS.model, source, FLAGS.rows, FLAGS.seconds, strategy, device))

@@ -22,7 +22,7 @@ from official_bert.storage.files import written_whole
 if TYPE_CHECKING:
     from official_bert.reports.comparable import ComparableAnswers
     from official_bert.run_folder import RunFolder
-    from official_bert.training.data_files import DataFiles
+    from official_bert.tasks.data import DataFiles
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
@@ -34,7 +34,7 @@ flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as 
 
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
@@ -83,15 +83,15 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     """
     from official_bert.models.checkpoints import checkpoint_at, trained_weights
     from official_bert.run_folder import tuned_for
+    from official_bert.runs import evaluation
     from official_bert.tasks.loading import load_task
-    from official_bert.training import evaluation
-    from official_bert.training.running.cluster import Placement
+    from official_bert.training.machines.cluster import Placement
 
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)
-    if task.measures_with_tuned:
-        task = task.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
+    if task.answers.measures_with_tuned:
+        task = task.answers.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
     answers = evaluation.measure(task, files, run.path, Placement(), best=best).answers()
     if not answers:
         raise ValueError(
@@ -107,7 +107,7 @@ def _print_spread(path: str) -> None:
     """
     from official_bert.reports.metric_text import shown
     from official_bert.run_folder import RunFolder
-    from official_bert.training.search import values_of_best_setting
+    from official_bert.runs.search import values_of_best_setting
 
     if (search := RunFolder(path).search) is None:
         return

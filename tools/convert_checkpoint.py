@@ -251,7 +251,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
     if config is None or config.task not in MODULES or config.task == "pretraining":
         return {}
     prefix = formats.find_prefix(settings.input)
-    task = load_task(config).with_tuned(tuned_for(prefix) if prefix else {})
+    task = load_task(config).answers.with_tuned(tuned_for(prefix) if prefix else {})
     defaults = {field.name: field.default for field in dataclasses.fields(task.options)}
     usual = {name: defaults[name] for name in CHANGE_ANSWERS if name in defaults}
     guessed = ours.config_of(source).options
@@ -261,7 +261,7 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
     changed = {key: value for key in usual if (value := getattr(task.options, key)) != usual[key]}
     if changed.get("truncate") != "windows" and "truncate" in usual:
         changed.pop("doc_stride", None)
-    return changed | ({"pairs": "two texts a row (--pairs)"} if task.option("pairs", False) else {})
+    return changed | ({"pairs": "two texts a row (--pairs)"} if getattr(task.options, "pairs", False) else {})
 
 
 def facts_without_place(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> list[tuple[str, str]]:

@@ -95,13 +95,13 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts with labels, scores or choices."""
     from official_bert.data.labelled.labelled_texts import joined
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.data import DataFiles
 
     if held_out:
-        rows = joined(task.read_tests(DataFiles(predict_file=path)))
+        rows = joined(task.data.read_tests(DataFiles(predict_file=path)))
         return Reading([], list(rows.pairs()), {})
-    labelled, rows = task.read_train(DataFiles(train_file=path))
-    counts, notes = _counts(labelled, rows), [*filter(None, [rows.note, rows.left_out])]
+    labelled, rows = task.data.read_train(DataFiles(train_file=path))
+    counts, notes = _counts(labelled.task, rows), [*filter(None, [rows.note, rows.left_out])]
     if rows.choices:
         both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
         return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()), counts, notes, both)
@@ -113,7 +113,7 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
     """The labels, or choices by their numbers, with their rows; scores are one range."""
     if task.head == "regression":
         return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
-    labels = list(task.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
+    labels = list(task.answers.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
     totals = (
         rows.targets.sum(axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
     )
@@ -124,26 +124,26 @@ def read_words(task: Any, path: str) -> Reading:
     """Reads words with tags, or texts with entities."""
     from official_bert.data.tagged import chunk_tags
 
-    file = task.read_file(path, "train")
+    file = task.data.read_file(path, "train")
     sentences = file.sentences
     counts = collections.Counter(
         chunk.kind or chunk_tags.UNNAMED for sentence in sentences for chunk in chunk_tags.read_chunks(sentence.tags)
     )
     if task.options.scheme == "plain":
         counts = collections.Counter(tag for sentence in sentences for tag in sentence.tags)
-    task.with_labels_of(file)
+    task.data.with_labels_of(file)
     return Reading(
         [(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),) for sentence in sentences],
         [sentence.words for sentence in sentences],
         dict(sorted(counts.items())),
-        [*file.notes, task.summary(file)],
+        [*file.notes, task.data.summary(file)],
         [(" ".join(sentence.words),) for sentence in sentences],
     )
 
 
 def read_questions(task: Any, path: str, held_out: bool) -> Reading:
     """Reads questions about passages."""
-    file = task.read_file(path, "dev" if held_out else "train")
+    file = task.data.read_file(path, "dev" if held_out else "train")
     without = sum(example.is_impossible for example in file.examples)
     texts = [(one.question, one.passage.context) for one in file.examples]
     shown = [(*text, f"-> {one.answer}") for text, one in zip(texts, file.examples)]
@@ -162,7 +162,9 @@ def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     from official_bert.search.rows import described_pairs
 
     rows = (
-        task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(path, "train")
+        task.data.read_pairs(path, empty="keep")
+        if held_out and not is_collection(path)
+        else task.data.read_file(path, "train")
     )
     all_texts = [
         (first, second, *negatives)
@@ -225,7 +227,7 @@ def main(arguments: list[str]) -> None:
     """Reads the file and prints what is in it; a file that cannot be read is an error, with the option that helps."""
     if len(arguments) != 2:
         raise ValueError(f"expected one file, got {len(arguments) - 1}")
-    from official_bert.training.file_task import FileTask
+    from official_bert.tasks.file_data import FileData
 
     path = arguments[1]
     overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
@@ -233,8 +235,8 @@ def main(arguments: list[str]) -> None:
     try:
         reading = read(task, path)
     except ValueError as error:
-        if isinstance(task, FileTask):
-            task.raise_readable(error, lambda other: read(other, path))
+        if isinstance(task.data, FileData):
+            task.data.raise_readable(error, lambda data: read(data.task, path))
         raise
     describe(reading, path, FLAGS.vocab_file, task.options.max_seq_length)
     if FLAGS.eval_file:

@@ -136,12 +136,11 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
 def main(_: list[str]) -> None:
     """Builds task, model and step, and lowers both functions."""
     from official_bert.models import parameter_groups
+    from official_bert.runs.beginning.phases import total_steps
+    from official_bert.runs.beginning.preparation import distilled_of
     from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.preparation import distilled_of
-    from official_bert.training.schedules.phases import total_steps
+    from official_bert.training.machines import distribution
     from official_bert.training.step import Step
-    from official_bert.training.task import recipe_of
 
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training
@@ -149,8 +148,8 @@ def main(_: list[str]) -> None:
     task: Any = load_task(config)
     model = task.build_model()
     parameter_groups.freeze(model, training.freeze)
-    batch = task.batch_spec(rows_of_replica(training, replicas))
-    step = Step(recipe_of(task, model, distilled_of(task)), max(total_steps(config), 1), replicas)
+    batch = task.data.batch_spec(rows_of_replica(training, replicas))
+    step = Step(task.recipe(model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:

@@ -44,9 +44,10 @@ def main(_: list[str]) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.long_work import preflight
     from official_bert.run_folder import RunFolder
+    from official_bert.runs.checks import guards
+    from official_bert.runs.configuration import run_config
     from official_bert.text import loading
     from official_bert.text.packing import check_segments
-    from official_bert.training import guards, run_config
 
     config = load_config(
         None,

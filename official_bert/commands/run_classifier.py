@@ -13,7 +13,7 @@ from absl import flags
 
 from official_bert import command_line, flags_of_2018
 from official_bert.config import AS_IN_2018, merge
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
@@ -52,9 +52,9 @@ def main(_: list[str]) -> None:
         cluster.meet(placement)
     from official_bert.interface.as_in_2018 import classify_as_in_2018
     from official_bert.run_folder import RunFolder
+    from official_bert.runs.configuration import run_config
+    from official_bert.tasks.data import DataFiles, Steps
     from official_bert.tasks.loading import GLUE, dataset_name, load_task
-    from official_bert.training import run_config
-    from official_bert.training.task import DataFiles, Steps
 
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(GLUE)}, got {FLAGS.task_name!r}")

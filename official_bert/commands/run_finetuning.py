@@ -21,10 +21,10 @@ from absl import flags
 from official_bert import command_line, flags_of_2018
 from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 if TYPE_CHECKING:
-    from official_bert.training.runs import FineTuning
+    from official_bert.runs.fine_tuning import FineTuning
 
 FLAGS = flags.FLAGS
 command_line.define_base("init_checkpoint")
@@ -118,10 +118,10 @@ def main(_: list[str]) -> None:
         cluster.meet(placement)
     from official_bert.models.checkpoints import merged_copy
     from official_bert.run_folder import RunFolder
+    from official_bert.runs.configuration.task_config import make_config
+    from official_bert.runs.fine_tuning import FineTuning
+    from official_bert.tasks.data import DataFiles, Steps
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task_config import make_config
-    from official_bert.training.runs import FineTuning
-    from official_bert.training.task import DataFiles, Steps
 
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
     steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
@@ -154,11 +154,11 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
 
     from official_bert.data.cache import file_digest
     from official_bert.run_folder import RunFolder
+    from official_bert.runs import search
+    from official_bert.runs.configuration.task_config import check_settings
     from official_bert.storage.files import normal
+    from official_bert.tasks.data import TRAIN_AND_EVALUATE
     from official_bert.tasks.loading import load_task
-    from official_bert.tasks.task_config import check_settings
-    from official_bert.training import search
-    from official_bert.training.task import TRAIN_AND_EVALUATE, data_digests
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps
@@ -177,7 +177,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
-    origin = data_digests(task, first.files) | {
+    origin = task.data.digests(first.files) | {
         "init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)
     }
     if vocab_file := config.tokenizer.vocab_file:
@@ -193,12 +193,12 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
             settings,
             values.seeds,
             first.run.path,
-            task.best_metric(),
+            task.answers.best_metric(),
             train_one,
             origin=origin,
             folds=values.folds,
         )
-    print(*search.describe(outcomes, task.best_metric(), values.folds), f"  {best}", sep="\n")
+    print(*search.describe(outcomes, task.answers.best_metric(), values.folds), f"  {best}", sep="\n")
     if steps.predict:
         trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
         only = dataclasses.replace(steps, train=False, evaluate=False)
@@ -223,7 +223,7 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
             "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not seen "
             "all rows; train the best setting without --folds to predict with it"
         )
-    if first.task.constant_answers(first.files, first.steps):
+    if first.task.answers.constant_answers(first.files, first.steps):
         refuse("expected a model to train, but this task gives every row the same answer")
 
 

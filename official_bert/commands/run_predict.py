@@ -318,7 +318,7 @@ def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
     from official_bert.interface import many_answers
     from official_bert.serving.served_model import ServingOptions
-    from official_bert.training.distribution import check_backend
+    from official_bert.training.machines.distribution import check_backend
 
     check_backend()
     pairs = _reads_pairs(FLAGS.task, FLAGS.model) if FLAGS.pairs is None else FLAGS.pairs

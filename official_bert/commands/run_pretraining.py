@@ -20,7 +20,7 @@ from official_bert.config import Config, ConfigSources, nest
 from official_bert.data.record_files.indexed_records import check_readable
 from official_bert.reports.metric_text import metric_lines
 from official_bert.storage.files import find_files
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 FLAGS = flags.FLAGS
 command_line.define_base("init_checkpoint")
@@ -121,8 +121,8 @@ class PretrainingFlags:
     def config(self, sources: ConfigSources) -> Config:
         """Returns the configuration of a training or, to evaluate without a file, of the run that has trained."""
         from official_bert.run_folder import RunFolder
-        from official_bert.tasks.recorded_config import config_of_run
-        from official_bert.training import run_config
+        from official_bert.runs.configuration import run_config
+        from official_bert.runs.configuration.recorded_config import config_of_run
 
         is_given, config = bool(sources.path or sources.bert_config_file), None
         if not is_given and (self.evaluates or self.mode == "eval_continuous"):
@@ -140,10 +140,10 @@ class PretrainingFlags:
         """Trains or evaluates; returns the metrics of the last evaluation."""
         from official_bert.models.checkpoints import trained_weights
         from official_bert.run_folder import RunFolder
+        from official_bert.runs import ending, evaluation, whole_run
+        from official_bert.runs.configuration import run_config
+        from official_bert.tasks.data import DataFiles
         from official_bert.tasks.loading import load_task
-        from official_bert.training import evaluation, loop, run_config
-        from official_bert.training.reporting import ending
-        from official_bert.training.task import DataFiles
 
         run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""
         if self.evaluates and not run.has_weights(best):
@@ -165,7 +165,7 @@ class PretrainingFlags:
             return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)
         if self.evaluates:
             return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
-        trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
+        trained = whole_run.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
         if cluster.is_first_worker(placement):
             ending.documents().write_card(run, trained, files, print)
         return trained.metrics

@@ -16,7 +16,7 @@ from absl import flags
 
 from official_bert import command_line, flags_of_2018
 from official_bert.storage.files import find_files
-from official_bert.training.running import cluster
+from official_bert.training.machines import cluster
 
 FLAGS = flags.FLAGS
 command_line.define_base("init_checkpoint")
@@ -75,8 +75,8 @@ def main(_: list[str]) -> None:
     from official_bert.interface.questions import QuestionRun
     from official_bert.models.checkpoints import merged_copy
     from official_bert.run_folder import RunFolder
-    from official_bert.training.distribution import answering_scope
-    from official_bert.training.task import DataFiles
+    from official_bert.tasks.data import DataFiles
+    from official_bert.training.machines.distribution import answering_scope
 
     if FLAGS.predict_batch_size is not None:
         sources = sources.over(f"training.eval_batch_size={FLAGS.predict_batch_size}")

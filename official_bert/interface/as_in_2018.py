@@ -2,10 +2,12 @@
 
 from official_bert.models.checkpoints import trained_weights
 from official_bert.run_folder import RunFolder, step_of
+from official_bert.runs import fine_tuning
+from official_bert.runs.checks import origins
+from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts.base import TextSets
-from official_bert.training import origins, runs
-from official_bert.training.running.cluster import Placement, is_first_worker
-from official_bert.training.task import DataFiles, Steps, TaskBase
+from official_bert.training.machines.cluster import Placement, is_first_worker
 
 
 def classify_as_in_2018(
@@ -19,7 +21,7 @@ def classify_as_in_2018(
         changed = origins.check_same_run(task.config, run, (), task.Options)
         if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
-    metrics = runs.FineTuning(
+    metrics = fine_tuning.FineTuning(
         task,
         files,
         run,

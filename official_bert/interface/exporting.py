@@ -28,7 +28,7 @@ from official_bert.serving.served_model import ServedModel, ServingOptions, make
 from official_bert.serving.several import export_tasks
 from official_bert.storage.files import absolute, exists, read_text
 from official_bert.tasks.loading import restore_for_inference
-from official_bert.training.distribution import check_backend
+from official_bert.training.machines.distribution import check_backend
 from official_bert.typed_values import did_you_mean
 
 

@@ -26,13 +26,13 @@ from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.reports import metric_text
 from official_bert.reports.page import PAGE_FILE
 from official_bert.run_folder import RunFolder
+from official_bert.runs import fine_tuning
+from official_bert.runs.configuration.task_config import make_config
 from official_bert.storage.files import exists, read_text
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import dataset_name, load_task, task_class
-from official_bert.tasks.task_config import make_config
-from official_bert.training import runs
-from official_bert.training.distribution import check_backend
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.machines.distribution import check_backend
 from official_bert.typed_values import did_you_mean, removed_keys
 
 # of `fine_tune`
@@ -196,7 +196,7 @@ def fine_tune(
         },
         options | ({"allow_same_data": True} if allow_same_data else {}),
     )
-    tuning = runs.FineTuning(
+    tuning = fine_tuning.FineTuning(
         load_task(resolved),
         files,
         run,

@@ -24,7 +24,7 @@ from official_bert.storage.files import exists, is_folder
 from official_bert.storage.suffixes import is_packed, suffix_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
-from official_bert.training.task import TaskBase
+from official_bert.tasks.task import TaskBase
 from official_bert.typed_values import and_others
 
 Row = Mapping[str, Any]
@@ -73,7 +73,7 @@ class ModelInputs:
             if {*changes} != {"options"} or not {*changes["options"]} <= {*known}:
                 names = ", ".join(f"options.{name}" for name in known) or "this task has none"
                 raise ValueError(f"--set {override}: expected an option for reading --input_file ({names})")
-        return cls(inputs, task.input_columns(), task.options, **more)
+        return cls(inputs, task.answers.input_columns(), task.options, **more)
 
     @property
     def own_columns(self) -> Columns:
@@ -320,7 +320,7 @@ def _names(columns: Columns) -> list[str]:
 
 def _reading_options(task: TaskBase, inputs: Sequence[str]) -> list[str]:
     """The options of a task that say how a model's inputs are read: those of tables, and the names of columns."""
-    columns = {name: parts for name, parts in task.input_columns().items() if name in inputs}
+    columns = {name: parts for name, parts in task.answers.input_columns().items() if name in inputs}
     values = (*_names(columns), columns.get("choices", ())[1:])
     return [name for name, value in vars(task.options).items() if name in TABLE_OPTIONS or (value and value in values)]
 

@@ -98,18 +98,18 @@ def write_answers(
 def labelled(row: Row, answer: Row, config: Config | None, form: str) -> dict[str, Any]:
     """Returns a row with the columns of training."""
     task = load_task(config) if config else None
-    columns = task.input_columns() if task else {}
+    columns, options = (task.answers.input_columns(), task.options) if task else ({}, None)
     names = {name: parts[0] for name, parts in columns.items() if len(parts) == 1}
     value = next(answer[name] for name in ANSWERS if name in answer)
     if isinstance(value, list) and form == "csv":
-        value = (task.option("label_separator", ",") if task else ",").join(value)
+        value = getattr(options, "label_separator", ",").join(value)
     cells = {
         names.get(name, name): json.dumps(cell, ensure_ascii=False)
         if form == "csv" and isinstance(cell, (list, dict))
         else cell
         for name, cell in row.items()
     }
-    return cells | {(task and task.option("label_column", "")) or "label": value}
+    return cells | {getattr(options, "label_column", "") or "label": value}
 
 
 def _write_entities(

@@ -26,6 +26,7 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.run_folder import RunFolder
+from official_bert.runs import evaluation
 from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
@@ -42,10 +43,11 @@ from official_bert.serving.served_model import ServedEmbeddings, ServedModel, Se
 from official_bert.serving.task_serving import serving_of
 from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.storage.stores import locate
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
-from official_bert.training import evaluation
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured, TaskBase
+from official_bert.tasks.task import TaskBase
+from official_bert.training.machines.cluster import Placement
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
@@ -112,12 +114,12 @@ class Predictor:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = _load_portable(portable) if portable else load_exported(path, task=options.signature or "")
             self.config, task, kind = _exported(self._model.assets, self._model.outputs)
-            self.labels = tuple(task.classes.labels) if task else kind.labels
+            self.labels = tuple(task.answers.classes.labels) if task else kind.labels
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
-            self.config, self.labels = task.config, tuple(task.classes.labels)
+            self.config, self.labels = task.config, tuple(task.answers.classes.labels)
             if isinstance(model, BertEncoder):
                 options = dataclasses.replace(options, head="embeddings")
             served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
@@ -130,7 +132,7 @@ class Predictor:
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
         self.path = path
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
-        self._rows = ModelInputs(self.inputs, task.input_columns() if task else {})
+        self._rows = ModelInputs(self.inputs, task.answers.input_columns() if task else {})
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
 
@@ -219,18 +221,22 @@ class Predictor:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read before texts: of a `query` and of a `passage`; "" for others."""
+        """What a retrieval model was trained to read before texts: of a `query`, of a `passage` ("" for others), and
+        before those of further names.
+        """
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
-        return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        sides = {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
+        return {**options.get("more_prompts", {}), **sides}
 
     def embed(self, texts: Any, prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are
-        written to `out` [N,D].
+        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` is a name in `prompts`, or `document` for
+        `passage`. They are written to `out` [N,D].
 
         Raises ValueError for a model without embeddings, and for another prompt.
         """
         if "embedding" not in self.outputs:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
+        prompt = "passage" if prompt == "document" else prompt  # sentence-transformers' name
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
         self.require_float_vectors("expected float32 vectors")

@@ -11,13 +11,15 @@ from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources,
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.reports.metric_text import metric_lines
 from official_bert.run_folder import RunFolder, tuned_for
+from official_bert.runs import ending, fine_tuning
+from official_bert.runs.configuration import run_config
+from official_bert.tasks import answering
+from official_bert.tasks.answers import Measured
+from official_bert.tasks.data import DataFiles, Resolved, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
-from official_bert.training import answering, run_config, runs
-from official_bert.training.reporting import ending
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured, Resolved, Steps
+from official_bert.training.machines.cluster import Placement
 
 ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
@@ -75,13 +77,13 @@ class QuestionRun:
             if metrics.has_gold_answers(articles, version_2):
                 metrics.check_answers(articles, version_2, str(self.files.predict_file))
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-        return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
+        return fine_tuning.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
         """Answers the questions and writes the answers; if there are gold answers, writes and returns the metrics."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
-        questions: Any = task.resolve(
+        questions: Any = task.data.resolve(
             DataFiles(predict_file=self.files.predict_file), Steps(train=False, evaluate=False, predict=True), model
         ).tests
         if questions.have_gold_answers:
@@ -89,19 +91,21 @@ class QuestionRun:
         logits: list[list[dict[str, Any]]] = []
         for folder in self.ensemble or [self.run.path]:
             trained, model = self._trained(folder) if logits else (first, model)
-            task.check_same_rows(trained, folder)
+            task.data.check_same_rows(trained, folder)
             logits.append(answering.predict(task, model, questions.source))
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
             stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
-            questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.sources.keys(), print))
+            questions = dataclasses.replace(
+                questions, task=fine_tuning.with_tuned(task, stored, self.sources.keys(), print)
+            )
         print("\n".join(questions.write(rows, self.run.path)))
         if not questions.have_gold_answers:
             return None
         results = questions.evaluate(rows)
         self.run.write_results(results)
         if not self.ensemble and self.run.has_begun:  # else the weights lie elsewhere
-            runs.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
+            fine_tuning.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
         print(metric_lines(results))
         return Measured(results, Resolved(task=task, model=model, held_out=questions), rows)
 
@@ -116,7 +120,7 @@ class QuestionRun:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""
         trained, model = self._trained(self.run.path)
         task = self._as_asked(trained)
-        task.check_same_rows(trained, self.run.path)
+        task.data.check_same_rows(trained, self.run.path)
         if not self.trains:  # else `train` did
             languages.check(self.eval_files, task.options.version_2_with_negative)
         rows = languages.evaluate(task, model, self.eval_files, self.run.path, logging.warning)

@@ -11,6 +11,7 @@ A piece may also be a result in memory, JSON values: `keep_result`, `result`.
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from official_bert.storage.stores import locate
 
 SUFFIX = ".work"
 RESULT = ".result"  # ends the names of the files of results
+UNFINISHED = ".tmp.[0-9]*." + "[0-9a-f]" * 8  # what a killed process was writing, behind the name of the output
 LOCK, MADE_OF = "lock", "made_of.json"
 
 
@@ -44,9 +46,10 @@ def work_path(output: str) -> str:
 class WorkFolder:
     """Pieces of one run. `made_of` describes their inputs: {name that the user knows: value}, JSON values only.
 
-    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had
-    other inputs or if another user may have filled it, BusyError if another process works in the folder; `discard`
-    first empties it. Leaving removes the folder, unless pieces are finished and the run was stopped or a disk failed.
+    Entering makes the folder (mode 0700) or takes the one that a stopped run left, and removes the unfinished output of
+    a killed one. Raises ValueError if that run had other inputs or if another user may have filled it, BusyError if
+    another process works in the folder; `discard` first empties it. Leaving removes the folder, unless pieces are
+    finished and the run was stopped or a disk failed.
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
@@ -55,6 +58,8 @@ class WorkFolder:
     def __enter__(self) -> "WorkFolder":
         self._lock()
         try:
+            for unfinished in glob.glob(glob.escape(self.path.removesuffix(SUFFIX)) + UNFINISHED):
+                files.remove(unfinished)
             if self.discard:
                 self._empty()
             self._compare()

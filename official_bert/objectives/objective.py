@@ -116,3 +116,8 @@ class Sum(Objective):
         for term in self.terms:
             batch = term.add_teacher_outputs(batch)
         return batch
+
+
+def is_own(objective: Objective) -> bool:
+    """Whether a part of an objective comes from outside this package."""
+    return any(not type(part).__module__.startswith("official_bert.") for part in objective.parts)

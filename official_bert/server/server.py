@@ -23,7 +23,7 @@ from official_bert.server.server_config import ServerOptions
 if TYPE_CHECKING:
     from official_bert.server.services import Services
 
-LOG = logging.getLogger("official_bert.server")
+LOG = logging.getLogger(__package__)
 LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is over
 
 

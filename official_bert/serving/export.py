@@ -341,10 +341,10 @@ def make_signatures(
         if name != "serving_default"
     }
     return {
+        **prompted,
         "serving_default": by_name,
         EXAMPLES: by_example.get_concrete_function(),
         PARSE: parse.get_concrete_function(),
-        **prompted,
     }
 
 
@@ -355,7 +355,7 @@ def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str,
     prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
     return {
         name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
-        for name, function in {"serving_default": answer, **prompted}.items()
+        for name, function in {**prompted, "serving_default": answer}.items()  # our names of signatures win
     }
 
 

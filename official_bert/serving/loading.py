@@ -18,7 +18,6 @@ from official_bert.storage.stores import locate
 # Of an exported model's assets.
 PADDED_FILE = "padded_outputs.json"
 LABELS_FILE = "labels.txt"
-PROMPT_NAMES = ("query", "passage")  # of signatures
 
 
 def latest_version(folder: str) -> str:
@@ -103,16 +102,17 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
     saved_model = tf.saved_model.load(folder_here)
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
+    default = saved_model.signatures[task or "serving_default"]
     named = {
         name: lambda signature=signature: signature
         for name, signature in saved_model.signatures.items()
         if form == "text"
         and not task
-        and name in PROMPT_NAMES
+        and signature is not default
         and list(signature.structured_input_signature[1]) == ["text"]
+        and signature.structured_outputs.keys() == default.structured_outputs.keys()
     }
-    signature = saved_model.signatures[task or "serving_default"]
-    return ModelFunction(signature, saved_model, folder, named, assets_of(folder, task))
+    return ModelFunction(default, saved_model, folder, named, assets_of(folder, task))
 
 
 def function_of(served: ServedModel) -> ModelFunction:

@@ -25,11 +25,10 @@ from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
-from official_bert.serving.task_serving import serving_of
+from official_bert.serving.task_serving import ServedTask, serving_of
 from official_bert.text import graph_packing, loading
 from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph
 from official_bert.text.packing import Part
-from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
 Rows = Mapping[str, Shaped[Any, "B ..."]]
@@ -166,7 +165,7 @@ class ServedModel(tf.Module, abc.ABC):
         self.special = {name: tokenizer.special_id(f"[{name}]") for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
     @classmethod
-    def make(cls, task: TaskBase, model: keras.Model, options: ServingOptions, **settings: Any) -> Self:
+    def make(cls, task: ServedTask, model: keras.Model, options: ServingOptions, **settings: Any) -> Self:
         """Makes the served model of a task's trained model; `settings` are further arguments of the constructor.
 
         Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's,
@@ -460,7 +459,7 @@ class ServedEmbeddings(ServedModel):
         ]
 
 
-def vector_settings(task: TaskBase) -> dict[str, Any]:
+def vector_settings(task: ServedTask) -> dict[str, Any]:
     """Returns how a run makes vectors of texts; {} for a task without embeddings."""
     if task.head != "embeddings":
         return {}
@@ -475,7 +474,7 @@ def vector_settings(task: TaskBase) -> dict[str, Any]:
     }
 
 
-def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
+def make_served_model(task: ServedTask, model: keras.Model, options: ServingOptions) -> ServedModel:
     """Returns the served model of a task and its trained model, or of the model's encoder.
 
     A task of embeddings serves its own, with the run's pooling, also if `options.head` asks for them.
@@ -491,7 +490,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     return serving_of(task, task.config.task).make(task, model, options)
 
 
-def _max_seq_length(task: TaskBase, options: ServingOptions) -> int:
+def _max_seq_length(task: ServedTask, options: ServingOptions) -> int:
     """Returns the longest row that is served: the longest of training, unless another is asked for."""
     most = task.config.model.longest_row
     trained = [phase.options.get("max_seq_length", task.options.max_seq_length) for phase in task.config.phases]

@@ -327,28 +327,33 @@ def read_text(path: str, what: str = "file", most: int = 0) -> str:
     """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of
     `read_lines`, and ValueError for a file of more than `most` bytes, unless that is 0.
     """
-    if most and is_file(path) and (size := size_of(path)) > most:
-        raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
+    require_size(path, most)
     return "".join(read_lines(path, what, keep_ends=True))
 
 
-def read_bytes(path: str) -> bytes:
-    """Returns the content of a file. Raises OSError if that fails."""
+def require_size(path: str, most: int) -> None:
+    """Raises ValueError for a file of more than `most` bytes, unless that is 0."""
+    if most and is_file(path) and (size := size_of(path)) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
+
+
+def read_bytes(path: str, most: int = 0) -> bytes:
+    """Returns the content of a file of at most `most` bytes, unless that is 0. Raises OSError if that fails."""
+    require_size(path, most)
     with open_bytes(path) as file:
         return file.read()
 
 
-def read_json(path: str, what: str = "file", missing: Any = None, most: int = 0, most_values: int = 0) -> Any:
+def read_json(path: str, what: str = "file", missing: Any = None, of_model: bool = False) -> Any:
     """Returns the value in a JSON file; `missing`, unless that is None, if there is no such file.
 
-    With `most` bytes, it may have `most_values` as well. Raises ValueError naming the file and the place that is not
-    JSON.
+    A file `of_model` has bounds (`limits`). Raises ValueError naming the file and the place that is not JSON.
     """
     if missing is not None and not exists(path):
         return missing
-    text = read_text(path, what, most)
-    if most and (values := sum(map(text.count, ",[{"))) > most_values:
-        raise ValueError(f"{path}: expected at most {most_values:,} values, got {values:,}")
+    text = read_text(path, what, MOST_JSON if of_model else 0)
+    if of_model and (values := sum(map(text.count, ",[{"))) > MOST_JSON_VALUES:
+        raise ValueError(f"{path}: expected at most {MOST_JSON_VALUES:,} values, got {values:,}")
     try:
         return json_values.parse(text)
     except ValueError as error:
@@ -357,7 +362,7 @@ def read_json(path: str, what: str = "file", missing: Any = None, most: int = 0,
 
 def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the mapping in a JSON file of a model, as `read_json` does. Raises ValueError for another value."""
-    values = read_json(path, missing=missing, most=MOST_JSON, most_values=MOST_JSON_VALUES)
+    values = read_json(path, missing=missing, of_model=True)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
     return values

@@ -22,10 +22,10 @@ from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.runtimes.finite import require_finite
+from official_bert.tasks import answering
+from official_bert.tasks.task import TaskBase
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training import answering
-from official_bert.training.task import TaskBase
 from official_bert.typed_values import without_unknown
 
 # The names that configurations hold, and the classes.
@@ -100,7 +100,7 @@ def load_task(config: Config, run: str = "") -> TaskBase:
     cls = task_class(config.task)
     task = cls(dataclasses.replace(config, options=without_unknown(cls.Options, config.options, "options.")))
     if config.training.teacher:
-        check: Callable[[TaskBase], Any] = by_name("official_bert.training.distillation.students:student_of")
+        check: Callable[[TaskBase], Any] = by_name("official_bert.runs.distillation.students:student_of")
         check(task)
     return task
 
@@ -169,7 +169,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         asked = casing.agreed(config.tokenizer.do_lower_case and None, do_lower_case, run.path)
         config = dataclasses.replace(config, tokenizer=_tokenizer(vocab_file, asked))
     task = load_task(config, run.path)
-    return task.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
+    return task.answers.with_tuned(tuned_for(prefix)).config, _restore_run(task, prefix)
 
 
 def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:

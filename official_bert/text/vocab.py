@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from official_bert.storage.files import folder_of, read_json, read_lines
+from official_bert.limits import MOST_JSON
+from official_bert.storage.files import folder_of, read_json, read_lines, require_size
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
@@ -38,7 +39,12 @@ def load_vocab(path: str) -> dict[str, int]:
     if not path:
         raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
     _check_tokenizer(folder_of(path))
-    return number_entries(read_lines(path, "vocabulary file"), path)
+    return number_entries(_lines(path), path)
+
+
+def _lines(path: str) -> Iterator[str]:
+    require_size(path, MOST_JSON)
+    return read_lines(path, "vocabulary file")
 
 
 def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPECIAL_TOKENS) -> dict[str, int]:
@@ -68,7 +74,7 @@ def _check_tokenizer(folder: str) -> None:
     """
     for path in (os.path.join(folder, name) for name in TOKENIZER_FILES):
         try:
-            values = read_json(path, missing={})
+            values = read_json(path, missing={}, of_model=True)
         except ValueError:  # not of Hugging Face
             continue
         class_name = values.get("tokenizer_class") if isinstance(values, dict) else None
@@ -126,7 +132,7 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
 
 def read_entries(path: str) -> list[str]:
     """Reads the lines of a vocabulary file, without the empty ones at its end; raises what `read_lines` raises."""
-    return _without_end(list(read_lines(path, "vocabulary file")))
+    return _without_end(list(_lines(path)))
 
 
 def _without_end(lines: list[str]) -> list[str]:

@@ -1,79 +1,28 @@
-"""Training from the first step to the last: phases, logs, evaluations, checkpoints, stops, resume."""
+"""Training from the first step to the last: phases, logs, evaluations, checkpoints, stops."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.data.batches.sources import ExampleSource
-from official_bert.run_folder import RunFolder, step_of
-from official_bert.storage.temporaries import original_paths
-from official_bert.training import distribution, guards, run_config
+from official_bert.run_folder import step_of
 from official_bert.training.checkpointing import CheckpointFolder
-from official_bert.training.reporting import continued_log
-from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
-from official_bert.training.running import beginning, clock
-from official_bert.training.running.clock import NoClock
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.running.recovery import Recovery
-from official_bert.training.running.signals import Signals
-from official_bert.training.schedules.phases import Phase
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Measured, Steps, TaskBase
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import continued_log
+from official_bert.training.logs.run_log import Profile, StepLog, Watcher
+from official_bert.training.machines import distribution
+from official_bert.training.phase import PhasePlan
+from official_bert.training.stops import clock
+from official_bert.training.stops.clock import NoClock
+from official_bert.training.stops.recovery import Recovery
+from official_bert.training.stops.signals import Signals
 from official_bert.training.trainer import Trainer
 
 STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to go on (EX_TEMPFAIL)
-
-
-def train(
-    task: TaskBase,
-    files: DataFiles,
-    output_dir: str,
-    placement: Placement,
-    init_checkpoint: str = "",
-    profile_steps: str = "",
-    steps: Steps = TRAIN_AND_EVALUATE,
-    report: Callable[[str], None] = print,
-) -> Measured:
-    """Trains a task into a folder, or continues a run there.
-
-    First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of
-    all `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not
-    fit; SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
-    """
-    began = clock.now()
-    init_checkpoint = run_config.initial_checkpoint_of(task.config.training, init_checkpoint)
-    run, work = RunFolder.working(output_dir)
-    profile = Profile.parse(profile_steps, run)
-    guards.check_vocabulary(task.config, run, init_checkpoint)
-    strategy = distribution.make_strategy(placement)
-    clock.check(task.config.training, strategy)
-    chief = distribution.is_chief(strategy)
-    tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
-    publish = work.push if chief else lambda: None
-    with (
-        run.locked() if chief else contextlib.nullcontext(),
-        distribution.reporting_lost_workers(strategy, lambda: "before the first step"),
-    ):
-        plan = beginning.open_data(task, files, run, strategy, init_checkpoint, steps)
-        profile.check(plan.last)
-        try:
-            for line in plan.frozen:
-                tell(line)
-            trainer, folder, notes = beginning.begin(plan, run, strategy, init_checkpoint, tell)
-            total = 0 if task.config.training.hours else plan.last
-            with contextlib.closing(Watcher(run, total, chief, done=trainer.steps_done)) as watcher:
-                for name, text in notes.items():
-                    watcher.note(trainer.steps_done, name, text)
-                training = Run(
-                    trainer, folder, watcher, plan.phases, profile, publish, clock.make_clock(trainer, watcher, began)
-                )
-                return Measured(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
-        finally:
-            publish()
 
 
 class Run:
@@ -84,7 +33,7 @@ class Run:
         trainer: Trainer,
         folder: CheckpointFolder,
         watcher: Watcher,
-        phases: list[Phase],
+        phases: Sequence[PhasePlan],
         profile: Profile,
         publish: Callable[[], None],
         timer: NoClock,
@@ -126,17 +75,16 @@ class Run:
             with contextlib.suppress(OSError):  # raised by `go`, unless there is another error
                 self.folder.wait()
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: PhasePlan) -> None:
         """Makes the trainer ready for a phase."""
         if phase.number:
             self.trainer.enter(phase.recipe)
         if len(self.phases) > 1:
             self.watcher.say(
-                f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, "
-                f"{phase.resolved.task.config.options}"
+                f"phase {phase.number + 1} of {len(self.phases)}: steps {phase.first} to {phase.last}, {phase.about}"
             )
 
-    def train(self, phase: Phase) -> None:
+    def train(self, phase: PhasePlan) -> None:
         """Takes the steps that are left of a phase, or fewer if patience ends."""
         step = self.trainer.steps_done
         if step >= phase.last:
@@ -158,7 +106,7 @@ class Run:
         if self.clock.limited:
             self._end_of_time(phase, step)
 
-    def _end_of_time(self, phase: Phase, step: int) -> None:
+    def _end_of_time(self, phase: PhasePlan, step: int) -> None:
         """Logs and saves the last step of a training that ends with its time."""
         if self.log.rows:
             self._write_log(phase, step)
@@ -166,7 +114,7 @@ class Run:
         self.folder.wait()
         self.watcher.note(step, clock.OVER, f"after {self.settings.hours:g} hours, at step {step}")
 
-    def _batches(self, phase: Phase, step: int) -> Any:
+    def _batches(self, phase: PhasePlan, step: int) -> Any:
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
             phase.source.round_lengths()
         first, end = (phase.batch_number(at) for at in (step, phase.last))
@@ -181,7 +129,7 @@ class Run:
         bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step else 1
         return max(1, min(*steps_left, bound))
 
-    def take_steps(self, phase: Phase, batches: Any, step: int, count: int) -> np.ndarray:
+    def take_steps(self, phase: PhasePlan, batches: Any, step: int, count: int) -> np.ndarray:
         """Takes `count` steps after `step`, fewer if one fails; returns their metrics [steps, names]."""
         self.trainer.stop_wanted.assign(float(self.signals.terminated))
         try:
@@ -190,7 +138,7 @@ class Run:
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
 
-    def after_step(self, phase: Phase, step: int) -> None:
+    def after_step(self, phase: PhasePlan, step: int) -> None:
         """Logs, saves, stops or evaluates if that is due after `step` steps."""
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.signals.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
@@ -227,7 +175,7 @@ class Run:
         if step_of(self.folder.newest()) != step:
             self.save()
 
-    def _write_log(self, phase: Phase, step: int) -> None:
+    def _write_log(self, phase: PhasePlan, step: int) -> None:
         self.log.write(step, self.trainer.step.names, phase.recipe.training.batch_size)
 
     def _saved(self, name: str, began: float) -> None:

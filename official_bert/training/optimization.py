@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
-from official_bert.training.schedules.learning_rate import check_lengths, scheduled_rate
+from official_bert.training.learning_rate import check_lengths, scheduled_rate
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
 # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte

@@ -22,10 +22,9 @@ from official_bert.model_config import ModelConfig
 from official_bert.models import parameter_groups
 from official_bert.objectives.losses import Fraction
 from official_bert.objectives.objective import Batch
-from official_bert.training import optimization
+from official_bert.training import learning_rate, optimization
 from official_bert.training.optimization import Decision
 from official_bert.training.recipe import Recipe
-from official_bert.training.schedules import learning_rate
 from official_bert.training_config import TrainingConfig
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
@@ -253,7 +252,7 @@ class Step:
         if self.recipe.training.teacher and self.objective.eval_objective is self.objective:
             raise ValueError(
                 f"config.training.teacher: {self.recipe.training.teacher}: expected an objective with this teacher "
-                "(training.preparation.prepare loads it), got the task's own"
+                "(runs/beginning/preparation.py loads it), got the task's own"
             )
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:

@@ -11,8 +11,8 @@ from official_bert.data.batches.sources import BatchSource
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
 from official_bert.objectives.objective import Batch
-from official_bert.training import distribution
 from official_bert.training.checkpointing import CheckpointFolder
+from official_bert.training.machines import distribution
 from official_bert.training.recipe import Recipe
 from official_bert.training.step import FIRST_SCALE, State, Step
 

@@ -175,3 +175,11 @@ def test_a_result_for_which_there_is_no_room_leaves_nothing(path):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert work.result(0) is None and not [name for name in os.listdir(path) if "result" in name]
+
+
+def test_the_unfinished_output_of_a_killed_process_is_removed(tmp_path):
+    for name in ("out.tmp.12.0123abcd", "out.tmp.txt", "other.tmp.12.0123abcd"):
+        (tmp_path / name).write_text("")
+    with WorkFolder(str(tmp_path / "out.work"), {}):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.tmp.12.0123abcd", "out.tmp.txt"]

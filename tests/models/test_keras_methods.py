@@ -51,7 +51,10 @@ def test_compile_and_fit_train_what_is_loaded(name, load):
     outputs = model(inputs)
     read = next(key for key in ("mlm_logits", "logits", "start_logits", "sequence_output") if key in outputs)
     target = np.asarray(outputs[read]) - 1  # the loss before is 1, whatever the weights are
-    model.compile(optimizer=keras.optimizers.SGD(1e-3), loss={read: "mse"}, run_eagerly=True)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    model.compile(optimizer=keras.optimizers.SGD(1e-5), loss={read: "mse"}, run_eagerly=True)
     before = model.evaluate(inputs, {read: target}, verbose=0)
-    model.fit(inputs, {read: target}, batch_size=2, epochs=4, verbose=0)
+    model.fit(inputs, {read: target}, batch_size=2, epochs=2, verbose=0)
     assert before == pytest.approx(1, abs=1e-5) and model.evaluate(inputs, {read: target}, verbose=0) < before

@@ -11,11 +11,12 @@ from made_pretraining import data_files, make_config, resolve, write_records
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
+from official_bert.runs import evaluation
 from official_bert.server.models.servable import Servable
 from official_bert.serving.loading import load_exported
 from official_bert.tasks.loading import restore_model
-from official_bert.training import checkpointing, evaluation
-from official_bert.training.running.cluster import Placement
+from official_bert.training import checkpointing
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 BAD = "layer_0/intermediate/kernel"

@@ -99,7 +99,7 @@ def decode(
         [row["feature"] for row in features], [row["logits"] for row in predictions], [len(part) for part in words]
     )
     answers = []
-    for row, own, one, found in zip(rows, words, logits, task.decode_tags(logits, predictions[0])):
+    for row, own, one, found in zip(rows, words, logits, task.answers.decode_tags(logits, predictions[0])):
         chances = scipy.special.softmax(one, axis=-1)
         names = [task.options.labels[tag] for tag in found]
         answers.append(

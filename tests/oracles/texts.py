@@ -29,4 +29,4 @@ def decode(
     predictions: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Returns the answer to each row of logits that the task writes into prediction files."""
-    return [task.answer(row["logits"]) for row in predictions]
+    return [task.answers.answer(row["logits"]) for row in predictions]

@@ -7,8 +7,8 @@ import pytest
 from made_finetuning import fixture_data, make_config, perfect, resolve
 
 from official_bert.reports import comparable, comparison
-from official_bert.training.search import values_of_best_setting
-from official_bert.training.task import Steps
+from official_bert.runs.search import values_of_best_setting
+from official_bert.tasks.data import Steps
 
 
 def answers_right(right):
@@ -81,7 +81,7 @@ def test_other_rows_are_refused_and_rows_that_differ_are_named():
 @pytest.mark.parametrize("dataset", ["mrpc", "mnli", "stsb"])
 def test_comparable_answers_have_the_metrics_of_the_evaluation(dataset):
     held_out = fixture_data(dataset).held_out
-    classes = max(len(held_out.task.labels), 1)
+    classes = max(len(held_out.task.answers.labels), 1)
     rows = perfect(held_out.source, classes, "label_ids" if held_out.task.head == "classifier" else "scores")
     found, measured = held_out.comparable(rows), held_out.evaluate(rows)
     for name, one in found.items():

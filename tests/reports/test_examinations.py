@@ -5,13 +5,14 @@ import pytest
 from made_finetuning import make_config
 
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
+from official_bert.tasks.answers import Examined
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad import examination as questions
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Answer, Decoded
 from official_bert.tasks.tagging import examination as tags
 from official_bert.tasks.texts import examination as texts
-from official_bert.training.task import DataFiles, Examined
 
 
 def by_name(sections):
@@ -185,7 +186,7 @@ def test_several_labels_are_those_of_the_tuned_thresholds(threshold):
             },
         )
     )
-    sets = task.make_held_out([TextSet("", labelled)], DataFiles(), None)
+    sets = task.data.make_held_out([TextSet("", labelled)], DataFiles(), None)
     assert isinstance(sets, Examined) and not isinstance(object(), Examined)
     # At 0.5 nothing is given; a tuned threshold between 0.1 and 0.3 gives every label rightly.
     rows = [{"logits": np.log(np.array(row) / (1 - np.array(row)))} for row in ([0.3, 0.1], [0.4, 0.35], [0.1, 0.05])]

@@ -22,7 +22,6 @@ from official_bert.text.subwords import tokenizer_files
 openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 FIXTURES = pathlib.Path(__file__).parents[1] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
-ROWS_OF_MODELS = 97
 FORMS = ("onnx", "litert", "openvino")
 OUTPUTS = {
     "out.prediction_logits": "logits",
@@ -56,7 +55,8 @@ def test_the_numbers_are_those_of_transformers(name, tmp_path):
         else ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     )
     vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join([*first, *(f"w{number}" for number in range(ROWS_OF_MODELS - len(first)))]) + "\n")
+    words = range(json.loads((FIXTURES / name / "config.json").read_text())["vocab_size"] - len(first))
+    vocabulary.write_text("\n".join([*first, *(f"w{number}" for number in words)]) + "\n")
     task, model = restore_for_inference(str(FIXTURES / name), str(vocabulary))
     if task.config.task == "squad":
         task = load_task(dataclasses.replace(task.config, options={**task.config.options, "max_query_length": 12}))

@@ -8,8 +8,8 @@ from commands import run_here
 from made_finetuning import GLUE, SWAG, make_config
 
 from official_bert.config import Config, build, merge, parse_override, save_config, to_dict
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, task_class
-from official_bert.training.task import DataFiles, Steps
 
 VALUES = [
     "",
@@ -164,7 +164,7 @@ def is_taken(base, files, task, field, value):
         one = load_task(config)
         if value not in TO_THE_END:
             return True
-        resolved = one.resolve(DataFiles(**files[task]), Steps(predict=task != "splade"), model="any")
+        resolved = one.data.resolve(DataFiles(**files[task]), Steps(predict=task != "splade"), model="any")
         if not config.options.get("features"):  # which the encoder computes
             resolved.train.batch(0)
     except ValueError as error:

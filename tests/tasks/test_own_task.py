@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from official_bert.config import Config, ConfigSources
+from official_bert.runs.configuration.task_config import make_config
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.task_config import make_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -9,7 +9,7 @@ import pytest
 from made_finetuning import GLUE, make_config, resolve
 from made_pretraining import weights_after_two_steps
 
-from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 
 EVALUATE = Steps(train=False)
 TAGS = {"labels": ["O", "B-PER", "I-PER"]}

@@ -9,8 +9,8 @@ import tensorflow as tf
 from made_finetuning import make_config
 
 from official_bert.config import Config, build, merge, parse_override, to_dict
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, task_class
-from official_bert.training.task import DataFiles, Steps
 
 WORDS = ("air", "water", "road", "family", "school", "church", "city", "river")
 # Values that a person gives, of all options but those of how a table is read.
@@ -36,6 +36,7 @@ GIVEN = {
     "default_prompt": ["'a '"],
     "query_prompt": ["'the '"],
     "passage_prompt": ["'a '"],
+    "more_prompts": ["{title: 'a '}"],
     "unknown_ids": ["skip"],
     "empty_text": ["skip"],
     "query_penalty": ["0.0"],
@@ -104,7 +105,7 @@ def test_each_pair_of_options_trains_or_is_refused_in_one_line(tmp_path, task, o
                 train_file=str(tmp_path / "train.tsv"),
                 eval_file="" if "folds" in dict(both) else str(tmp_path / "dev.tsv"),
             )
-            resolved = load_task(build(Config, values)).resolve(files, Steps(), model="any")
+            resolved = load_task(build(Config, values)).data.resolve(files, Steps(), model="any")
             loss = loss_of(resolved.task, resolved.train.batch(0))
         except ValueError as error:
             told = len(str(error).splitlines()) == 1 and ("options." in str(error) or "train.tsv:" in str(error))

@@ -20,12 +20,12 @@ from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.serving.task_serving import serving_of
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
-from official_bert.training.task import DataFiles, Steps
 
 SMALL = ModelConfig(
     vocab_size=3000,
@@ -345,7 +345,9 @@ def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(mak
     path = tmp_path / "long.conll"
     path.write_text("\n".join(f"{word}\tO" for word in WORDS * 6))
     trained = load_task(task.config)
-    data = trained.resolve(DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True), model)
+    data = trained.data.resolve(
+        DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True), model
+    )
     batch = {key: tf.constant(value) for key, value in data.tests.source.batch(0).items()}
     part = {key: batch[key][:1] for key in ("word_features", "input_mask")}
     logits = model(part, training=False)["logits"].numpy()[0][:60]

@@ -5,8 +5,8 @@ import json
 import made_finetuning
 import pytest
 
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
 
 QUESTION = {"question": "Wer?", "context": "Es war schön.", "answers": {"text": ["schön"], "answer_start": [7]}}
 PAIRS = {"text_column": "c1", "text_pair_column": "c2"}
@@ -44,7 +44,9 @@ def test_files_in_other_encodings_and_without_names_are_read(tmp_path, task, opt
         config = made_finetuning.make_config(
             task, options={"dev_share": 0.0, **options, **more}, training={"batch_size": 2}
         )
-        return load_task(config).resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
+        return load_task(config).data.resolve(
+            made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False)
+        )
 
     assert len(resolve(encoding="cp1252").train.examples) == rows
     assert len(resolve().train.examples) == rows
@@ -85,7 +87,7 @@ def test_a_collection_has_a_header_and_may_have_another_encoding(tmp_path):
 
     def resolve(**more):
         task = load_task(made_finetuning.make_config("retrieval", options={"group_size": 2, "dev_share": 0.0, **more}))
-        return task.resolve(
+        return task.data.resolve(
             made_finetuning.data_files(train_file=tmp_path / "qrels" / "train.tsv"), Steps(evaluate=False)
         )
 
@@ -153,7 +155,7 @@ def test_the_labels_of_the_training_rows_are_told(tmp_path, task, options, name,
     config = made_finetuning.make_config(task, options={"dev_share": 0.0, **options}, training={"batch_size": 2})
     assert (
         load_task(config)
-        .resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
+        .data.resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
         .training_rows
         == told
     )
@@ -183,7 +185,7 @@ def test_errors_of_a_file_point_to_the_tool_that_shows_it(tmp_path, task, name):
         r"|expected --set options.scheme=plain)",
     ):
         task = load_task(made_finetuning.make_config(task, options=more.get(task, {})))
-        task.resolve(made_finetuning.data_files(train_file=path), Steps(evaluate=False))
+        task.data.resolve(made_finetuning.data_files(train_file=path), Steps(evaluate=False))
     with pytest.raises(ValueError) as told:
-        task.resolve(made_finetuning.data_files(train_file=tmp_path / "missing.csv"), Steps(evaluate=False))
+        task.data.resolve(made_finetuning.data_files(train_file=tmp_path / "missing.csv"), Steps(evaluate=False))
     assert "inspect_data" not in str(told.value)

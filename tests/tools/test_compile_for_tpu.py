@@ -20,7 +20,6 @@ from official_bert.config import load_config
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task
 from official_bert.training.step import State
-from official_bert.training.task import recipe_of
 from official_bert.training.trainer import Trainer
 from tools import tpu_compiler
 
@@ -332,9 +331,9 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
 
     tf.keras.utils.set_random_seed(1)
     task = load_task(load_config(path, overrides=overrides))
-    trainer = Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), STEPS)
+    trainer = Trainer(task.recipe(task.build_model()), tf.distribute.get_strategy(), STEPS)
     rng = np.random.default_rng(0)
-    batches = [made_batch(task.batch_spec(8), rng, 3000) for _ in range(STEPS)]
+    batches = [made_batch(task.data.batch_spec(8), rng, 3000) for _ in range(STEPS)]
     state = [*trainer.weights, *trainer.first, *trainer.second, trainer.scale, trainer.finite_steps]
     given = {f"state_{number}": np.array(variable) for number, variable in enumerate(state)}
     for step, batch in enumerate(batches):
@@ -363,7 +362,7 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
         weight.path: (10.0 * moment, gradient.numpy())
         for weight, moment, gradient in zip(trainer.model.trainable_variables, moments, gradients)
     }
-    iterator = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=task.batch_spec(8)))
+    iterator = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=task.data.batch_spec(8)))
     rows = trainer.run_steps(iterator, tf.constant(STEPS)).numpy()
     losses, ours = rows[:, 0], results["rows"][:, 0]
     # A softmax ignores what its keys' bias adds, so that the exact gradient is 0 and the computed one is rounding.

@@ -16,7 +16,7 @@ from made_checkpoints import SMALL, stored_small
 from official_bert.config import Config, load_config, save_config
 from official_bert.model_config import OF_2018
 from official_bert.models.interchange import formats
-from official_bert.training import run_config
+from official_bert.runs.configuration import run_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -43,7 +43,7 @@ def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
 def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(monkeypatch):
     sizes = {"intermediate_size": 128, "num_hidden_layers": 2}
     task = load_task(make_config("classification", options={"labels": ["a", "b"], "max_seq_length": 64}, model=sizes))
-    weights, batch = self_check.draw_weights(task), self_check.made_batch(task.batch_spec(32), 50, 2)
+    weights, batch = self_check.draw_weights(task), self_check.made_batch(task.data.batch_spec(32), 50, 2)
     # else the first layer does not use the compiled pieces; the last one computes [CLS] alone
     assert fused.LEAST <= 32 * 64 * 128
     wanted = self_check.passes(task, weights, batch)["CPU"]
@@ -76,7 +76,7 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
     ],
 )
 def test_a_made_batch_has_the_shapes_and_types_of_its_task(kind, options):
-    spec = load_task(make_config(kind, options=options)).batch_spec(8)
+    spec = load_task(make_config(kind, options=options)).data.batch_spec(8)
     batch = self_check.made_batch(spec, 50, 2)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
         name: (tuple(part.shape), part.dtype.as_numpy_dtype) for name, part in spec.items()

@@ -22,10 +22,10 @@ from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.adapted_models import adapted
 from official_bert.run_folder import RunFolder, prefixes_in
+from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training.running.cluster import Placement
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import Steps
+from official_bert.training.machines.cluster import Placement
 from official_bert.training_config import AdaptersConfig
 
 LABELS = ["atlas", "copper"]

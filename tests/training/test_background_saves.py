@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from made_pretraining import data_files, make_config, resolve, write_records
 
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
 from official_bert.training.checkpointing import CheckpointFolder
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 CONFIG = make_config(training={"steps": 6, "log_every": 1, "save_every": 2, "steps_per_loop": 1, "keep_checkpoints": 9})
@@ -26,7 +26,7 @@ def records(tmp_path_factory):
 
 
 def train(records, folder):
-    loop.train(load_task(CONFIG), data_files(records), str(folder), Placement(), report=lambda _: None)
+    whole_run.train(load_task(CONFIG), data_files(records), str(folder), Placement(), report=lambda _: None)
     return [json.loads(line)["train/loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 

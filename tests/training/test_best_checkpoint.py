@@ -21,16 +21,18 @@ from official_bert.data.rows import Rows
 from official_bert.models.interchange import formats
 from official_bert.reports.metric_text import metric_lines
 from official_bert.run_folder import RunFolder
+from official_bert.runs import evaluation
+from official_bert.runs.configuration import run_config
+from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import checkpointing, evaluation, loop, run_config
+from official_bert.training import checkpointing, loop
 from official_bert.training.checkpointing import BestCheckpoint
-from official_bert.training.reporting import run_log
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.runs import FineTuning
-from official_bert.training.schedules.phases import Phase, evaluation_steps
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import run_log
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.phase import PhasePlan, evaluation_steps
 
 WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old maps", "on the way", "we sing")
 ROWS = [
@@ -299,7 +301,7 @@ def test_evaluations_are_due_at_the_ends_of_epochs(training, last, wanted):
     one = config(**{"batch_size": 4, "eval_epochs": 0.0} | training)
     source = types.SimpleNamespace(batches_per_epoch=3, batch_size=4, rows=10)
     assert (
-        evaluation_steps(Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source)))
+        evaluation_steps(PhasePlan(last=last, recipe=types.SimpleNamespace(training=one.training), source=source))
         == wanted
     )
 

@@ -21,9 +21,9 @@ from tensorflow.python.eager import context
 
 from official_bert.config import to_dict
 from official_bert.data.record_files import indexed_records
-from official_bert.training.running import cluster, meeting
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.meeting import Meeting
+from official_bert.training.machines import cluster, meeting
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.machines.meeting import Meeting
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -241,7 +241,7 @@ def test_a_file_that_may_not_be_read_is_named_in_one_line():
         path = write_records(pathlib.Path(folder, "train.tfrecord"), 8)
         os.chmod(path, 0)
         code = (
-            "import os, sys\nfrom official_bert import command_line\nfrom official_bert.data import "
+            "import os, sys\nfrom official_bert import command_line\nfrom official_bert.data.record_files import "
             "indexed_records\nos.setuid(65534)\n"
             "try: indexed_records.check_readable(sys.argv[1:])\n"
             "except OSError as error: print(command_line.error_in_one_line(error))"

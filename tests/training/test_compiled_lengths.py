@@ -8,9 +8,11 @@ from made_finetuning import data_files, make_config
 
 from official_bert.config import Config, ModelConfig, TrainingConfig
 from official_bert.layers.speed import fused
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, loop, step
-from official_bert.training.running.cluster import Placement
+from official_bert.training import step
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
 
 
 def config_of(precision="bfloat16", width=384, layers=6, batch_size=32, **training):
@@ -55,7 +57,7 @@ def losses(folder, train_file, accumulation_steps):
         },
     )
     try:
-        loop.train(
+        whole_run.train(
             load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=lambda _: None
         )
     finally:

@@ -18,10 +18,11 @@ from made_pretraining import make_config, write_records
 
 from official_bert.config import to_dict
 from official_bert.data.batches.sources import ExampleSource, RecordSource
+from official_bert.runs import evaluation
+from official_bert.runs.checks import origins
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import distribution, evaluation, origins
-from official_bert.training.running import many_machines
-from official_bert.training.running.cluster import Placement, is_first_worker
+from official_bert.training.machines import distribution, many_machines
+from official_bert.training.machines.cluster import Placement, is_first_worker
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "run_for_parity.py"
 STEPS = 20
@@ -45,7 +46,7 @@ def train_on(folder, records, *names):
         check=False,
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=600 + 60 * len(names),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {path.stem: np.load(path) for path in folder.glob("*.npz")}

@@ -10,12 +10,13 @@ from made_pretraining import data_files, make_config, write_records
 
 from official_bert.config import OptimizerConfig
 from official_bert.run_folder import RunFolder
+from official_bert.runs import whole_run
 from official_bert.storage.files import read_log
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
-from official_bert.training.running import clock
-from official_bert.training.running.cluster import Placement
-from official_bert.training.schedules.learning_rate import rate_at_share
+from official_bert.training.learning_rate import rate_at_share
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops import clock
 
 SECONDS = 30.0
 SCHEDULE = {"warmup_proportion": 0.25, "learning_rate": 1e-2}
@@ -65,7 +66,9 @@ def config_of(**training):
 
 def train(folder, records, **training):
     """Trains into a folder; returns the rows of its log."""
-    loop.train(load_task(config_of(**training)), data_files(records), str(folder), Placement(), report=lambda _: None)
+    whole_run.train(
+        load_task(config_of(**training)), data_files(records), str(folder), Placement(), report=lambda _: None
+    )
     return list(read_log(str(folder / "log.jsonl")))
 
 
@@ -137,7 +140,9 @@ def test_what_does_not_fit_a_time_is_told_before_the_first_step(records, tmp_pat
     with pytest.raises(ValueError, match=wrong):
         settings = {"hours": 1.0, "steps": 0} | training
         config = make_config(optimizer=SCHEDULE | optimizer, training=settings)
-        loop.train(load_task(config), data_files(records), str(tmp_path / "run"), Placement(), report=lambda _: None)
+        whole_run.train(
+            load_task(config), data_files(records), str(tmp_path / "run"), Placement(), report=lambda _: None
+        )
     assert not RunFolder(str(tmp_path / "run")).has_begun
 
 

@@ -18,10 +18,13 @@ from local_ports import free_ports
 from made_pretraining import S, data_files, make_config, resolve, write_records
 
 from official_bert.run_folder import METRIC_FILE, RunFolder
+from official_bert.runs import evaluation, whole_run
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import checkpointing, distribution, evaluation, guards, loop
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
+from official_bert.training import checkpointing, loop
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops import divergence
 from official_bert.training.trainer import Trainer
 
 
@@ -41,7 +44,7 @@ def given(config, *records):
 
 
 def train(what, folder, lines=None):
-    return loop.train(*what, str(folder), Placement(), report=(lines if lines is not None else []).append)
+    return whole_run.train(*what, str(folder), Placement(), report=(lines if lines is not None else []).append)
 
 
 def logged(folder, name, file="log.jsonl"):
@@ -240,7 +243,7 @@ def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
 
 def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path, eager_steps):
     training = {"steps": 1, "eval_batch_size": 8}
-    trained = loop.train(
+    trained = whole_run.train(
         *given(make_config(training=training | {"freeze": "embeddings"}), records, held_out),
         str(tmp_path),
         Placement(),
@@ -255,10 +258,10 @@ def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(re
 @pytest.mark.slow
 def test_profiled_steps_leave_a_profile(records, tmp_path):
     config = make_config(training={"steps": 6})
-    loop.train(*given(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)
+    whole_run.train(*given(config, records), str(tmp_path), Placement(), profile_steps="2:4", report=lambda _: None)
     assert list((tmp_path / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
     with pytest.raises(ValueError, match="profile_steps"):
-        loop.train(*given(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
+        whole_run.train(*given(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
 
 
 def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path, eager_steps):
@@ -285,11 +288,13 @@ def test_the_first_bad_tensor_is_named(records):
         return gradients(weights, seeds, part, *more)
 
     trainer.step.gradients = noted
-    assert guards.first_bad_tensor(trainer.step, trainer.weights, batch, 0, 4) == "the sum of gradients, or an update"
+    assert (
+        divergence.first_bad_tensor(trainer.step, trainer.weights, batch, 0, 4) == "the sum of gradients, or an update"
+    )
     assert sizes == [8] * 4  # one micro-batch after the other
 
     def bad():
-        return guards.first_bad_tensor(
+        return divergence.first_bad_tensor(
             trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1
         )
 
@@ -313,7 +318,7 @@ def test_a_layer_without_a_path_is_named_too(records):
         tf.keras.config.set_dtype_policy("float32")
     named = []
     object.__setattr__(resolved.model.encoder, "_path", None)  # as of layers that were never built
-    with guards.watched(resolved.model, lambda name, _: named.append(name)):
+    with divergence.watched(resolved.model, lambda name, _: named.append(name)):
         batch = next(iter(resolved.train.dataset()))
         resolved.model({key: value for key, value in batch.items() if key != "example_weights"})
     assert named and all(isinstance(name, str) and "None" not in name for name in named)

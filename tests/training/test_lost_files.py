@@ -17,15 +17,15 @@ from made_pretraining import data_files, make_config, write_records
 
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
+from official_bert.runs import evaluation, whole_run
+from official_bert.runs.beginning import phases
+from official_bert.tasks.data import TRAIN_AND_EVALUATE
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.reporting import run_log
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.evaluations import Evaluations
-from official_bert.training.schedules import phases
-from official_bert.training.task import TRAIN_AND_EVALUATE
+from official_bert.training.evaluations import Evaluations
+from official_bert.training.logs import run_log
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 
 BIAS = "next_sentence.Soutput_bias"
 CONFIG = make_config(
@@ -50,7 +50,7 @@ def files(tmp_path_factory):
 
 def train(files, folder, config=CONFIG):
     said = []
-    loop.train(load_task(config), files, str(folder), Placement(), report=said.append)
+    whole_run.train(load_task(config), files, str(folder), Placement(), report=said.append)
     return said[0]
 
 
@@ -323,3 +323,22 @@ def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
         ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"
     ):
         folder.restore_newest()
+
+
+def test_the_next_run_removes_what_killed_ones_left_and_nothing_else(tmp_path):
+    kept = ["ckpt-4.index", "ckpt-4.data-00000-of-00001", "log.jsonl", "notes.tmp.txt", "ckpt-best"]
+    left = ["log.jsonl.tmp.12.0123abcd", "ckpt-2.data-00000-of-00001", "ckpt-6.data-00000-of-00001.tempstate12"]
+    (tmp_path / "ckpt-8_temp").mkdir()
+    (tmp_path / "best").mkdir()
+    for name in (
+        *kept,
+        *left,
+        "best/ckpt-2.data-00000-of-00001",
+        "best/metric.json.tmp.12.0123abcd",
+        "best/metric.json",
+    ):
+        (tmp_path / name).write_text("{}")
+    with RunFolder(str(tmp_path)).locked():
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "best", ".lock"])
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["metric.json"]

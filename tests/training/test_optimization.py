@@ -4,9 +4,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
-from official_bert.training import optimization
+from official_bert.training import learning_rate, optimization
 from official_bert.training.optimization import BertOptimizer, Moments
-from official_bert.training.schedules import learning_rate
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.normal(size=(4, 3)).astype("float32")

@@ -16,11 +16,11 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder, prefixes_in
+from official_bert.runs.fine_tuning import FineTuning
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution
-from official_bert.training.running.cluster import Placement
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import Steps
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")

@@ -8,11 +8,12 @@ import pytest
 from made_pretraining import data_files, make_config, write_records
 
 from official_bert.run_folder import REWINDS_FILE, RunFolder
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
-from official_bert.training.running.clock import NoClock
-from official_bert.training.running.cluster import Placement
-from official_bert.training.running.recovery import Recovery
+from official_bert.training.machines.cluster import Placement
+from official_bert.training.stops.clock import NoClock
+from official_bert.training.stops.recovery import Recovery
 from official_bert.training.trainer import Trainer
 
 
@@ -20,7 +21,7 @@ def train(path, folder, phases=(), **training):
     config = make_config(
         training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training, phases=list(phases)
     )
-    loop.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
+    whole_run.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
 
 
 def test_the_host_looks_at_the_clock_after_the_steps_of_ten_seconds():

@@ -10,10 +10,10 @@ from made_finetuning import data_files, make_config
 
 from official_bert.layers.speed import real_tokens
 from official_bert.layers.speed.computing import computing
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
-from official_bert.training.reporting.run_log import Watcher
-from official_bert.training.running.cluster import Placement
+from official_bert.training.logs.run_log import Watcher
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.step import skips_padding
 
 
@@ -44,7 +44,7 @@ def train(folder, train_file, dropout=0.0, model=None, **training):
         options={"dev_share": 0.0, "dropout": dropout},
         training={"batch_size": 8, "eval_batch_size": 8, "steps": 6, "log_every": 1, "steps_per_loop": 1, **training},
     )
-    loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=said.append)
+    whole_run.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=said.append)
     rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row], said
 

@@ -13,17 +13,18 @@ from oracles.weights import variables_by_name
 from official_bert.config import OptimizerConfig, TrainingConfig, load_config
 from official_bert.models import checkpoints
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, guards, optimization
+from official_bert.training import optimization
+from official_bert.training.machines import distribution
 from official_bert.training.optimization import Decision
 from official_bert.training.step import State, fold_seeds
-from official_bert.training.task import recipe_of
+from official_bert.training.stops import divergence
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.optimized_graphs
 
 
 def trainer_of(task, model, total=20):
-    return Trainer(recipe_of(task, model), tf.distribute.get_strategy(), total)
+    return Trainer(task.recipe(model), tf.distribute.get_strategy(), total)
 
 
 def trained_on(config, path):
@@ -84,7 +85,7 @@ def test_a_step_holds_one_forward_pass(tmp_path):
 
     def calls_of(function):
         called = []
-        with guards.watched(model, lambda path, _: called.append(path)):
+        with divergence.watched(model, lambda path, _: called.append(path)):
             tf.function(function).get_concrete_function()
         return called
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from official_bert.data.batches.sources import BatchSource
 from official_bert.objectives.objective import Batch
-from official_bert.training import distribution
+from official_bert.tasks.task import TaskBase
+from official_bert.training.machines import distribution
 from official_bert.training.step import Step, fold_seeds
-from official_bert.training.task import TaskBase, recipe_of
 from official_bert.training.trainer import Trainer
 
 FLOOR = 0.1  # of the root mean square over all tensors of a kind: differences are compared with at least this
@@ -159,7 +159,7 @@ def passes(
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0  # the numbers that it draws depend on the precision
-    step = Step(recipe_of(task, model), 1)
+    step = Step(task.recipe(model), 1)
     names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
 
     def one_pass(values: list[tf.Tensor], part: Batch) -> dict[str, tf.Tensor]:
@@ -210,7 +210,7 @@ def training(
     with strategy.scope():
         model = task.build_model()
         task.draw_first_weights(model)
-    trainer = Trainer(recipe_of(task, model), strategy, steps)
+    trainer = Trainer(task.recipe(model), strategy, steps)
     rows = trainer.run_steps(iter(distribution.distribute(source, strategy)), tf.constant(steps)).numpy()
     return {"loss of every step": rows[:, 0]} | {
         f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables
@@ -230,7 +230,7 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
     """
     with strategy.scope():
         model = task.build_model()
-        trainer = Trainer(recipe_of(task, model), strategy, 10**6)
+        trainer = Trainer(task.recipe(model), strategy, 10**6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
     worker_batches = tf.autograph.experimental.do_not_convert(lambda _: dataset)

@@ -1,8 +1,9 @@
 """What files of other libraries hold beside rows: pandas' JSON of whole columns, the names of classes in Parquet."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from official_bert.json_values import parse
 
 
 def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
@@ -25,9 +26,9 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict
     Parquet; -1 is None.
     """
     try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse((metadata or {})[b"huggingface"])["info"]["features"]
         inner = {key: feature.get("feature", feature) for key, feature in features.items() if isinstance(feature, dict)}
-        names = {key: part["names"] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
+        names = {key: [*map(str, part["names"])] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
     except (KeyError, TypeError, ValueError, AttributeError):
         names = {}
 

@@ -59,6 +59,16 @@ def local_folder(path: str) -> str:
     return _saved_preset(path) if PRESET.fullmatch(path) else path
 
 
+def cached_folder(name: str) -> str:
+    """Returns the folder of a repository in the cache of `huggingface_hub`, without a network; "" if there is none."""
+    if os.path.exists(name) or not is_name(name):
+        return ""
+    import huggingface_hub
+
+    config = huggingface_hub.try_to_load_from_cache(name, "config.json")
+    return os.path.dirname(config) if isinstance(config, str) else ""
+
+
 @functools.cache
 def _downloaded(name: str) -> str:
     """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""

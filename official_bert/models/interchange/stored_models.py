@@ -11,6 +11,7 @@ import numpy as np
 import safetensors
 
 from official_bert.config import ModelConfig, build, read_bert_config
+from official_bert.limits import MOST_DIMENSIONS, MOST_LINKS
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.vector_layers import Poolings, VectorLayer
@@ -101,7 +102,7 @@ class StoredModel:
     default_prompt: str = ""  # in front of texts of which nobody says what they are
     # what the files say about vectors and is not computed here: nothing answers with this model
     why_no_vectors: str = ""
-    # in front of texts: of a `query`, of a `passage`
+    # in front of texts: of a `query`, of a `passage`, of those with the files' own names
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
@@ -205,7 +206,13 @@ def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
+            if len(names) > MOST_LINKS:
+                raise ValueError(f"{path}: expected at most {MOST_LINKS:,} tensors, got {len(names):,}")
             for name in names:
+                if (dimensions := len(file.get_slice(name).get_shape())) > MOST_DIMENSIONS:
+                    raise ValueError(
+                        f"{path}: {name:.80}: expected at most {MOST_DIMENSIONS} dimensions, got {dimensions}"
+                    )
                 if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
                     raise ValueError(
                         f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "

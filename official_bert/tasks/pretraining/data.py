@@ -16,10 +16,11 @@ from official_bert.data.record_files import records
 from official_bert.data.rows import Rows, Source
 from official_bert.long_work import provenance
 from official_bert.storage.files import find_files
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of
-from official_bert.training.task import DataFiles, TaskBase
+from official_bert.tasks.task import TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
 

@@ -20,7 +20,7 @@ from official_bert.reports.comparable import ComparableAnswers
 from official_bert.tasks.pretraining.held_out import HeldOutRecords
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.text.tokenizer import Tokenizer
-from official_bert.training.task import Predictions
+from official_bert.training.held_out import Predictions
 
 WHERE = "config.options.objective: masked_diffusion: expected"
 

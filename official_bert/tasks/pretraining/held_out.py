@@ -9,7 +9,7 @@ from absl import logging
 from official_bert.data.batches.sources import RecordSource
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.storage.files import open_bytes, size_of
-from official_bert.training.task import Predictions
+from official_bert.training.held_out import Predictions
 
 COMPARED = 1 << 16  # first bytes of two files of the same size that tell whether they are copies
 

@@ -25,7 +25,7 @@ from official_bert.tasks.pretraining.held_out import HeldOutRecords
 from official_bert.tasks.pretraining.options import Options
 from official_bert.tasks.pretraining.record_kinds import packed_features
 from official_bert.text.tokenizer import Tokenizer
-from official_bert.training.reporting.flops import training_flops
+from official_bert.training.flops import training_flops
 
 # Records without masks, their numbers -> the features of masked records.
 Masking = Callable[[dynamic_masking.Batch, tf.Tensor], dynamic_masking.Batch]

@@ -14,7 +14,7 @@ from official_bert.objectives.masked_lm import MaskedLM
 from official_bert.objectives.objective import Batch, Objective
 from official_bert.objectives.replaced_tokens import ReplacedTokens
 from official_bert.tasks.pretraining.masked_words import MaskedWords
-from official_bert.training.reporting.flops import training_flops
+from official_bert.training.flops import training_flops
 
 
 class ReplacedWords(MaskedWords):

@@ -15,8 +15,8 @@ from official_bert.serving.bounds import in_range, require
 from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
 from official_bert.serving.task_serving import Serving
 from official_bert.tasks.pretraining.served import MASK, ServedFillMask, ServedNextToken
+from official_bert.tasks.task import TaskBase
 from official_bert.text.graph_loading import AnyGraphTokenizer
-from official_bert.training.task import TaskBase
 
 MOST_BLANKS = 4  # of beams: their number of candidates grows with each
 NEVER_WRITTEN = ("PAD", "UNK", "CLS", "SEP", "MASK")
@@ -136,7 +136,7 @@ class ServedBeams(ServedTogether):
 
 
 def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:
-    if task.option("objective", "") == "next_token":
+    if getattr(task.options, "objective", "") == "next_token":
         return ServedNextToken.make(task, model, options)
     if options.passes is not None and options.beams is not None:
         raise ValueError("--passes, --beams: expected one of them, got both")

@@ -1,24 +1,26 @@
 """Pre-training on records: masked LM and next sentences (paper 3.1; 2018 `run_pretraining.py`), or another kind."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
-from jaxtyping import Float
 
 from official_bert.data.rows import Source
 from official_bert.dotted_names import by_name
 from official_bert.models.first_weights import begin_with_neighbours
-from official_bert.objectives.objective import Batch, Objective
+from official_bert.objectives.objective import Objective
+from official_bert.tasks.data import Data, DataFiles, Resolved, Steps
 from official_bert.tasks.pretraining.data import RecordReader
 from official_bert.tasks.pretraining.diffused_words import DiffusedWords
 from official_bert.tasks.pretraining.held_out import warn_of_shared_records
 from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
-from official_bert.training.task import DataFiles, Resolved, Steps, TaskBase
+from official_bert.tasks.task import TaskBase
+from official_bert.training.recipe import Recipe
 
 # By `options.objective`, and that of spans' boundaries; the kinds of BERT's relatives by their dotted names.
 KINDS: Mapping[str, type[MaskedWords] | str] = {
@@ -30,12 +32,48 @@ KINDS: Mapping[str, type[MaskedWords] | str] = {
 }
 
 
+class RecordData(Data):
+    """Records, with masks or without, or packed rows."""
+
+    def sources(self, files: DataFiles) -> dict[str, list[Source]]:
+        """Nothing: records are named by patterns and may be too large to be read whole."""
+        return {}
+
+    def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
+        """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
+        training, reader = self.config.training, RecordReader(self.task, self.task.kind, self.task.make_masking)
+        if steps.train and training.steps and training.epochs:
+            raise ValueError(
+                f"config.training: expected steps or epochs, got {training.steps} steps and {training.epochs:g} epochs "
+                "(0 leaves out one of them)"
+            )
+        train = reader.source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
+        held_out = None
+        if steps.evaluate and files.eval_file:
+            source = reader.source(files, files.eval_file, training.eval_batch_size, shuffle=False)
+            held_out = self.task.kind.held_out(source)
+            warn_of_shared_records(train.paths if train else [], source.paths)
+        return Resolved(task=self.task, model=model or self.task.build_model(), train=train, held_out=held_out)
+
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+        """The features of masked records, or of packed rows."""
+        return (
+            self.task.kind.more_specs(batch_size)
+            | {
+                feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
+                for feature in self.task.kind.features()
+            }
+            | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+        )
+
+
 class Task(TaskBase):
     """A kind of pre-training on `create_pretraining_data`'s records."""
 
     Options = Options
     head = "fill_mask"
     serving = "official_bert.tasks.pretraining.served_together:BLANKS"
+    data = property(RecordData)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,40 +115,9 @@ class Task(TaskBase):
         if self.options.first_weights == "neighbours":
             begin_with_neighbours(model, self.config.seed)
 
-    def flops(self, batch: Batch) -> Float[Any, ""]:
-        return self.kind.flops(batch)
+    def recipe(self, model: keras.Model, objective: Objective | None = None) -> Recipe:
+        return dataclasses.replace(super().recipe(model, objective), flops=self.kind.flops)
 
     def make_masking(self) -> Masking:
         """Makes the function from records without masks to masked ones."""
         return self.kind.make_masking(lambda: self.tokenizer)
-
-    def data(self, files: DataFiles) -> dict[str, list[Source]]:
-        """Nothing: records are named by patterns and may be too large to be read whole."""
-        return {}
-
-    def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
-        """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
-        training, reader = self.config.training, RecordReader(self, self.kind, self.make_masking)
-        if steps.train and training.steps and training.epochs:
-            raise ValueError(
-                f"config.training: expected steps or epochs, got {training.steps} steps and {training.epochs:g} epochs "
-                "(0 leaves out one of them)"
-            )
-        train = reader.source(files, files.train_file, training.batch_size, shuffle=True) if steps.train else None
-        held_out = None
-        if steps.evaluate and files.eval_file:
-            source = reader.source(files, files.eval_file, training.eval_batch_size, shuffle=False)
-            held_out = self.kind.held_out(source)
-            warn_of_shared_records(train.paths if train else [], source.paths)
-        return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
-
-    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """The features of masked records, or of packed rows."""
-        return (
-            self.kind.more_specs(batch_size)
-            | {
-                feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
-                for feature in self.kind.features()
-            }
-            | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
-        )

@@ -27,10 +27,12 @@ from official_bert.objectives.relevance import Relevance
 from official_bert.search.bm25 import nearest_by_words
 from official_bert.search.collections import Collection, UnknownIds, is_collection
 from official_bert.search.rows import Candidates, SearchColumns, read_candidates
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import Use
-from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
+from official_bert.tasks.answers import Answers, write_answers
+from official_bert.tasks.data import DataFiles, Steps, row_spec
+from official_bert.tasks.file_data import Use
+from official_bert.tasks.ranking_data import RankingData, Rankings, require_negatives
+from official_bert.tasks.task import TaskBase
+from official_bert.training.held_out import HeldOut, Predictions
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 
@@ -90,23 +92,10 @@ class Options(SplitOptions, TableOptions):
         )
 
 
-class Task(RankingTask):
-    """Rows [B,C,S]: `[CLS] query [SEP] passage [SEP]` for the positive and each negative."""
+class RerankingData(RankingData):
+    """Queries with passages: rows [B,C,S] for the positive and each negative."""
 
-    Options = Options
-    head = "regression"
-    serving = "official_bert.tasks.reranking.served:SCORES"
     of_tables = ("negative_columns", "label_column")
-
-    def build_model(self) -> keras.Model:
-        """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(
-            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
-        )
-
-    @property
-    def objective(self) -> Objective:
-        return Relevance(self.options.loss)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
@@ -114,13 +103,6 @@ class Task(RankingTask):
         return row_spec(batch_size, passages, self.options.max_seq_length) | {
             "labels": tf.TensorSpec((batch_size, passages), tf.float32)
         }
-
-    def best_metric(self) -> str:
-        """nDCG@10."""
-        return "ndcg_at_10"
-
-    def input_columns(self) -> dict[str, tuple[str, ...]]:
-        return {"text": (self.options.text_column,), "text_pair": (self.options.text_pair_column,)}
 
     def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
         """Also refuses a number of candidates if none are searched for."""
@@ -235,6 +217,37 @@ class Task(RankingTask):
         """Makes batches of queries with their passages."""
         features = make_choice_features(rows, self.tokenizer, self.options.max_seq_length, files.cache_dir, extra)
         return self.make_batches(features, training)
+
+
+class RerankingAnswers(Answers):
+    """Scores of passages, measured by their order."""
+
+    def best_metric(self) -> str:
+        """nDCG@10."""
+        return "ndcg_at_10"
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        return {"text": (self.options.text_column,), "text_pair": (self.options.text_pair_column,)}
+
+
+class Task(TaskBase):
+    """Rows [B,C,S]: `[CLS] query [SEP] passage [SEP]` for the positive and each negative."""
+
+    Options = Options
+    head = "regression"
+    serving = "official_bert.tasks.reranking.served:SCORES"
+    data = property(RerankingData)
+    answers = property(RerankingAnswers)
+
+    def build_model(self) -> keras.Model:
+        """Builds encoder, pooler and one vector."""
+        return ChoiceClassifier.make(
+            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
+        )
+
+    @property
+    def objective(self) -> Objective:
+        return Relevance(self.options.loss)
 
 
 class Ranked(Rankings):

@@ -11,10 +11,10 @@ from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.reports.sections import Section
 from official_bert.search import measures, neighbours
 from official_bert.search.collections import Collection
+from official_bert.tasks.answers import write_answers
+from official_bert.tasks.ranking_data import Rankings
 from official_bert.tasks.retrieval import metrics
-from official_bert.training.data_files import write_answers
-from official_bert.training.ranking_task import Rankings
-from official_bert.training.task import Predictions
+from official_bert.training.held_out import Predictions
 
 
 def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray:

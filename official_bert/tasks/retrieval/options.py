@@ -83,6 +83,8 @@ class Options(SplitOptions, TableOptions):
     """Text in front of second texts and negatives."""
     default_prompt: str = ""
     """Prompt in prediction for texts that are marked neither as queries nor as passages."""
+    more_prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    """More prompts in prediction, by their names, such as `{clustering: "clustering: "}`."""
     unknown_ids: UnknownIds = "refuse"
     """Judgements of a collection (BEIR) whose ids are unknown."""
     empty_text: labelled_texts.EmptyText = "refuse"
@@ -148,7 +150,7 @@ class Options(SplitOptions, TableOptions):
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts that there are, by the names of their signatures; beside a default one, they may be empty."""
-        prompts = {"query": self.query_prompt, "passage": self.passage_prompt}
+        prompts = {**self.more_prompts, "query": self.query_prompt, "passage": self.passage_prompt}
         return {name: prompt for name, prompt in prompts.items() if prompt or self.default_prompt}
 
     @property

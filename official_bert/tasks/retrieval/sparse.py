@@ -19,10 +19,11 @@ from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
 from official_bert.objectives.sparse_vectors import SparseVectors
 from official_bert.search.collections import Collection
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
+from official_bert.training.held_out import HeldOut, Predictions
 
 QUERIES_AT_ONCE = 256
 
@@ -86,37 +87,12 @@ class RisingPenalty(ExampleSource):
         return super().batch(number) | {"penalty_share": np.full(self.batch_size, share, np.float32)}
 
 
-class Task(retrieval.Task):
-    """A weight of each word for each text: rows [B,T,S] as in retrieval."""
-
-    Options = Options
-    serving = "official_bert.tasks.retrieval.served:WORDS"
-
-    def build_model(self) -> keras.Model:
-        """Builds an encoder with the head for words, whose weights are those of masked LM."""
-        return SparseEncoder.make(
-            self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute
-        )
-
-    @property
-    def objective(self) -> SparseVectors:
-        options = self.options
-        return SparseVectors(
-            options.loss_name,
-            options.group_size,
-            options.temperature,
-            options.margin,
-            query_penalty=options.query_penalty,
-            passage_penalty=options.passage_penalty,
-        )
+class SparseData(retrieval.RetrievalData):
+    """The rows of retrieval, with the share of the penalty."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, and the share of the penalty."""
         return super().batch_spec(batch_size) | {"penalty_share": tf.TensorSpec((batch_size,), tf.float32)}
-
-    def best_metric(self) -> str:
-        """nDCG@10."""
-        return "ndcg_at_10"
 
     def check(self, steps: Steps) -> None:
         """Also refuses predictions."""
@@ -148,6 +124,41 @@ class Task(retrieval.Task):
 
     def _collection(self, collection: Collection, files: DataFiles) -> "Searched":
         return Searched(collection, super()._collection(collection, files).source)
+
+
+class SparseAnswers(retrieval.RetrievalAnswers):
+    """Vectors of words."""
+
+    def best_metric(self) -> str:
+        """nDCG@10."""
+        return "ndcg_at_10"
+
+
+class Task(retrieval.Task):
+    """A weight of each word for each text: rows [B,T,S] as in retrieval."""
+
+    Options = Options
+    serving = "official_bert.tasks.retrieval.served:WORDS"
+    data = property(SparseData)
+    answers = property(SparseAnswers)
+
+    def build_model(self) -> keras.Model:
+        """Builds an encoder with the head for words, whose weights are those of masked LM."""
+        return SparseEncoder.make(
+            self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute
+        )
+
+    @property
+    def objective(self) -> SparseVectors:
+        options = self.options
+        return SparseVectors(
+            options.loss_name,
+            options.group_size,
+            options.temperature,
+            options.margin,
+            query_penalty=options.query_penalty,
+            passage_penalty=options.passage_penalty,
+        )
 
 
 class Searched(HeldOutCollection):

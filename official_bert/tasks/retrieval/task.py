@@ -28,41 +28,21 @@ from official_bert.models.vector_layers import vector_width
 from official_bert.objectives.ranking_losses import MISSING
 from official_bert.objectives.vectors import IN_GROUPS, NearVectors
 from official_bert.search.collections import Collection, is_collection
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import DataFiles, Steps, row_spec
+from official_bert.tasks.file_data import Use
+from official_bert.tasks.ranking_data import RankingData, require_negatives
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
-from official_bert.training.distribution import check_batch
-from official_bert.training.file_task import Use
-from official_bert.training.ranking_task import RankingTask, require_negatives
-from official_bert.training.task import DataFiles, HeldOut, Steps, row_spec
+from official_bert.tasks.task import TaskBase
+from official_bert.training.held_out import HeldOut
+from official_bert.training.machines.distribution import check_batch
 
 TEXTS = 2  # of a row without negatives
 
 
-class Task(RankingTask):
-    """A vector for each text: rows [B,T,S], `[CLS] text [SEP]` for each of both texts and each negative."""
-
-    Options = Options
-    head = "embeddings"
-    serving: ClassVar[str] = "official_bert.tasks.retrieval.served:VECTORS"
-
-    def build_model(self) -> keras.Model:
-        """Builds an encoder without a head."""
-        options, training = self.options, self.config.training
-        settings = {
-            "pooling": options.pooling,
-            "texts_at_once": options.texts_at_once,
-            "cuts": not training.xla,
-            "layers": options.vector_layers,
-            "dimensions": options.dimensions,
-        }
-        return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
-
-    @property
-    def objective(self) -> NearVectors:
-        options = self.options
-        return NearVectors(
-            options.loss_name, options.group_size, options.temperature, options.margin, options.matryoshka
-        )
+class RetrievalData(RankingData):
+    """Texts that belong together: rows [B,T,S] of both texts and each negative."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
@@ -78,13 +58,6 @@ class Task(RankingTask):
         )
         return row_spec(batch_size, texts, options.max_seq_length) | target | prompts
 
-    def best_metric(self) -> str:
-        """The correlation with the scores, or the mean reciprocal rank."""
-        return "spearman" if self.options.score_column else "mrr"
-
-    def input_columns(self) -> dict[str, tuple[str, ...]]:
-        return {"text": (self.options.text_column,)}
-
     @property
     def may_hold_out(self) -> bool:  # type: ignore[override]
         """Single texts answer nothing."""
@@ -98,7 +71,7 @@ class Task(RankingTask):
         if (
             steps.evaluate
             and self.options.score_column
-            and self.best_metric() == "spearman"
+            and self.task.answers.best_metric() == "spearman"
             and (is_collection(eval_path or train_path) or (self.options.label_column and not eval_path))
         ):
             raise ValueError(
@@ -307,6 +280,46 @@ class Task(RankingTask):
         """
         low, high = self.options.score_range or (scores.min(), scores.max())
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
+
+
+class RetrievalAnswers(Answers):
+    """Vectors of texts."""
+
+    def best_metric(self) -> str:
+        """The correlation with the scores, or the mean reciprocal rank."""
+        return "spearman" if self.options.score_column else "mrr"
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        return {"text": (self.options.text_column,)}
+
+
+class Task(TaskBase):
+    """A vector for each text: rows [B,T,S], `[CLS] text [SEP]` for each of both texts and each negative."""
+
+    Options = Options
+    head = "embeddings"
+    serving: ClassVar[str] = "official_bert.tasks.retrieval.served:VECTORS"
+    data = property(RetrievalData)
+    answers = property(RetrievalAnswers)
+
+    def build_model(self) -> keras.Model:
+        """Builds an encoder without a head."""
+        options, training = self.options, self.config.training
+        settings = {
+            "pooling": options.pooling,
+            "texts_at_once": options.texts_at_once,
+            "cuts": not training.xla,
+            "layers": options.vector_layers,
+            "dimensions": options.dimensions,
+        }
+        return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
+
+    @property
+    def objective(self) -> NearVectors:
+        options = self.options
+        return NearVectors(
+            options.loss_name, options.group_size, options.temperature, options.margin, options.matryoshka
+        )
 
 
 def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:

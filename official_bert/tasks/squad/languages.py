@@ -13,12 +13,12 @@ import numpy as np
 
 from official_bert.reports.metric_text import shown
 from official_bert.storage.files import written_whole
+from official_bert.tasks import answering
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.squad.task import Questions, Task
-from official_bert.training import answering
-from official_bert.training.task import DataFiles, Steps
 
 KNOWN = {*ARTICLES, "el", "ro", "ru", "th", "tr"}  # languages of MLQA and XQuAD
 MOST_DELETED = 0.01  # of a file's characters by lower-casing: with more it is told
@@ -89,7 +89,7 @@ def evaluate(
     """
     scores = []
     for path in paths:
-        questions = task.resolve(
+        questions = task.data.resolve(
             DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model
         ).tests
         assert isinstance(questions, Questions)

@@ -12,9 +12,9 @@ import tensorflow as tf
 from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors, lengthened, text_specs
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
+from official_bert.tasks.task import TaskBase
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
-from official_bert.training.task import TaskBase
 
 LOGITS = {name: tf.TensorSpec([None, None], tf.float32) for name in ("start_logits", "end_logits")}
 

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -27,14 +27,17 @@ from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import DataFiles, Steps, row_spec
+from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_arrays
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
+from official_bert.tasks.task import TaskBase
 from official_bert.text import loading
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, TaskBase, row_spec
+from official_bert.training.held_out import HeldOut, Predictions
 
 LAYOUT = 3  # of the arrays that are cached
 EXAMINATION = "official_bert.tasks.squad.examination"
@@ -62,18 +65,8 @@ class Options(SplitOptions, DecodingRules):
     """Encoding of files of JSON; empty: UTF-8."""
 
 
-class Task(FileTask):
-    """Start and end of the answer in a window of the passage; [CLS] if the answer is not in the window."""
-
-    Options = Options
-    head = "span"
-    serving = "official_bert.tasks.squad.served:ANSWERS"
-    objective = AnswerSpan()
-    refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
-
-    def build_model(self) -> keras.Model:
-        """Builds the encoder with a start and an end vector."""
-        return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
+class SquadData(FileData):
+    """Questions about passages, in windows of these."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows of full length with their answers."""
@@ -199,21 +192,7 @@ class Task(FileTask):
         maker = self._feature_maker()
         features = maker.make(held_out.examples)
         self._warn_of_cut(held_out, maker.cut_questions)
-        return Questions(self, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
-
-    def best_metric(self) -> str:
-        return "f1"
-
-    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The threshold for no answer with the best F1 on the evaluation data."""
-        threshold = metrics.get("best_f1_threshold")
-        return {} if threshold is None else {"null_score_diff_threshold": threshold}
-
-    def with_tuned(self, stored: Mapping[str, Any]) -> Self:
-        """Takes the stored threshold in the place of 0.0, 2018's default."""
-        if not stored or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
-            return self
-        return self.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
+        return Questions(self.task, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError if another run's model cannot answer this task's rows."""
@@ -244,6 +223,40 @@ class Task(FileTask):
                 questions,
                 self.options.max_query_length,
             )
+
+
+class SpanAnswers(Answers):
+    """Answers are chosen by F1; version 2 tunes a threshold for none."""
+
+    def best_metric(self) -> str:
+        return "f1"
+
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """The threshold for no answer with the best F1 on the evaluation data."""
+        threshold = metrics.get("best_f1_threshold")
+        return {} if threshold is None else {"null_score_diff_threshold": threshold}
+
+    def with_tuned(self, stored: Mapping[str, Any]) -> TaskBase:
+        """Takes the stored threshold in the place of 0.0, 2018's default."""
+        if not stored or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
+            return self.task
+        return self.task.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
+
+
+class Task(TaskBase):
+    """Start and end of the answer in a window of the passage; [CLS] if the answer is not in the window."""
+
+    Options = Options
+    head = "span"
+    serving = "official_bert.tasks.squad.served:ANSWERS"
+    objective = AnswerSpan()
+    refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
+    data = property(SquadData)
+    answers = property(SpanAnswers)
+
+    def build_model(self) -> keras.Model:
+        """Builds the encoder with a start and an end vector."""
+        return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
 
 @dataclasses.dataclass(frozen=True)

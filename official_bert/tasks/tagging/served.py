@@ -19,11 +19,11 @@ from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
 from official_bert.tasks.tagging.conll import SPACES
 from official_bert.tasks.tagging.word_tagger import CHAIN
+from official_bert.tasks.task import TaskBase
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
 from official_bert.text.tokenization import CJK_RANGES
-from official_bert.training.task import TaskBase
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 CONTINUED = "(that of the word before)"  # type of a letter alone beside others with types
@@ -404,7 +404,7 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
 
     def decode(logits: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
-        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))
+        return crf.best_path(logits, real, task.answers.scores({"logits": logits, **dict(chain)}))
 
     return decode
 

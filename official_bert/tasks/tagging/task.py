@@ -29,14 +29,17 @@ from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
 from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
+from official_bert.tasks.task import TaskBase
+from official_bert.training.held_out import HeldOut, Predictions
 
 # Of a --data_dir.
 FILES = {
@@ -47,55 +50,15 @@ FILES = {
 SENTENCES_AT_ONCE = 256  # in decoding
 
 
-class Task(FileTask):
-    """Tags each word at its first piece."""
+class TaggedData(FileData):
+    """Sentences of words with a tag each."""
 
-    Options = Options
-    head = "tagger"
-    serving = "official_bert.tasks.tagging.served:TAGS"
     file_names = FILES
-    refused = {
-        "header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"
-    }
-
-    @property
-    def scheme(self) -> Scheme:
-        """The scheme of the model: of its labels, if they are known."""
-        return chunk_tags.scheme_of(self.options.labels, self.options.scheme)
-
-    def build_model(self) -> keras.Model:
-        """Builds encoder and classifier, with or without a CRF, or frozen encoder, BiLSTM and classifier."""
-        options, model = self.options, self.config.model
-        if not options.labels:
-            raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-        crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
-        settings = {"num_tags": len(options.labels), "dropout": options.dropout}
-        if options.features:
-            return FeatureTagger.make(
-                model,
-                settings
-                | crf_settings
-                | {
-                    "features": options.features,
-                    "feature_layers": options.feature_layers,
-                    "lstm_size": options.lstm_size,
-                    "lstm_layers": options.lstm_layers,
-                    "crf": options.crf,
-                },
-            )
-        recompute = self.config.training.recompute
-        if options.crf:
-            return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
-        return Tagger.make(model, settings, recompute=recompute)
 
     @property
     def frozen(self) -> str | Sequence[str]:
         """With features also the whole encoder."""
         return "encoder" if self.options.features else self.config.training.freeze
-
-    @property
-    def objective(self) -> Objective:
-        return ChainOfTags() if self.options.crf else Tags(self.options.label_smoothing)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length; frozen features have no fixed shape."""
@@ -189,7 +152,7 @@ class Task(FileTask):
         return f"{file.source}: {len(tags)} sentences, {content}"
 
     def with_labels_of(self, train: SentenceFile) -> Self:
-        """Returns this task with the labels of the training data's types in its options, unless labels are given.
+        """Returns the data with the labels of the training data's types in the options, unless labels are given.
 
         Raises ValueError if no word is labelled as anything but O.
         """
@@ -207,39 +170,6 @@ class Task(FileTask):
             else {chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
         )
         return self.with_options(labels=tuple(chunk_tags.label_list(types, self.options.scheme)))
-
-    def best_metric(self) -> str:
-        return "tag_accuracy" if self.options.scheme == "plain" else "f1"
-
-    def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
-        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
-        likeliest tag.
-        """
-        if not (self.options.crf or self.options.constrain):
-            return None
-        chain = crf.Scores(*(tf.convert_to_tensor(part, tf.float32) for part in chain_scores(outputs)))
-        if not self.options.constrain:
-            return chain
-        return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
-
-    def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes tags of each sentence's words from logits [words,T]: the best path over a whole sentence; pure."""
-        scores = self.scores(outputs)
-        if scores is None:
-            return [part.argmax(-1) for part in logits]
-        best_paths: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
-        order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
-        for start in range(0, len(order), SENTENCES_AT_ONCE):
-            part = order[start : start + SENTENCES_AT_ONCE]
-            longest = max(1, max(len(logits[number]) for number in part))
-            emissions = np.stack(
-                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part]
-            )
-            mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
-            paths = np.asarray(crf.best_path(emissions, mask, scores))
-            for number, path in zip(part, paths):
-                best_paths[number] = path[: len(logits[number])]
-        return best_paths
 
     def _tagged_file(
         self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False, gold: bool = True
@@ -286,7 +216,7 @@ class Task(FileTask):
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
-        return TaggedFile(self, sentences, texts, sizes, features, source, weights)
+        return TaggedFile(self.task, sentences, texts, sizes, features, source, weights)
 
     def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
         """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not
@@ -296,13 +226,97 @@ class Task(FileTask):
         """
         if not sentence.tags:
             yield from [0] * len(sentence.words)
-        for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.scheme)):
+        for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.task.scheme)):
             if tag not in (*self.options.labels, NOT_LABELLED):
                 raise ValueError(
                     f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
                     f"got {tag!r}"
                 )
             yield self.options.labels.index(tag) if tag else -1
+
+
+class TagAnswers(Answers):
+    """Tags of words, decoded over whole sentences."""
+
+    def best_metric(self) -> str:
+        return "tag_accuracy" if self.options.scheme == "plain" else "f1"
+
+    def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
+        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
+        likeliest tag.
+        """
+        if not (self.options.crf or self.options.constrain):
+            return None
+        chain = crf.Scores(*(tf.convert_to_tensor(part, tf.float32) for part in chain_scores(outputs)))
+        if not self.options.constrain:
+            return chain
+        return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.task.scheme))
+
+    def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """Decodes tags of each sentence's words from logits [words,T]: the best path over a whole sentence; pure."""
+        scores = self.scores(outputs)
+        if scores is None:
+            return [part.argmax(-1) for part in logits]
+        best_paths: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
+        order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
+        for start in range(0, len(order), SENTENCES_AT_ONCE):
+            part = order[start : start + SENTENCES_AT_ONCE]
+            longest = max(1, max(len(logits[number]) for number in part))
+            emissions = np.stack(
+                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part]
+            )
+            mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
+            paths = np.asarray(crf.best_path(emissions, mask, scores))
+            for number, path in zip(part, paths):
+                best_paths[number] = path[: len(logits[number])]
+        return best_paths
+
+
+class Task(TaskBase):
+    """Tags each word at its first piece."""
+
+    Options = Options
+    head = "tagger"
+    serving = "official_bert.tasks.tagging.served:TAGS"
+    refused = {
+        "header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"
+    }
+    data = property(TaggedData)
+    answers = property(TagAnswers)
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of the model: of its labels, if they are known."""
+        return chunk_tags.scheme_of(self.options.labels, self.options.scheme)
+
+    def build_model(self) -> keras.Model:
+        """Builds encoder and classifier, with or without a CRF, or frozen encoder, BiLSTM and classifier."""
+        options, model = self.options, self.config.model
+        if not options.labels:
+            raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
+        crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
+        settings = {"num_tags": len(options.labels), "dropout": options.dropout}
+        if options.features:
+            return FeatureTagger.make(
+                model,
+                settings
+                | crf_settings
+                | {
+                    "features": options.features,
+                    "feature_layers": options.feature_layers,
+                    "lstm_size": options.lstm_size,
+                    "lstm_layers": options.lstm_layers,
+                    "crf": options.crf,
+                },
+            )
+        recompute = self.config.training.recompute
+        if options.crf:
+            return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
+        return Tagger.make(model, settings, recompute=recompute)
+
+    @property
+    def objective(self) -> Objective:
+        return ChainOfTags() if self.options.crf else Tags(self.options.label_smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +386,7 @@ class TaggedFile:
         by_sentence = [
             part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
         ]
-        tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
+        tags = self.task.answers.decode_tags(by_sentence, next(row for row in rows if row is not None))
         owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
         nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
         tag_names = [

@@ -28,9 +28,14 @@ from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
+from official_bert.tasks.answers import Answers
+from official_bert.tasks.data import DataFiles, Steps, row_spec
+from official_bert.tasks.file_data import FileData, TaskRows
+from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import metrics
-from official_bert.training.file_task import FileTask, TaskRows
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps, row_spec
+from official_bert.training.held_out import HeldOut, Predictions
+
+EXAMINATION = "official_bert.tasks.texts.examination"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,18 +79,170 @@ class LabelOptions(TextOptions):
     empty: every row counts 1."""
 
 
-class TextClassification(FileTask):
+class TextData(FileData):
+    """Labelled texts; `read_file` reads them."""
+
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+        """Rows at their full length."""
+        target = {
+            "classifier": tf.TensorSpec((batch_size,), tf.int32),
+            "regression": tf.TensorSpec((batch_size,), tf.float32),
+            "multi_label": tf.TensorSpec((batch_size, self.task.num_outputs), tf.float32),
+        }[self.task.head]
+        rows = row_spec(batch_size, self.options.max_seq_length)
+        weighted = (
+            {"loss_weights": target if self.task.head == "multi_label" else rows["example_weights"]}
+            if self._weights_given
+            else {}
+        )
+        return rows | weighted | {self._target_key: target}
+
+    @property
+    def _target_key(self) -> str:
+        return "scores" if self.task.head == "regression" else "label_ids"
+
+    def read_held_out(self, files: DataFiles) -> list[TextSet]:
+        """Reads sets of labelled rows to evaluate on; [] if there are no such files."""
+        rows = super().read_held_out(files)
+        return [TextSet("", rows)] if rows else []
+
+    def read_tests(self, files: DataFiles) -> list[TextSet]:
+        """Reads sets of rows to answer; [] if there are no such files."""
+        rows = super().read_tests(files)
+        return [TextSet("predictions", rows)] if rows else []
+
+    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
+        for text_set in rows.held_out or () if rows.train else ():
+            labelled_texts.check_held_out(rows.train, text_set.data, files.refuse_same)
+        return rows
+
+    def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
+        """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
+        assert train.targets is not None  # training rows are labelled
+        strata = (
+            splits.bins(train.targets)
+            if self.task.head == "regression"
+            else [target.tobytes() for target in train.targets]
+        )
+        return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
+
+    def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[TextSet]:
+        return [TextSet("", train.rows(numbers))]
+
+    def described(self, train: LabelledTexts) -> str:
+        return labelled_texts.described_rows(train, () if self.task.head == "choice" else self.options.labels)
+
+    def make_train(
+        self, train: LabelledTexts, files: DataFiles, model: keras.Model
+    ) -> tuple[ExampleSource, Sequence[str]]:
+        """Rows, or labels, may have weights in the loss."""
+        features = self._features_of(train, files)
+        if not self._weights_given:
+            return self.make_batches(features, training=True), ()
+        weights = self._weights(features.extra[self._target_key])
+        features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
+        weighted = "positive rows" if self.task.head == "multi_label" else "labels"
+        return self.make_batches(features, training=True), [
+            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"
+        ]
+
+    def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
+        """The batches of sets, one after another."""
+        return TextSets(
+            self.task, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files))
+        )
+
+    def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
+        return self.make_features(
+            data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir
+        )
+
+    @property
+    def _weights_given(self) -> bool:
+        """Whether rows or labels have weights in the loss of training."""
+        return bool(getattr(self.options, "class_weights", "") or getattr(self.options, "positive_weights", ""))
+
+    def _weights(self, targets: np.ndarray) -> np.ndarray:
+        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each
+        window of a text.
+        """
+        labels = self.options.labels
+        if self.task.head == "multi_label":
+            return label_weights.positive_weights(
+                self.options.positive_weights, labels, targets, "config.options.positive_weights"
+            )
+        counts = np.bincount(targets, minlength=len(labels))
+        return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
+
+    def _weigh(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weight of each row, float32 [N], or of each of its labels [N,K]."""
+        if self.task.head == "multi_label":
+            return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
+        return weights[targets]
+
+    def make_features(
+        self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
+    ) -> TextFeatures | ChoiceFeatures:
+        """Makes unpadded features of each row, with its target."""
+        options = self.options
+        return TextFeatures(
+            make_features(
+                data.text,
+                data.text_pair,
+                self.tokenizer,
+                options.max_seq_length,
+                cache_dir,
+                options.truncate,
+                options.doc_stride,
+            ),
+            targets,
+        )
+
+
+class TextAnswers(Answers, abc.ABC):
+    """Metrics of logits, and answers made of them."""
+
+    metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
+
+    @abc.abstractmethod
+    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
+        """Writes the answers for one of the sets of `read_tests` from its logits [N,K]; returns the path."""
+
+    def best_metric(self) -> str:
+        """The first metric; for errors, less is better."""
+        return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """The probability from which on each of several labels is given, float32 [K]."""
+        return np.full(self.task.num_outputs, 0.5, np.float32)
+
+    def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
+        """Computes the task's metrics of logits [N,K]; their names get the suffix `end`."""
+        return metrics.measure(self.metrics, targets, logits, end)
+
+    def answer(self, logits: np.ndarray) -> dict[str, Any]:
+        """Turns logits [K] into an answer, with the names of the served model."""
+        labels = self.options.labels
+        if self.task.head == "regression":
+            return {"score": float(logits[0])}
+        if self.task.head == "multi_label":
+            probabilities = scipy.special.expit(logits)
+            holds = probabilities >= self.thresholds
+            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if holds[number]]
+            return {"labels": chosen, "probabilities": probabilities.tolist()}
+        return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
+
+
+class TextClassification(TaskBase):
     """One label, several labels or a score for one text or two.
 
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
     serving: ClassVar[str] = "official_bert.tasks.texts.served:LABELS"
-    metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
-
-    @abc.abstractmethod
-    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
-        """Writes the answers for one of the sets of `read_tests` from its logits [N,K]; returns the path."""
+    data = property(TextData)
+    answers = property(TextAnswers)
 
     @property
     def num_outputs(self) -> int:
@@ -108,143 +265,6 @@ class TextClassification(FileTask):
         if self.head == "regression":
             return Score()
         return (SeveralLabels if self.head == "multi_label" else OneLabel)(self.options.label_smoothing)
-
-    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length."""
-        target = {
-            "classifier": tf.TensorSpec((batch_size,), tf.int32),
-            "regression": tf.TensorSpec((batch_size,), tf.float32),
-            "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32),
-        }[self.head]
-        rows = row_spec(batch_size, self.options.max_seq_length)
-        weighted = (
-            {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]}
-            if self._weights_given
-            else {}
-        )
-        return rows | weighted | {self._target_key: target}
-
-    @property
-    def _target_key(self) -> str:
-        return "scores" if self.head == "regression" else "label_ids"
-
-    def read_held_out(self, files: DataFiles) -> list[TextSet]:
-        """Reads sets of labelled rows to evaluate on; [] if there are no such files."""
-        rows = super().read_held_out(files)
-        return [TextSet("", rows)] if rows else []
-
-    def read_tests(self, files: DataFiles) -> list[TextSet]:
-        """Reads sets of rows to answer; [] if there are no such files."""
-        rows = super().read_tests(files)
-        return [TextSet("predictions", rows)] if rows else []
-
-    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
-        for text_set in rows.held_out or () if rows.train else ():
-            labelled_texts.check_held_out(rows.train, text_set.data, files.refuse_same)
-        return rows
-
-    def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
-        """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
-        assert train.targets is not None  # training rows are labelled
-        strata = (
-            splits.bins(train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
-        )
-        return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
-
-    def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[TextSet]:
-        return [TextSet("", train.rows(numbers))]
-
-    def described(self, train: LabelledTexts) -> str:
-        return labelled_texts.described_rows(train, () if self.head == "choice" else self.labels)
-
-    def make_train(
-        self, train: LabelledTexts, files: DataFiles, model: keras.Model
-    ) -> tuple[ExampleSource, Sequence[str]]:
-        """Rows, or labels, may have weights in the loss."""
-        features = self._features_of(train, files)
-        if not self._weights_given:
-            return self.make_batches(features, training=True), ()
-        weights = self._weights(features.extra[self._target_key])
-        features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
-        weighted = "positive rows" if self.head == "multi_label" else "labels"
-        return self.make_batches(features, training=True), [
-            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"
-        ]
-
-    def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
-        """The batches of sets, one after another."""
-        return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
-
-    def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
-        return self.make_features(
-            data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir
-        )
-
-    @property
-    def _weights_given(self) -> bool:
-        """Whether rows or labels have weights in the loss of training."""
-        return bool(self.option("class_weights", "") or self.option("positive_weights", ""))
-
-    def _weights(self, targets: np.ndarray) -> np.ndarray:
-        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each
-        window of a text.
-        """
-        labels = self.options.labels
-        if self.head == "multi_label":
-            return label_weights.positive_weights(
-                self.options.positive_weights, labels, targets, "config.options.positive_weights"
-            )
-        counts = np.bincount(targets, minlength=len(labels))
-        return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
-
-    def _weigh(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The weight of each row, float32 [N], or of each of its labels [N,K]."""
-        if self.head == "multi_label":
-            return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
-        return weights[targets]
-
-    def make_features(
-        self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
-    ) -> TextFeatures | ChoiceFeatures:
-        """Makes unpadded features of each row, with its target."""
-        options = self.options
-        return TextFeatures(
-            make_features(
-                data.text,
-                data.text_pair,
-                self.tokenizer,
-                options.max_seq_length,
-                cache_dir,
-                options.truncate,
-                options.doc_stride,
-            ),
-            targets,
-        )
-
-    def best_metric(self) -> str:
-        """The first metric; for errors, less is better."""
-        return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
-
-    @property
-    def thresholds(self) -> np.ndarray:
-        """The probability from which on each of several labels is given, float32 [K]."""
-        return np.full(self.num_outputs, 0.5, np.float32)
-
-    def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
-        """Computes the task's metrics of logits [N,K]; their names get the suffix `end`."""
-        return metrics.measure(self.metrics, targets, logits, end)
-
-    def answer(self, logits: np.ndarray) -> dict[str, Any]:
-        """Turns logits [K] into an answer, with the names of the served model."""
-        labels = self.options.labels
-        if self.head == "regression":
-            return {"score": float(logits[0])}
-        if self.head == "multi_label":
-            probabilities = scipy.special.expit(logits)
-            holds = probabilities >= self.thresholds
-            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if holds[number]]
-            return {"labels": chosen, "probabilities": probabilities.tolist()}
-        return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
 
 
 class Examination(Protocol):
@@ -274,7 +294,7 @@ class TextSets:
         for text_set, rows, logits in self._by_set(predictions):
             if len(rows):
                 assert text_set.data.targets is not None
-                measured |= self.task.measure(text_set.data.targets[rows], logits, text_set.name)
+                measured |= self.task.answers.measure(text_set.data.targets[rows], logits, text_set.name)
         return measured
 
     def examine(self, predictions: Predictions) -> list[Section]:
@@ -282,11 +302,14 @@ class TextSets:
         evaluation tunes.
         """
         task, examination = self._tuned(predictions), _examination()
+        answers = task.answers
         return [
             section
             for text_set, rows, logits in self._by_set(predictions)
             if len(rows)
-            for section in examination.examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)
+            for section in examination.examine(
+                task.head, answers.classes.labels, answers.answer, text_set, rows, logits
+            )
         ]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
@@ -300,12 +323,13 @@ class TextSets:
 
     def _tuned(self, predictions: Predictions) -> TextClassification:
         """The task with what an evaluation of these predictions tunes."""
-        return self.task.with_tuned(self.task.tuned_options(self.evaluate(predictions)))
+        return self.task.answers.with_tuned(self.task.answers.tuned_options(self.evaluate(predictions)))
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""
         return [
-            self.task.write_set(text_set.name, logits, output_dir) for text_set, _, logits in self._by_set(predictions)
+            self.task.answers.write_set(text_set.name, logits, output_dir)
+            for text_set, _, logits in self._by_set(predictions)
         ]
 
     def write_probabilities(self, predictions: Predictions, output_dir: str) -> list[str]:
@@ -316,7 +340,7 @@ class TextSets:
         for number, (text_set, _, logits) in enumerate(self._by_set(predictions)):
             path = os.path.join(output_dir, f"test_results{f'_{text_set.name}' if number else ''}.tsv")
             with written_whole(path) as file:
-                for row in map(self.task.answer, logits):
+                for row in map(self.task.answers.answer, logits):
                     file.write("\t".join(map(str, row.get("probabilities", [row.get("score")]))) + "\n")
             paths.append(path)
         return paths

@@ -29,11 +29,12 @@ from official_bert.fields import (
     only_with,
 )
 from official_bert.models.interchange import classes
+from official_bert.tasks.answers import write_answers
+from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.file_data import TaskRows, Use
+from official_bert.tasks.task import Head, TaskBase
 from official_bert.tasks.texts import metrics
-from official_bert.tasks.texts.base import LabelOptions, TextClassification
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import TaskRows, Use
-from official_bert.training.task import DataFiles, Head, Steps
+from official_bert.tasks.texts.base import LabelOptions, TextAnswers, TextClassification, TextData
 
 DEFAULT_METRICS = {
     "classifier": ("accuracy", "macro_f1"),
@@ -147,29 +148,14 @@ class Options(LabelOptions, TableOptions):
         return bool(self.text_pair_column)
 
 
-class Task(TextClassification):
-    """A label, several labels or a score for the texts in your files."""
+class TableData(TextData):
+    """The texts in your tables."""
 
-    Options = Options
     file_names = FILES
-    measures_with_tuned = True
-
-    @property
-    def head(self) -> Head:
-        return self.options.kind
-
-    @property
-    def metrics(self) -> Sequence[str]:  # type: ignore[override]
-        """The metrics in the options, or the usual ones."""
-        return self.options.metrics or DEFAULT_METRICS[self.head]
-
-    def input_columns(self) -> dict[str, tuple[str, ...]]:
-        pair = {"text_pair": (self.options.text_pair_column,)} if self.options.pairs else {}
-        return {"text": (self.options.text_column,), **pair}
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
-        task = self if use == "test" else self._as_meant(path)
-        return task._labelled(task._table(path, use), labelled=use != "test")
+        data = self if use == "test" else self._as_meant(path)
+        return data._labelled(data._table(path, use), labelled=use != "test")
 
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
         """Also puts the columns and the labels of the training rows into the options."""
@@ -185,20 +171,21 @@ class Task(TextClassification):
         return reading.with_options(**of_this_file), rows
 
     def _as_meant(self, path: Source) -> Self:
-        """Returns the task that reads a table of labelled texts as it is likely meant."""
+        """Returns the data with which a table of labelled texts is read as it is likely meant."""
         found = changed_fields(self.options, likely_options(self.options, path, self.config.options))
         return self.with_options(**found) if found else self
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Also raises ValueError for a threshold to tune without evaluation data."""
-        task, rows = super().read_rows(files, steps)
+        data, rows = super().read_rows(files, steps)
+        labels = data.options.labels
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
             raise ValueError(
                 f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on"
             )
-        for text_set in rows.held_out or () if rows.train and task.labels else ():
-            counts = label_counts(text_set.data.targets, len(task.labels))
-            if lacking := [label for label, count in zip(task.labels, counts) if not count]:
+        for text_set in rows.held_out or () if rows.train and labels else ():
+            counts = label_counts(text_set.data.targets, len(labels))
+            if lacking := [label for label, count in zip(labels, counts) if not count]:
                 note = (
                     f"{text_set.data.path}: no row to evaluate on has the labels "
                     f"{labelled_texts.described_names(lacking)}; {MORE_ROWS}"
@@ -206,7 +193,7 @@ class Task(TextClassification):
                 rows = dataclasses.replace(rows, notes=(*rows.notes, note))
         if rows.train and rows.train.note:
             rows = dataclasses.replace(rows, notes=(rows.train.note, *rows.notes))
-        return task, rows
+        return data, rows
 
     def _table(self, path: Source, use: Use) -> Table:
         options, labelled = self.options, use != "test"
@@ -236,7 +223,7 @@ class Task(TextClassification):
         return labelled_texts.without_empty(table, texts, options.empty_text if labelled else "keep", logging.warning)
 
     def _with_labels_of(self, table: Table) -> Self:
-        """Returns this task with the labels of the training data in its options, unless labels are given."""
+        """Returns the data with the labels of the training data in the options, unless labels are given."""
         options = self.options
         if options.labels or options.kind == "regression":
             return self
@@ -315,17 +302,32 @@ class Task(TextClassification):
         """Also refuses answers alone, before they are computed, if their thresholds are to be tuned and were not."""
         super().check(steps)
         if not (steps.train or steps.evaluate) and isinstance(self.options.threshold, str):
-            raise self._untuned()
+            raise self.task.answers.untuned()
+
+
+class TableAnswers(TextAnswers):
+    """Metrics, thresholds that may be tuned, and a table of answers."""
+
+    measures_with_tuned = True
+
+    @property
+    def metrics(self) -> Sequence[str]:  # type: ignore[override]
+        """The metrics in the options, or the usual ones."""
+        return self.options.metrics or DEFAULT_METRICS[self.task.head]
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        pair = {"text_pair": (self.options.text_pair_column,)} if self.options.pairs else {}
+        return {"text": (self.options.text_column,), **pair}
 
     @property
     def thresholds(self) -> np.ndarray:
         """Raises ValueError if they are to be tuned and were not."""
         threshold = self.options.threshold
         if isinstance(threshold, str):
-            raise self._untuned()
-        return np.broadcast_to(np.float32(threshold), self.num_outputs)
+            raise self.untuned()
+        return np.broadcast_to(np.float32(threshold), self.task.num_outputs)
 
-    def _untuned(self) -> ValueError:
+    def untuned(self) -> ValueError:
         return ValueError(
             f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one "
             "(--do_eval), or a number"
@@ -333,7 +335,7 @@ class Task(TextClassification):
 
     def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
-        if self.head != "multi_label":
+        if self.task.head != "multi_label":
             return super().measure(targets, logits, end)
         tuned = self._tune(targets, scipy.special.expit(logits.astype(np.float32)))
         thresholds = np.array(list(tuned.values()) or self.thresholds)
@@ -356,14 +358,14 @@ class Task(TextClassification):
             return {"threshold": [metrics[f"threshold_{label}"] for label in self.options.labels]}
         return {}
 
-    def with_tuned(self, stored_options: Mapping[str, Any]) -> Self:
+    def with_tuned(self, stored_options: Mapping[str, Any]) -> TaskBase:
         """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
         stored, threshold = stored_options.get("threshold"), self.options.threshold
         if threshold == "tuned" and isinstance(stored, float):
-            return self.with_options(threshold=stored)
+            return self.task.with_options(threshold=stored)
         if threshold == "tuned_per_label" and isinstance(stored, list):
-            return self.with_options(threshold=tuple(stored))
-        return self
+            return self.task.with_options(threshold=tuple(stored))
+        return self.task
 
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
@@ -379,3 +381,15 @@ class Task(TextClassification):
             )
         columns = [f"probability:{label}" for label in self.options.labels]
         return write_answers(os.path.join(output_dir, f"{name}.tsv"), rows, columns)
+
+
+class Task(TextClassification):
+    """A label, several labels or a score for the texts in your files."""
+
+    Options = Options
+    data = property(TableData)
+    answers = property(TableAnswers)
+
+    @property
+    def head(self) -> Head:
+        return self.options.kind

@@ -56,8 +56,8 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
     """
     assert answer.data.targets is not None
     targets, head = answer.data.targets[rows], task.head
-    labels = () if head in ("regression", "choice") else task.classes.labels
-    answered = [task.answer(row) for row in logits]
+    labels = () if head in ("regression", "choice") else task.answers.classes.labels
+    answered = [task.answers.answer(row) for row in logits]
     if head == "multi_label":
         answers = [_several(row["labels"]) for row in answered]
         gold = [_several([label for label, has in zip(labels, row) if has]) for row in targets]
@@ -69,8 +69,9 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
         answers, gold = [row["label"] for row in answered], [labels[number] for number in targets]
 
     def measure(numbers: np.ndarray) -> dict[str, float]:
-        measured = task.measure(targets[numbers], logits[numbers])
-        return {name: measured[name] for name in task.metrics}  # not the thresholds, which may be tuned on these rows
+        measured = task.answers.measure(targets[numbers], logits[numbers])
+        # not the thresholds, which may be tuned on these rows
+        return {name: measured[name] for name in task.answers.metrics}
 
     names = labels or [str(number) for number in range(logits.shape[-1])]
     shares = [dict(zip(names, row["probabilities"])) for row in answered] if head != "regression" else []

@@ -14,10 +14,10 @@ from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, text_specs
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
+from official_bert.tasks.task import TaskBase
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.packing import check_segments
-from official_bert.training.task import TaskBase
 
 
 class ServedClassifier(ServedWindows):
@@ -209,7 +209,7 @@ def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> Served
         pairs=task.options.pairs,
         truncate=task.options.truncate,
         doc_stride=min(task.options.doc_stride, task.options.max_seq_length),
-        **({"threshold": task.thresholds.tolist()} if own_thresholds else {}),
+        **({"threshold": task.answers.thresholds.tolist()} if own_thresholds else {}),
     )
 
 

@@ -24,10 +24,10 @@ from official_bert.data.rows import Source
 from official_bert.data.tabular.tables import Table, TableOptions, first_object, has_key
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.tasks.texts.base import TextClassification, TextOptions
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import Use
-from official_bert.training.task import DataFiles, row_spec
+from official_bert.tasks.answers import write_answers
+from official_bert.tasks.data import DataFiles, row_spec
+from official_bert.tasks.file_data import Use
+from official_bert.tasks.texts.base import TextAnswers, TextClassification, TextData, TextOptions
 
 # Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
 FORMS: Sequence[Mapping[str, Any]] = (
@@ -97,43 +97,25 @@ class Options(TextOptions, TableOptions):
         return (self.begin_column, *self.choice_columns)
 
 
-class Task(TextClassification):
-    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C: the most choices of any row."""
+class ChoiceData(TextData):
+    """Texts with their choices."""
 
-    Options = Options
-    head = "choice"
-    serving = "official_bert.tasks.texts.served:CHOICES"
     file_names = {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)}
-    metrics = ("accuracy",)
-
-    @property
-    def num_outputs(self) -> int:
-        """Choices of a text, if they stand in columns."""
-        return len(self.options.choice_columns)
-
-    def build_model(self) -> keras.Model:
-        """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(
-            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
-        )
 
     def path(self, files: DataFiles, use: Use) -> Source:
         """A file that the data folder lacks is an error: no other one stands in for it."""
         path = super().path(files, use)
         return path or (os.path.join(files.data_dir, *self.file_names[use]) if files.data_dir else "")
 
-    def input_columns(self) -> dict[str, tuple[str, ...]]:
-        return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
-
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
         """Also takes the columns of a published form into the options, if the file has those and not the options'."""
         path, options = self.training_path(files), self.options
         row = first_object(path, options)
-        tasks = [self]
+        forms = [self]
         if options.text_column == Options.text_column and row and not has_key(row, options.text_column):
-            tasks = [self.with_options(**form) for form in FORMS]
-        task = next((task for task in tasks if all(has_key(row, name) for name in task.own_columns)), self)
-        return task, task.read_file(path, "train")
+            forms = [self.with_options(**form) for form in FORMS]
+        data = next((data for data in forms if all(has_key(row, name) for name in data.own_columns)), self)
+        return data, data.read_file(path, "train")
 
     @property
     def own_columns(self) -> list[str]:
@@ -189,9 +171,18 @@ class Task(TextClassification):
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
-        return row_spec(batch_size, self.num_outputs, self.options.max_seq_length) | {
+        return row_spec(batch_size, self.task.num_outputs, self.options.max_seq_length) | {
             "label_ids": tf.TensorSpec((batch_size,), tf.int32)
         }
+
+
+class ChoiceAnswers(TextAnswers):
+    """The number of the choice."""
+
+    metrics = ("accuracy",)
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """Returns `choice`, from 0, and `probabilities`."""
@@ -206,4 +197,25 @@ class Task(TextClassification):
         )
         return write_answers(
             os.path.join(output_dir, f"{name}.csv"), rows, [f"probability:{choice}" for choice in choices], ","
+        )
+
+
+class Task(TextClassification):
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C: the most choices of any row."""
+
+    Options = Options
+    head = "choice"
+    serving = "official_bert.tasks.texts.served:CHOICES"
+    data = property(ChoiceData)
+    answers = property(ChoiceAnswers)
+
+    @property
+    def num_outputs(self) -> int:
+        """Choices of a text, if they stand in columns."""
+        return len(self.options.choice_columns)
+
+    def build_model(self) -> keras.Model:
+        """Builds encoder, pooler and one vector."""
+        return ChoiceClassifier.make(
+            self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute
         )

@@ -28,11 +28,13 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion
 from official_bert.objectives.objective import Objective
 from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.tasks.answers import Answers, write_answers
+from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.file_data import FileData, TaskRows, Use
+from official_bert.tasks.task import TaskBase
 from official_bert.tasks.writing import metrics
 from official_bert.tasks.writing.rows import AnswerRows, Blanks, DiffusedSource
-from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import DataFiles, HeldOut, Predictions, Steps
+from official_bert.training.held_out import HeldOut, Predictions
 
 AT_ONCE = 32  # rows that are written together
 
@@ -72,12 +74,9 @@ class Options(SplitOptions, TableOptions):
             )
 
 
-class Task(FileTask):
-    """Rows `[CLS] source [SEP] answer`, of which the answer is masked at a rate drawn for each row."""
+class WritingData(FileData):
+    """Sources and answers, in rows `[CLS] source [SEP] answer`."""
 
-    Options = Options
-    head = "fill_mask"
-    serving = "official_bert.tasks.writing.served:ANSWERS"
     file_names = {
         use: tuple(f"{use}{suffix}" for suffix in (".tsv", ".csv", ".jsonl", ".parquet"))
         for use in ("train", "dev", "test")
@@ -95,29 +94,6 @@ class Task(FileTask):
                 raise ValueError(
                     f"{self.config.tokenizer.vocab_file}: task text_to_text expects {role} in the vocabulary"
                 )
-
-    def build_model(self) -> keras.Model:
-        """Builds encoder and masked-LM head."""
-        return Pretrainer.make(self.config.model, {"next_sentence": False}, recompute=self.config.training.recompute)
-
-    @property
-    def objective(self) -> Objective:
-        return MaskedDiffusion()
-
-    @property
-    def mask_id(self) -> int:
-        """The id of [MASK]."""
-        return self.tokenizer.special_id("[MASK]")
-
-    def reads_pooler(self, model: keras.Model) -> bool:
-        return self.config.model.pooler_norm
-
-    def best_metric(self) -> str:
-        """chrF: exact matches say little of long answers."""
-        return "chrf"
-
-    def input_columns(self) -> dict[str, tuple[str, ...]]:
-        return {"text": (self.options.source_column,)}
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
         """Reads sources and answers; of a file to answer, answers only if it has them."""
@@ -163,7 +139,7 @@ class Task(FileTask):
             training,
             self.buckets,
             by_length=not settings.eval_steps and not training,
-            mask_id=self.mask_id,
+            mask_id=self.task.mask_id,
         )
 
     def make_train(
@@ -180,7 +156,7 @@ class Task(FileTask):
 
     def make_held_out(self, held_out: LabelledTexts, files: DataFiles, model: keras.Model) -> HeldOut:
         rows = self.rows_of(held_out)
-        return WrittenAnswers(self, held_out, rows, self.source_of(rows, training=False), model)
+        return WrittenAnswers(self.task, held_out, rows, self.source_of(rows, training=False), model)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
@@ -191,6 +167,43 @@ class Task(FileTask):
         return {name: tf.TensorSpec((batch_size, size), tf.int32) for name, size in integers.items()} | {
             name: tf.TensorSpec((batch_size, *shape), tf.float32) for name, shape in numbers.items()
         }
+
+
+class WritingAnswers(Answers):
+    """Written answers."""
+
+    def best_metric(self) -> str:
+        """chrF: exact matches say little of long answers."""
+        return "chrf"
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        return {"text": (self.options.source_column,)}
+
+
+class Task(TaskBase):
+    """Rows `[CLS] source [SEP] answer`, of which the answer is masked at a rate drawn for each row."""
+
+    Options = Options
+    head = "fill_mask"
+    serving = "official_bert.tasks.writing.served:ANSWERS"
+    data = property(WritingData)
+    answers = property(WritingAnswers)
+
+    def build_model(self) -> keras.Model:
+        """Builds encoder and masked-LM head."""
+        return Pretrainer.make(self.config.model, {"next_sentence": False}, recompute=self.config.training.recompute)
+
+    @property
+    def objective(self) -> Objective:
+        return MaskedDiffusion()
+
+    @property
+    def mask_id(self) -> int:
+        """The id of [MASK]."""
+        return self.tokenizer.special_id("[MASK]")
+
+    def reads_pooler(self, model: keras.Model) -> bool:
+        return self.config.model.pooler_norm
 
 
 @dataclasses.dataclass(frozen=True)

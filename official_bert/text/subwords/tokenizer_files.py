@@ -10,6 +10,7 @@ import os
 import zipfile
 from collections.abc import Mapping
 
+from official_bert.limits import MOST_JSON
 from official_bert.storage.archives import opened_zip
 from official_bert.storage.files import exists, is_folder, read_bytes, read_json
 
@@ -53,7 +54,7 @@ def read(path: str) -> dict[str, bytes]:
         return _read_folder(os.path.dirname(path) or ".")
     if not exists(path):
         raise ValueError(f"{path}: no such tokenizer file")
-    content = read_bytes(path)
+    content = read_bytes(path, MOST_JSON)
     if name.endswith(".zip"):
         return unpack(content, path)
     return {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: content}
@@ -61,13 +62,13 @@ def read(path: str) -> dict[str, bytes]:
 
 def _read_folder(folder: str) -> dict[str, bytes]:
     paths = {name: os.path.join(folder, name) for name in NAMES}
-    files = {name: read_bytes(path) for name, path in paths.items() if exists(path)}
+    files = {name: read_bytes(path, MOST_JSON) for name, path in paths.items() if exists(path)}
     if not set(files) & {JSON_FILE, *MODEL_FILES, VOCAB_JSON, WORDPIECE_FILE}:
         raise ValueError(
             f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
             f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}"
         )
-    values = read_json(os.path.join(folder, "config.json"), missing={})
+    values = read_json(os.path.join(folder, "config.json"), missing={}, of_model=True)
     named = isinstance(values, dict) and (
         values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type")))
     )

@@ -8,8 +8,8 @@ from official_bert.data.labelled import labelled_texts
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tabular.tables import Table
 from official_bert.data.tagged.chunk_tags import label_list
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.texts.classification import Options
-from official_bert.training.task import DataFiles
 
 
 def table(**columns):

@@ -15,9 +15,9 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.data.pretraining import packing
 from official_bert.data.pretraining.packing import Packing, pack, unpack
 from official_bert.data.record_files import records
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -172,7 +172,7 @@ def test_a_step_of_training_takes_packed_rows(path):
     run = resolved(path, True)
     batch = next(iter(run.train.dataset()))
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
-        name: (spec.shape, spec.dtype) for name, spec in run.task.batch_spec(32).items()
+        name: (spec.shape, spec.dtype) for name, spec in run.task.data.batch_spec(32).items()
     }
     assert batch["instance_weights"].numpy().sum() > 32
 
@@ -274,5 +274,5 @@ def test_packed_rows_are_learned_from(path, tmp_path, precision):
         optimizer={"learning_rate": 1e-2},
         training={"steps": 100, "save_every": 50, "precision": precision},
     )
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["mlm_accuracy"] > 0.7

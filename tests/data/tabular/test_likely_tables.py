@@ -7,8 +7,8 @@ from commands import InThisProcess
 
 from official_bert.data.rows import Rows
 from official_bert.data.tabular.likely_columns import Column, header_signs, label_readings, text_readings
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import DataFiles
 
 GERMAN = [
     ("Die Lieferung war pünktlich; danke schön", "Lob"),
@@ -205,14 +205,17 @@ def test_the_columns_of_the_training_file_count_for_the_others_and_dialects_do_n
     (tmp_path / "train.csv").write_bytes(FILES["german.csv"][0])
     held_out = csv(GERMAN[:2], ",", ("Kategorie", "Nachricht"), label_first=True)
     (tmp_path / "dev.csv").write_text(held_out, encoding="utf-8")
-    task, rows = load_task(make_config("classification")).read_train(DataFiles(train_file=str(tmp_path / "train.csv")))
+    data, rows = load_task(make_config("classification")).data.read_train(
+        DataFiles(train_file=str(tmp_path / "train.csv"))
+    )
+    task = data.task
     assert (task.options.text_column, task.options.label_column) == ("Nachricht", "Kategorie")
     assert task.options.delimiter == task.options.encoding == "" and len(rows) == 6
     assert rows.note.endswith(
         "train.csv: read with --set 'options.delimiter=\";\"' --set options.encoding=cp1252 --set "
         "options.text_column=Nachricht --set options.label_column=Kategorie"
     )
-    read = task.read_held_out(DataFiles(eval_file=str(tmp_path / "dev.csv")))[0].data
+    read = task.data.read_held_out(DataFiles(eval_file=str(tmp_path / "dev.csv")))[0].data
     assert read.text == [text for text, _ in GERMAN[:2]] and read.targets.tolist() == [1, 0]
 
 
@@ -220,5 +223,6 @@ def test_rows_in_memory_have_likely_columns_too():
     from made_finetuning import make_config
 
     rows = Rows("train", [{"id": 1, "review": text, "stars": int(label)} for text, label in ENGLISH])
-    task, read = load_task(make_config("classification")).read_train(DataFiles(train_file=rows))
-    assert task.options.text_column == "review" and task.labels == ("1", "5") and len(read) == 6
+    data, read = load_task(make_config("classification")).data.read_train(DataFiles(train_file=rows))
+    task = data.task
+    assert task.options.text_column == "review" and task.answers.labels == ("1", "5") and len(read) == 6

@@ -14,9 +14,8 @@ from official_bert.data.tagged import span_forms
 from official_bert.data.tagged.column_files import Columns, read_columns
 from official_bert.fields import OptionsNeededError
 from official_bert.search.collections import read_collection
+from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import with_given
-from official_bert.training.task import DataFiles
 
 FRAME = pandas.DataFrame({"text": ["one river", "two rivers", "a bridge"], "label": [1, 0, 1]})
 
@@ -103,9 +102,9 @@ def test_prodigys_rows_without_spans_have_no_entity_and_its_binary_answers_are_r
     ]
     task = load_task(make_config("classification"))
     with pytest.raises(OptionsNeededError, match="Prodigy's binary rows") as told:
-        task.read_train(DataFiles(train_file=Rows("train", rows)))
-    read, _ = with_given(task, told.value.readings[0]).read_train(DataFiles(train_file=Rows("train", rows)))
-    assert read.labels == ("accept", "reject")
+        task.data.read_train(DataFiles(train_file=Rows("train", rows)))
+    read, _ = task.data.with_given(told.value.readings[0]).read_train(DataFiles(train_file=Rows("train", rows)))
+    assert read.options.labels == ("accept", "reject")
 
 
 def test_label_studios_rejected_annotations_are_left_out_and_urls_refused():

@@ -15,9 +15,9 @@ from made_tables import ordinary_tables
 
 from official_bert.data.tabular.tables import Rows
 from official_bert.fields import OptionsNeededError
+from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.file_data import REMEDIES
 from official_bert.tasks.loading import load_task
-from official_bert.training.file_task import REMEDIES, with_given
-from official_bert.training.task import DataFiles, Steps
 
 WORDS = ["garden", "river", "letter", "window", "teacher", "market", "winter", "engine", "bridge", "paper", "doctor"]
 
@@ -194,12 +194,12 @@ def task_of(**options):
 
 
 def read(path, options=()):
-    """The task and the rows, or the error with the readings that were tried."""
+    """The data and the rows, or the error with the readings that were tried."""
     task, files = task_of(**dict(options)), DataFiles(train_file=path)
     try:
-        return task.read_train(files)
+        return task.data.read_train(files)
     except ValueError as error:
-        task.raise_readable(error, lambda other: other.read_train(files))
+        task.data.raise_readable(error, lambda other: other.read_train(files))
         raise
 
 
@@ -230,7 +230,8 @@ def test_of_60_ordinary_tables_57_are_read_at_once(tmp_path):
     wrong = []
     for path, right, count in ordinary_tables(tmp_path):
         try:
-            task, rows = task_of().read_train(DataFiles(train_file=str(path)))
+            data, rows = task_of().data.read_train(DataFiles(train_file=str(path)))
+            task = data.task
             found = {key: getattr(task.options, key) for key in right}
             assert (found, len(rows)) == (right, count), path  # never wrong in silence
         except ValueError as error:
@@ -360,11 +361,12 @@ def test_rare_spellings_of_missing_labels_are_refused_with_their_counts(values, 
         with pytest.raises(
             OptionsNeededError, match=rf"\(2 such rows in this file, {re.escape(repr(values[0]))} 2;"
         ) as told:
-            task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
+            task_of(missing_label=missing).data.read_train(DataFiles(train_file=rows))
         assert told.value.readings == [{"missing_label": "skip"}, {"missing_label": "keep"}]
     else:
-        task, _ = task_of(missing_label=missing).read_train(DataFiles(train_file=rows))
-        assert task.labels == labels
+        data, _ = task_of(missing_label=missing).data.read_train(DataFiles(train_file=rows))
+        task = data.task
+        assert task.answers.labels == labels
 
 
 def test_fine_tune_offers_keywords(tmp_path):
@@ -439,11 +441,11 @@ def test_a_separator_of_labels_that_stands_in_no_cell_is_refused_and_held_out_la
     rng = random.Random(0)
     rows = Rows("train", [{"text": text(rng), "label": "ab"[number % 2]} for number in range(20)])
     with pytest.raises(OptionsNeededError, match="stands in no cell") as told:
-        task_of(kind="multi_label").read_train(DataFiles(train_file=rows))
+        task_of(kind="multi_label").data.read_train(DataFiles(train_file=rows))
     assert told.value.readings == [{"kind": "classifier"}]
     held_out = Rows("eval", [{"text": text(rng), "label": "a"} for _ in range(4)])
     files = DataFiles(train_file=rows, eval_file=held_out)
-    _, found = task_of().read_rows(files, Steps())
+    _, found = task_of().data.read_rows(files, Steps())
     assert any(note.startswith("eval: no row to evaluate on has the labels b; ") for note in found.notes)
 
 
@@ -455,15 +457,15 @@ def test_grades_in_numbers_and_words_say_which_texts_belong_together(tmp_path, g
     rows = [[f"who is {row // len(kinds)}", f"it is number {row}", kinds[row % len(kinds)]] for row in range(20)]
     (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "label"], rows))
     with pytest.raises(OptionsNeededError) as told:
-        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
+        load_task(make_config("retrieval")).data.read_file(str(tmp_path / "a.csv"), "train")
     assert told.value.readings[0] == {"label_column": "label"} and told.value.rows[0] == "text | text_pair | label"
-    given = with_given(load_task(make_config("retrieval")), told.value.readings[0])
+    given = load_task(make_config("retrieval")).data.with_given(told.value.readings[0])
     assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == pairs
     (tmp_path / "a.csv").write_text(
         as_csv(["text", "text_pair", "label"], [[*row[:2], "ab"[row[2] == kinds[0]]] for row in rows])
     )
     with pytest.raises(ValueError, match=r"column 'label': expected 0 and 1, or grades, of pairs of texts, got 'a'"):
-        load_task(make_config("retrieval")).read_file(str(tmp_path / "a.csv"), "train")
+        load_task(make_config("retrieval")).data.read_file(str(tmp_path / "a.csv"), "train")
 
 
 def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
@@ -471,7 +473,7 @@ def test_a_column_of_grades_beside_pairs_is_asked_for(tmp_path):
     (tmp_path / "a.csv").write_text(as_csv(["text", "text_pair", "relevant"], rows))
     for task in ("retrieval", "reranking"):
         with pytest.raises(OptionsNeededError) as told:
-            load_task(make_config(task)).read_file(str(tmp_path / "a.csv"), "train")
+            load_task(make_config(task)).data.read_file(str(tmp_path / "a.csv"), "train")
         assert told.value.readings == [{"label_column": "relevant"}, {"label_column": ""}]
-        given = with_given(load_task(make_config(task)), told.value.readings[0])
+        given = load_task(make_config(task)).data.with_given(told.value.readings[0])
         assert len(given.read_file(str(tmp_path / "a.csv"), "train")) == 10

@@ -11,9 +11,9 @@ from made_checkpoints import SMALL, WORDS, stored_small
 from official_bert.config import Config, ConfigSources, TokenizerConfig, save_config
 from official_bert.models.interchange import casing, formats
 from official_bert.run_folder import RunFolder
-from official_bert.tasks import task_config
+from official_bert.runs.checks import guards
+from official_bert.runs.configuration import run_config, task_config
 from official_bert.tasks.loading import restore_for_inference
-from official_bert.training import guards, run_config
 
 CASED = [*WORDS[:-2], "Anna", "Rome"]
 CHINESE = [*WORDS[:5], *map(chr, range(0x4E00, 0x4E00 + 994)), "<S>", *"abcdefgh"]

@@ -15,7 +15,7 @@ from official_bert.models.classifier import Classifier
 from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.projects import ours
-from official_bert.training.run_config import with_classes_of
+from official_bert.runs.configuration.run_config import with_classes_of
 
 NLI = Classes(("contradiction", "entailment", "neutral"), "classifier")
 

@@ -16,9 +16,9 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats, stored_models
 from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.runs.configuration import run_config
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import run_config
 
 LEFT_TO_RIGHT = dataclasses.replace(SMALL, attention="left_to_right")
 ROWS = {

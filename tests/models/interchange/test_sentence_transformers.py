@@ -20,6 +20,8 @@ from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours, sentence_transformers
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.text_vectors import text_vectors
+from official_bert.serving import export as exports
+from official_bert.serving.export import ExportOptions, export
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
@@ -188,12 +190,12 @@ def test_a_prompt_may_be_read_and_not_pooled(plain, mode):
         np.testing.assert_allclose(found[0], pooled(rows, mode, prompt), atol=2e-5)
 
 
-PROMPTS = {"query": "the king: ", "document": "a film: ", "other": "who: "}
+PROMPTS = {"query": "the king: ", "document": "a film: ", "other": "who: ", "retrieval.query": "war: ", "STS": ""}
 
 
 @pytest.fixture(scope="module")
 def rich(plain, tmp_path_factory):
-    """A folder with everything at once, and its vectors: of plain texts, of queries, of passages."""
+    """A folder with everything at once, and its vectors by prompt."""
     folder = change(
         plain,
         tmp_path_factory.mktemp("rich") / "st",
@@ -204,18 +206,19 @@ def rich(plain, tmp_path_factory):
     )
 
     def vectors(prompt):
-        skipped = len(rows_of(plain[1], prompt)[0]) - 1
+        skipped = len(rows_of(plain[1], prompt)[0]) - 1 if prompt else 0
         return np.stack([unit(dense(pooled(rows_of(plain[1], prompt + text)[1], "mean", skipped))) for text in TEXTS])
 
-    return folder, vectors(PROMPTS["other"]), vectors(PROMPTS["query"]), vectors(PROMPTS["document"])
+    by_prompt = {name: vectors(prompt) for name, prompt in PROMPTS.items()}
+    return folder, {"": by_prompt["other"], "passage": by_prompt["document"], **by_prompt}
 
 
 @pytest.mark.slow
 def test_answers_and_evaluation_have_the_same_vectors(rich, tmp_path):
-    folder, texts, queries, passages = rich
-    predictor = Predictor(str(folder))
+    folder, by_prompt = rich
+    texts, predictor = by_prompt[""], Predictor(str(folder))
     np.testing.assert_allclose([answer["embedding"] for answer in predictor(TEXTS)], texts, atol=2e-5)
-    for prompt, wanted in (("", texts), ("query", queries), ("passage", passages)):
+    for prompt, wanted in by_prompt.items():
         np.testing.assert_allclose(predictor.embed(TEXTS, prompt), wanted, atol=2e-5)
     path = tmp_path / "dev.jsonl"
     rows, pairs = [0, 1, 3], [1, 3, 0]  # without the empty text
@@ -224,18 +227,19 @@ def test_answers_and_evaluation_have_the_same_vectors(rich, tmp_path):
     )
     measured = evaluate(str(folder), str(path), {})
     found = measured.resolved.held_out._vectors(measured.predictions)[1]
-    np.testing.assert_allclose(found[:, 0], queries[rows], atol=2e-5)
-    np.testing.assert_allclose(found[:, 1], passages[pairs], atol=2e-5)
+    np.testing.assert_allclose(found[:, 0], by_prompt["query"][rows], atol=2e-5)
+    np.testing.assert_allclose(found[:, 1], by_prompt["passage"][pairs], atol=2e-5)
 
 
 @pytest.mark.slow
 def test_exports_servers_and_the_command_have_the_same_vectors(rich, plain, tmp_path, monkeypatch):
-    folder, texts, queries, passages = rich
+    folder, by_prompt = rich
+    texts = by_prompt[""]
     monkeypatch.chdir(tmp_path)
     done = run_here("-m", "official_bert.run_export", f"--checkpoint={folder}", "--output=out", "--warmup_batch_sizes=")
     assert done.returncode == 0, done.stderr
     exported = Predictor("out")
-    for prompt, wanted in (("", texts), ("query", queries), ("passage", passages)):
+    for prompt, wanted in by_prompt.items():
         np.testing.assert_allclose(exported.embed(TEXTS, prompt), wanted, atol=2e-5)
     ids = tf.saved_model.load("out/ids/1").signatures["serving_default"]
     row, rows = rows_of(plain[1], "war")
@@ -256,7 +260,8 @@ def test_exports_servers_and_the_command_have_the_same_vectors(rich, plain, tmp_
     with made_serving.embedded(
         ServerOptions(models=models, rest_port=0, grpc_port=0, poll_seconds=0.2, drain_seconds=5)
     ) as server:
-        for more, wanted in (({}, texts), ({"prompt_name": "query"}, queries), ({"prompt_name": "passage"}, passages)):
+        for prompt in ("", "query", "passage", "other", "retrieval.query", "STS"):
+            more, wanted = {"prompt_name": prompt} if prompt else {}, by_prompt[prompt]
             status, answer = server.ask("/embed", json.dumps({"inputs": TEXTS, "normalize": False, **more}).encode())
             assert status == 200, answer
             np.testing.assert_allclose(json.loads(answer), wanted, atol=2e-5)
@@ -266,11 +271,52 @@ def test_exports_servers_and_the_command_have_the_same_vectors(rich, plain, tmp_
 
 @pytest.mark.parametrize("to", ["ours", "hugging_face"])
 def test_conversions_keep_every_setting(rich, tmp_path, to):
-    folder, texts, queries, _ = rich
-    formats.write(formats.read(str(folder)), to, str(tmp_path / "other"))
+    folder, by_prompt = rich
+    stored = formats.read(str(folder))
+    formats.write(stored, to, str(tmp_path / "other"))
+    again = formats.read(str(tmp_path / "other"))
+    assert (again.prompts, again.default_prompt) == (stored.prompts, "who: ")
     predictor = Predictor(str(tmp_path / "other"))
-    np.testing.assert_allclose(predictor.embed(TEXTS), texts, atol=2e-5)
-    np.testing.assert_allclose(predictor.embed(TEXTS, "query"), queries, atol=2e-5)
+    for prompt in ("", "document", "retrieval.query"):
+        np.testing.assert_allclose(predictor.embed(TEXTS, prompt), by_prompt[prompt], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "read", "written", "name"),
+    [
+        ({"query": "q: ", "passage": "p: "}, None, {"query": "q: ", "passage": "p: "},
+         {"query": "q: ", "document": "p: "}, None),
+        ({"retrieval.query": "q: ", "a": "b"}, None, {"query": "q: ", "retrieval.query": "q: ", "a": "b"},
+         {"query": "q: ", "retrieval.query": "q: ", "a": "b"}, None),
+        ({"a": "b", "query": "q: "}, "a", {"query": "q: ", "a": "b"}, {"query": "q: ", "a": "b"}, "a"),
+        ({"default": "b"}, "default", {"default": "b"}, {"default": "b"}, "default"),
+    ],
+)  # fmt: skip
+def test_prompts_keep_their_names(plain, tmp_path, prompts, default, read, written, name):
+    folder = change(plain, tmp_path / "st", prompts=prompts, default_prompt_name=default)
+    for step in ("ours", "again"):
+        stored = formats.read(str(folder))
+        assert (stored.prompts, stored.default_prompt) == (read, prompts[default] if default else "")
+        formats.write(stored, "ours" if step == "ours" else "hugging_face", str(folder := tmp_path / step))
+    settings = json.loads((folder / "config_sentence_transformers.json").read_text())
+    assert (settings["prompts"], settings["default_prompt_name"]) == (written, name)
+
+
+@pytest.mark.slow
+def test_prompts_with_names_of_signatures_are_no_signatures(plain, tmp_path, monkeypatch):
+    monkeypatch.setattr(exports, "FORMS", ("text",))
+    names = ("serving_default", "examples", "prepare", "finish_query")
+    folder = change(plain, tmp_path / "st", prompts={"query": "who: ", **dict.fromkeys(names, "war: ")})
+    task, model = restore_for_inference(str(folder))
+    export(make_served_model(task, model, ServingOptions(head="embeddings")), task.config,
+           ExportOptions(output=str(tmp_path / "out"), batch_sizes=[], formats=["saved_model"]))  # fmt: skip
+    run, exported = Predictor(str(folder)), Predictor(str(tmp_path / "out"))
+    plainly, behind = (unit(np.stack([pooled(rows_of(plain[1], front + text)[1], "mean") for text in TEXTS]))
+                       for front in ("", "war: "))  # fmt: skip
+    for predictor in (run, exported):
+        np.testing.assert_allclose(predictor.embed(TEXTS), plainly, atol=2e-5)
+        for name in names:
+            np.testing.assert_allclose(predictor.embed(TEXTS, name), behind, atol=2e-5, err_msg=name)
 
 
 def test_a_head_for_words_whose_weights_are_missing_hides_no_modules(plain, tmp_path):

@@ -21,9 +21,9 @@ from made_teachers import write_teacher
 from official_bert.config import OptimizerConfig, to_dict
 from official_bert.models.encoder import weights_by_name
 from official_bert.run_folder import RunFolder
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -142,7 +142,7 @@ def test_relations_teach_a_student_of_another_depth_width_and_number_of_heads(te
 def test_a_student_begins_with_layers_of_its_teacher(teacher, records, tmp_path):
     config = config_of(teacher, {"num_hidden_layers": 2}, steps=1, distillation={"student_layers": "0,2"})
     said = []
-    loop.train(load_task(config), data_files(records), str(tmp_path / "run"), Placement(), report=said.append)
+    whole_run.train(load_task(config), data_files(records), str(tmp_path / "run"), Placement(), report=said.append)
     assert any(
         "initialized (weights only)" in line and "of its layers 0, 2" in line and "new:" not in line for line in said
     ), said
@@ -176,7 +176,7 @@ def test_a_student_begins_with_layers_of_its_teacher(teacher, records, tmp_path)
 def test_a_student_that_does_not_fit_the_layers_is_refused(teacher, records, tmp_path, model, layers, init, wrong):
     config = config_of(teacher, model, steps=1, distillation={"student_layers": layers})
     with pytest.raises(ValueError, match=wrong):
-        loop.train(
+        whole_run.train(
             load_task(config), data_files(records), str(tmp_path / "run"), Placement(), init, report=lambda _: None
         )
     assert not RunFolder(str(tmp_path / "run")).checkpoints()

@@ -11,11 +11,11 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.data.record_files import records
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.served import ServedNextToken
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 
 LEFT_TO_RIGHT = {"attention": "left_to_right", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OPTIONS = {"objective": "next_token", "sentence_loss": False}
@@ -59,7 +59,7 @@ def test_records_without_masks_need_no_vocabulary(tmp_path):
     batch = next(iter(found.train.dataset()))
     assert batch["masked_lm_ids"].numpy()[0].tolist() == [7, 8, 3, *[0] * 12]
     assert {name: value.shape for name, value in batch.items()} == {
-        name: spec.shape for name, spec in found.task.batch_spec(2).items()
+        name: spec.shape for name, spec in found.task.data.batch_spec(2).items()
     }
 
 
@@ -146,5 +146,5 @@ def test_the_next_token_of_toy_data_is_learned_and_training_resumes(tmp_path):
     config = make_config(
         model=LEFT_TO_RIGHT, options=OPTIONS, optimizer={"learning_rate": 1e-2}, training={"steps": 60}
     )
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["next_token_accuracy"] > 0.8

@@ -10,9 +10,9 @@ from official_bert.long_work.provenance import write_origin
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.reports.comparison import measure_interval
+from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 
@@ -120,7 +120,7 @@ def test_a_pooler_that_nothing_reads_does_not_decay(tmp_path, rule):
 def test_a_model_without_a_head_for_sentences_is_trained_restored_and_converted(tmp_path):
     path = write_records(tmp_path / "train", 64)
     config = make_config(options={"sentence_task": "none"}, training={"steps": 4, "save_every": 2})
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert set(trained.metrics) >= {"loss", "mlm_loss", "mlm_accuracy"} and not [
         name for name in trained.metrics if "nsp" in name
     ]

@@ -13,9 +13,9 @@ from oracles.records import encode_example, write_tfrecords
 from official_bert.config import Config, build
 from official_bert.data.record_files import records
 from official_bert.long_work import provenance
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
 
 S, P = 32, 6
 
@@ -61,7 +61,7 @@ def resolve(pattern, golden, **changes):
         "options": {"max_seq_length": S, "max_predictions_per_seq": P},
     }
     files = DataFiles(train_file=pattern, eval_file=pattern)
-    return load_task(build(Config, values | changes)).resolve(files, TRAIN_AND_EVALUATE)
+    return load_task(build(Config, values | changes)).data.resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(dataset):

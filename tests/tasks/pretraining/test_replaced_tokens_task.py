@@ -23,10 +23,10 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.replaced_tokens import ReplacedTokenDetector, ReplacedTokenPretrainer
 from official_bert.run_folder import RunFolder
+from official_bert.runs import whole_run
+from official_bert.runs.configuration import run_config
 from official_bert.tasks.loading import load_task, restore_model
-from official_bert.training import loop, run_config
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import recipe_of
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 ELECTRA = {
@@ -106,7 +106,7 @@ def test_rows_of_another_epoch_have_other_guesses(tmp_path):
     # the first batch of two epochs
     one, two, again = (next(iter(run.train.dataset(start).take(1))) for start in (0, 2, 0))
     assert {name: value.shape for name, value in one.items()} == {
-        name: spec.shape for name, spec in run.task.batch_spec(32).items()
+        name: spec.shape for name, spec in run.task.data.batch_spec(32).items()
     }
     np.testing.assert_array_equal(one["sample_keys"], again["sample_keys"])
     assert not np.isin(one["sample_keys"], two["sample_keys"]).any()
@@ -124,7 +124,7 @@ def test_packed_rows_are_told_too(tmp_path):
         and batch["instance_weights"].numpy().sum() > 32
     )
     assert {name: value.shape for name, value in batch.items()} == {
-        name: spec.shape for name, spec in run.task.batch_spec(32).items()
+        name: spec.shape for name, spec in run.task.data.batch_spec(32).items()
     }
     outputs = run.model(batch)
     used, corrupted = batch["masked_lm_weights"].numpy() > 0, outputs["replaced"].numpy()
@@ -155,7 +155,7 @@ def test_a_run_is_a_discriminator_for_every_task_and_two_folders_for_hugging_fac
         Config(task="classification", model=config.model, options={"labels": ("a", "b"), "max_seq_length": S})
     )
     taken = task.build_model()
-    result = checkpoints.initialize_from(taken, str(tmp_path / "run"), task.classes)
+    result = checkpoints.initialize_from(taken, str(tmp_path / "run"), task.answers.classes)
     assert set(result.new) == {"classifier/output_weights", "classifier/output_bias"} and not result.differences
     for name in ("embeddings/word_embeddings", "layer_0/attention/query/kernel"):
         np.testing.assert_allclose(weights_by_name(taken)[name], encoder[name], atol=1e-7)
@@ -352,8 +352,8 @@ def test_the_generator_learns_its_words_and_the_discriminator_to_tell_them(tmp_p
         optimizer={"learning_rate": 1e-2},
         training={"steps": 150, "log_every": 50, "save_every": 150},
     )
-    trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
-    first = Trainer(recipe_of(load_task(config), load_task(config).build_model()), tf.distribute.get_strategy(), 1)
+    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    first = Trainer(load_task(config).recipe(load_task(config).build_model()), tf.distribute.get_strategy(), 1)
     begun, _ = first.evaluate(trained.resolved.held_out.source)
     assert trained.metrics["mlm_accuracy"] > 0.5 > 2 * begun["mlm_accuracy"]
     assert trained.metrics["replaced_loss"] < 0.75 * begun["replaced_loss"]

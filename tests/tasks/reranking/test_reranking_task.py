@@ -15,7 +15,7 @@ from official_bert.interface.predictor import Predictor
 from official_bert.models.interchange import formats
 from official_bert.objectives import ranking_losses
 from official_bert.search import measures
-from official_bert.training.task import Steps
+from official_bert.tasks.data import Steps
 
 
 def config_of(**options):
@@ -117,7 +117,7 @@ def test_a_collection_that_judges_no_passage_irrelevant_trains_on_what_bm25_find
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t0\t1\n")
     from official_bert.tasks.loading import load_task
 
-    rows = load_task(config_of(most_negatives=most)).read_file(str(folder / "qrels/train.tsv"), "train")
+    rows = load_task(config_of(most_negatives=most)).data.read_file(str(folder / "qrels/train.tsv"), "train")
     (answer,) = rows.text_pair
     assert (
         answer == "the king" and sorted(rows.choices[0]) == sorted(set(negatives) - {answer}) and "BM25" in caplog.text

@@ -18,9 +18,9 @@ from official_bert.interface.predictor import Predictor
 from official_bert.models.encoder import INPUTS
 from official_bert.objectives import losses, ranking_losses
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.retrieval.metrics import similarity
-from official_bert.training.task import Steps
 
 ASKED = [
     "air",
@@ -166,7 +166,7 @@ def test_scores_are_scaled_to_cosines_and_correlated(tmp_path):
             config_of(score_column="score", score_range=range_of_scores), Steps(train=False), eval_file=path
         )
         assert [float(row["scores"]) for row in found.held_out.source.examples] == pytest.approx(wanted)
-    assert found.task.best_metric() == "spearman" and load_task(config_of()).best_metric() == "mrr"
+    assert found.task.answers.best_metric() == "spearman" and load_task(config_of()).answers.best_metric() == "mrr"
     near = {0: [[1, 0], [0, 1]], 1: [[1, 0], [1, 0]], 2: [[1, 0], [0.6, 0.8]]}
     order = np.concatenate(found.held_out.source.plan(0))
     assert found.held_out.evaluate([{"embedding": np.array(near[row])} for row in order])["spearman"] == pytest.approx(

@@ -10,8 +10,8 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, resolve
 
 from official_bert.search import measures
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.training.task import Steps
 
 SMALL = {"group_size": 2, "max_seq_length": 12}
 
@@ -160,7 +160,7 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     batch = found.train.batch(0)
     # the judged passage is a negative
     assert batch["input_ids"].shape[:2] == (4, 3) and batch["example_weights"].sum() == 2
-    names = [path.rsplit("/", 1)[1] for path in found.task.data(data_files(data_dir=folder))["eval"]]
+    names = [path.rsplit("/", 1)[1] for path in found.task.data.sources(data_files(data_dir=folder))["eval"]]
     assert names == ["dev.tsv", "queries.jsonl", "corpus.jsonl"]
     held_out = found.held_out
     assert held_out.collection.queries == ["book"] and len(held_out.source.examples) == 1 + 7
@@ -171,7 +171,7 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     ranking = np.argsort(-(vectors[1:] @ vectors[0]))
     wanted = measures.measure([ranking.tolist()], [{5: 2, 6: 1}])[0]
     wanted["mrr"] = 1.0 / (1 + min(ranking.tolist().index(answer) for answer in (5, 6)))
-    assert found.task.best_metric() in wanted
+    assert found.task.answers.best_metric() in wanted
     assert held_out.evaluate(predictions) == pytest.approx(wanted) and 0.0 < wanted["ndcg_at_10"] < 1.0
     section = held_out.examine(predictions)[0]
     words = ("water", "road", "king", "river", "film", "war", "music")

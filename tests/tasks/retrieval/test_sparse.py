@@ -14,7 +14,7 @@ from official_bert.interface.predictor import Predictor
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.sparse_vectors import flops_penalty
 from official_bert.serving.served_model import ServingOptions, make_served_model
-from official_bert.training.task import Steps
+from official_bert.tasks.data import Steps
 
 ROWS = [
     {"text": "air", "text_pair": "water", "no": "road"},

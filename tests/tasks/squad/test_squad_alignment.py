@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.alignment import answer_label, answer_pieces
 from official_bert.tasks.squad.decoding import DecodingRules, Logits, decode_all
 from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.training.task import DataFiles, Steps
 
 KANA = "かきくけこ"
 WORDS = [
@@ -239,7 +239,7 @@ def test_the_counts_stand_beside_cached_features(tmp_path, tokenizer):
             tokenizer=TokenizerConfig(vocab_file=tokenizer.vocab_file),
             options={"max_seq_length": 64, "max_query_length": 4} | options,
         )
-        return load_task(config).resolve(files, Steps(evaluate=False)).notes
+        return load_task(config).data.resolve(files, Steps(evaluate=False)).notes
 
     said = f"{tmp_path}/train.jsonl: labels of 2 answers: 2 unlike those of options.answer_alignment=2018"
     assert notes() == notes() == (said,)

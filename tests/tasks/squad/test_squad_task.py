@@ -10,9 +10,9 @@ import tensorflow as tf
 from oracles import squad as oracle
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig, TrainingConfig
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.squad.task import Task
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SMALL = ModelConfig(
     vocab_size=3000,
@@ -41,7 +41,7 @@ def golden_squad(request, golden):
     }
     task = make_task(golden, version_2_with_negative=request.param == 2, answer_alignment=2018, **options)
     files = DataFiles(eval_file=str(golden / f"squad_v{request.param}.json"))
-    questions = task.resolve(files, Steps(train=False, predict=True)).tests
+    questions = task.data.resolve(files, Steps(train=False, predict=True)).tests
     return wanted, dict(np.load(golden / f"squad_v{request.param}_logits.npz")), questions
 
 
@@ -63,7 +63,7 @@ def trained_on(golden, train_file, eval_file="", cache_dir="", allow_same_data=F
     files = DataFiles(
         train_file=str(train_file), eval_file=str(eval_file), cache_dir=str(cache_dir), allow_same_data=allow_same_data
     )
-    return make_task(golden, **{"max_seq_length": 96, **options}).resolve(files, TRAIN_AND_EVALUATE)
+    return make_task(golden, **{"max_seq_length": 96, **options}).data.resolve(files, TRAIN_AND_EVALUATE)
 
 
 def rows_of(questions, logits):
@@ -133,7 +133,7 @@ def test_an_evaluation_that_stops_early_answers_the_first_questions_not_the_shor
     early = load_task(
         dataclasses.replace(task.config, training=dataclasses.replace(task.config.training, eval_steps=1))
     )
-    questions = early.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
+    questions = early.data.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
     logits = {name: np.zeros(40, np.float32) for name in ("start_logits", "end_logits")}
     assert list(questions.decode([logits] * 8)) == ["0", "1"]  # their windows, 4 each, are the first batch of 8 rows
 
@@ -159,7 +159,7 @@ def test_batches_are_those_of_the_specification(golden):
     data = trained_on(
         golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24, buckets=[96]
     )
-    spec = data.task.batch_spec(8)
+    spec = data.task.data.batch_spec(8)
     batch = data.train.batch(3)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()
@@ -335,12 +335,12 @@ def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_p
         DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)),
         make_task(golden, max_seq_length=96),
     )
-    data = task.resolve(files, Steps(predict=True))
+    data = task.data.resolve(files, Steps(predict=True))
     assert data.held_out is None and data.tests.source.batches_per_epoch == 1
     assert data.notes[0] == f"{path} has no answers: nothing is evaluated"
     assert [": labels of " in note for note in data.notes] == [False, True]
     with pytest.raises(ValueError, match=r"task squad: no evaluation data given: .*broken\.json has no answers"):
-        task.resolve(files, Steps(train=False))
+        task.data.resolve(files, Steps(train=False))
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -348,10 +348,10 @@ def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, 
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps({"question": "Who sat?", "context": "A cat sat."}) + "\n")
     task = make_task(golden, max_seq_length=96, version_2_with_negative=version_2)
-    tests = task.resolve(DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True)).tests
+    tests = task.data.resolve(DataFiles(predict_file=str(path)), Steps(train=False, evaluate=False, predict=True)).tests
     assert not tests.have_gold_answers and [example.qas_id for example in tests.file.examples] == ["0"]
     with pytest.raises(ValueError, match=r"no evaluation data given: .*test\.jsonl has no answers"):
-        task.resolve(DataFiles(eval_file=str(path)), Steps(train=False))
+        task.data.resolve(DataFiles(eval_file=str(path)), Steps(train=False))
 
 
 def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_before_training(golden):
@@ -360,8 +360,8 @@ def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_b
         ValueError,
         match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true with it, got 2\.0",
     ):
-        task.check(TRAIN_AND_EVALUATE)
-    task.check(Steps(train=False))  # a run that has it can be used
+        task.data.check(TRAIN_AND_EVALUATE)
+    task.data.check(Steps(train=False))  # a run that has it can be used
 
 
 def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tmp_path):
@@ -377,7 +377,9 @@ def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tm
         trained_on(golden, golden / "squad_v1.json", eval_file=path)
     files = DataFiles(eval_file=str(path))
     assert (
-        make_task(golden, max_seq_length=96, version_2_with_negative=True).resolve(files, Steps(train=False)).held_out
+        make_task(golden, max_seq_length=96, version_2_with_negative=True)
+        .data.resolve(files, Steps(train=False))
+        .held_out
         is not None
     )
 
@@ -385,5 +387,5 @@ def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tm
 def test_published_files_are_found_in_a_folder(golden, tmp_path):
     (tmp_path / "train-v1.1.json").write_bytes((golden / "squad_v1.json").read_bytes())
     task = make_task(golden, max_seq_length=96, doc_stride=32, max_query_length=24, dev_share=0.0)
-    data = task.resolve(DataFiles(data_dir=str(tmp_path)), TRAIN_AND_EVALUATE)
+    data = task.data.resolve(DataFiles(data_dir=str(tmp_path)), TRAIN_AND_EVALUATE)
     assert len(data.train.examples) == 207 and data.held_out is None

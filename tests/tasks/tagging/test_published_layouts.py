@@ -7,10 +7,10 @@ import pytest
 from made_finetuning import data_files, make_config
 
 from official_bert.data.tabular.tables import rows_of
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Columns
-from official_bert.training.task import Steps
 
 BC2GM = "Comparison\tO\nwith\tO\nalkaline\tB\nphosphatases\tI\n\n5\tB\nand\tO\n\n"
 FEW_NERD = "It\tO\nstars\tO\nHicks\tperson-actor\nHolm\tperson-actor\n\nParis\tlocation-GPE\n\n"
@@ -102,7 +102,7 @@ def resolve(golden, train_file, steps=None, **options):
         tokenizer={"vocab_file": str(golden / "vocab_cased.txt"), "do_lower_case": False},
         options={"max_seq_length": 16, "dev_share": 0.0, **options},
     )
-    return load_task(config).resolve(data_files(train_file=str(train_file)), steps or Steps(evaluate=False))
+    return load_task(config).data.resolve(data_files(train_file=str(train_file)), steps or Steps(evaluate=False))
 
 
 def perfect(tagged):
@@ -155,7 +155,7 @@ def perfect(tagged):
 def test_published_layouts_are_trained_on_and_measured(golden, tmp_path, text, options, labels, told, scores):
     data = resolve(golden, write(tmp_path, text), **options)
     assert list(data.task.options.labels) == labels and any(told in note for note in data.notes)
-    again = load_task(data.task.config).resolve(
+    again = load_task(data.task.config).data.resolve(
         data_files(eval_file=write(tmp_path, text, "dev.txt")), Steps(train=False)
     )
     found = again.held_out.evaluate(perfect(again.held_out))
@@ -175,7 +175,7 @@ def test_words_that_are_not_labelled_count_neither_in_training_nor_in_scores(gol
     data = resolve(golden, path, labels=["O", "B-X", "I-X"], class_weights="balanced")
     row = data.train.examples[0]
     assert row["tags"][row["tag_mask"] > 0].tolist() == [1, 0]
-    again = load_task(data.task.config).resolve(data_files(eval_file=path), Steps(train=False))
+    again = load_task(data.task.config).data.resolve(data_files(eval_file=path), Steps(train=False))
     assert again.held_out.evaluate(perfect(again.held_out))["f1"] == 1.0  # the last label at the others would be wrong
     again.held_out.write(perfect(again.held_out), str(tmp_path))
     assert "atlas\t-100\tI-X" in (tmp_path / "predictions.conll").read_text()

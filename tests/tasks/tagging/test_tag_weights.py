@@ -38,7 +38,7 @@ def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
         data.task.objective.weights(batch)["loss"]
     ) == float(weight)
     if not features:
-        assert set(data.task.batch_spec(4)) == set(batch)
+        assert set(data.task.data.batch_spec(4)) == set(batch)
 
 
 @pytest.mark.parametrize("options", [{"class_weights": "balanced"}, {"label_smoothing": 0.1}])

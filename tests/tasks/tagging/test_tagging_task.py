@@ -15,13 +15,14 @@ from seqeval.metrics.sequence_labeling import get_entities
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
+from official_bert.runs import whole_run
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks import answering
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
-from official_bert.training import answering, loop
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
+from official_bert.training.machines.cluster import Placement
 
 SMALL = ModelConfig(
     vocab_size=3000,
@@ -75,7 +76,7 @@ def data_files(files):
 
 
 def resolve(golden, files, steps=TRAIN_AND_EVALUATE, **settings):
-    return make_task(golden, **settings).resolve(data_files(files), steps)
+    return make_task(golden, **settings).data.resolve(data_files(files), steps)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding_or_filler_rows(golden,
 
 def test_batches_are_those_of_the_specification(golden, files):
     data = resolve(golden, files, buckets=[32])
-    batch, spec = data.train.batch(0), data.task.batch_spec(16)
+    batch, spec = data.train.batch(0), data.task.data.batch_spec(16)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         key: (tuple(value.shape), value.dtype.as_numpy_dtype) for key, value in spec.items()
     }
@@ -207,7 +208,7 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
         wanted = crf.best_path(logits[0][None, first:last], np.ones((1, last - first), bool), scores)[0]
         assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
     starts = sum(int(row["sentence_starts"].sum()) for row in data.train.examples)
-    assert starts == 12 and "sentence_starts" in task.batch_spec(2)
+    assert starts == 12 and "sentence_starts" in task.data.batch_spec(2)
     text = "\n".join(" ".join(sentence.words) for sentence in part.sentences)
     served = make_served_model(task, model, ServingOptions(pretokenized=True)).answer_text(
         {"text": tf.constant([text, ""])}
@@ -248,7 +249,7 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     assert found["types"].shape[1] > 5
 
 
-@pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, training/test_runs.py one on frozen features
+@pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, runs/test_runs.py one on frozen features
 @pytest.mark.parametrize(
     ("epochs", "options"),
     [
@@ -263,11 +264,11 @@ def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_
         make_task(golden, {"epochs": epochs}, 3e-3, **options),
         data_files({**files, "cache_dir": tmp_path / "cache"}),
     )
-    trained = loop.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
+    trained = whole_run.train(task, known, str(tmp_path / "run"), Placement(), report=lambda _: None)
     metrics = trained.metrics
     assert metrics["f1"] > 0.9 and metrics["tag_accuracy"] > 0.9
     restored, model = restore_for_inference(str(tmp_path / "run"))
-    again = restored.resolve(known, Steps(train=False, evaluate=False, predict=True))
+    again = restored.data.resolve(known, Steps(train=False, evaluate=False, predict=True))
     again.model.set_weights(model.get_weights())
     (path,) = again.tests.write(answering.predict(restored, again.model, again.tests.source), str(tmp_path))
     rows = [line.split("\t") for line in pathlib.Path(path).read_text().splitlines() if line]

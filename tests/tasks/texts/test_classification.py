@@ -9,12 +9,12 @@ import tensorflow as tf
 from made_finetuning import data_files, make_config, perfect, resolve
 
 from official_bert.config import to_dict
+from official_bert.runs import whole_run
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.answering import predict
+from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
-from official_bert.training import loop
-from official_bert.training.answering import predict
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import TRAIN_AND_EVALUATE, Steps
+from official_bert.training.machines.cluster import Placement
 
 
 def written(path, rows):
@@ -79,8 +79,8 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
         {"logits": tf.constant(logits)}, {"label_ids": tf.constant([[1.0, 1.0]]), "example_weights": tf.constant([1.0])}
     )["loss"]
     assert float(total) == pytest.approx((np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))) / 2) and float(weight) == 1.0
-    assert task.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
-    with open(task.write_set("answers", np.array([[2.0, 1.0]]), str(tmp_path)), newline="") as file:
+    assert task.answers.answer(np.array([-0.1, 3.0]))["labels"] == ["sharp"]
+    with open(task.answers.write_set("answers", np.array([[2.0, 1.0]]), str(tmp_path)), newline="") as file:
         (row,) = csv.DictReader(file, delimiter="\t")
     assert row["prediction"] == ("loud\tsharp" if name == "tabs.csv" else "loud|sharp")
 
@@ -89,7 +89,7 @@ def test_columns_of_labels_are_put_into_the_order_of_the_classes(tmp_path):
     dev = written(tmp_path / "dev.csv", ["text,x,y,z", "a,1,0,0", "b,0,0,1"])
     # as a checkpoint names its classes
     options = {"kind": "multi_label", "label_columns": ["x", "y", "z"], "labels": ["Z", "X", "Y"]}
-    held_out = load_task(make_config("classification", options=options)).read_held_out(data_files(eval_file=dev))
+    held_out = load_task(make_config("classification", options=options)).data.read_held_out(data_files(eval_file=dev))
     np.testing.assert_array_equal(held_out[0].data.targets, [[0, 1, 0], [1, 0, 0]])
 
 
@@ -107,7 +107,7 @@ def test_cells_without_labels_of_their_kind_name_their_line(tmp_path, kind, valu
         [json.dumps({"text": "one", "label": "a"}), json.dumps({"text": "two", "label": value})],
     )
     with pytest.raises(ValueError, match=rf"train\.jsonl:2: column 'label': {said}"):
-        load_task(make_config("classification", options={"kind": kind})).read_train(data_files(train_file=train))
+        load_task(make_config("classification", options={"kind": kind})).data.read_train(data_files(train_file=train))
 
 
 def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
@@ -222,7 +222,7 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
     config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
-    trained = loop.train(
+    trained = whole_run.train(
         load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
     )
     metrics, data = trained.metrics, trained.resolved

@@ -7,9 +7,9 @@ from made_finetuning import GLUE, data_files, fixture_data, fixture_task, make_c
 from oracles import texts as oracle
 
 from official_bert.config import to_dict
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.texts.glue_files import DATASETS
-from official_bert.training.task import Steps
 
 
 @pytest.mark.parametrize("dataset", [name for name in DATASETS if name != "xnli"])
@@ -19,7 +19,7 @@ def test_whoever_knows_the_answers_gets_full_marks_in_every_metric(dataset):
     key, classes = ("scores", 0) if dataset == "stsb" else ("label_ids", len(task.options.labels))
     found = data.held_out.evaluate(perfect(source, classes, key))
     names = {f"{name}{end}" for name in DATASETS[dataset].metrics for end in DATASETS[dataset].held_out}
-    assert set(found) == names and task.best_metric() == DATASETS[dataset].metrics[0]
+    assert set(found) == names and task.answers.best_metric() == DATASETS[dataset].metrics[0]
     assert found == pytest.approx(dict.fromkeys(names, 1.0))
 
 
@@ -64,21 +64,21 @@ def test_losses_are_those_of_their_formulas_and_filler_rows_do_not_count():
 def test_wnli_may_be_answered_by_the_majority_without_a_model(tmp_path):
     task = fixture_task("wnli", majority_class=True)
     files, steps = data_files(data_dir=GLUE), Steps(predict=True)
-    answers = task.constant_answers(files, steps)
+    answers = task.answers.constant_answers(files, steps)
     assert answers.metrics == {"accuracy": 0.5}
     assert answers.write(str(tmp_path)) == [str(tmp_path / "WNLI.tsv")]
     assert (tmp_path / "WNLI.tsv").read_text() == "index\tprediction\n0\t0\n1\t0\n"  # training: 1, 0, 0
-    assert fixture_task("wnli").constant_answers(files, steps) is None
+    assert fixture_task("wnli").answers.constant_answers(files, steps) is None
 
 
 def test_the_majority_is_that_of_the_rows_that_are_not_held_out(tmp_path):
     rows = [f"{number}\tThe lock number {number}.\tIt is rusty.\t{int(number < 14)}" for number in range(20)]
     (tmp_path / "train.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
     files = data_files(train_file=tmp_path / "train.tsv")
-    answers = fixture_task("wnli", majority_class=True, dev_share=0.5).constant_answers(files, Steps())
+    answers = fixture_task("wnli", majority_class=True, dev_share=0.5).answers.constant_answers(files, Steps())
     assert answers.metrics == {"accuracy": 0.7} and answers.write is None  # stratified: 7 of 10
     with pytest.raises(ValueError, match="majority_class: expected rows to evaluate on or to answer, got none"):
-        fixture_task("wnli", majority_class=True).constant_answers(files, Steps(evaluate=False))
+        fixture_task("wnli", majority_class=True).answers.constant_answers(files, Steps(evaluate=False))
     with pytest.raises(ValueError, match="majority_class: expected a data set with labels, stsb has scores"):
         fixture_task("stsb", majority_class=True)
 
@@ -110,7 +110,7 @@ def test_the_saved_configuration_says_all_that_answering_needs():
 
 def test_batches_have_the_shapes_that_a_fixed_length_promises():
     data = resolve(make_config("glue", options={"dataset": "stsb", "buckets": [32]}), data_dir=GLUE)
-    spec = data.task.batch_spec(16)
+    spec = data.task.data.batch_spec(16)
     batch = next(iter(data.train.dataset()))
     assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
         name: (tuple(value.shape), value.dtype) for name, value in spec.items()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from official_bert.data.rows import Rows
+from official_bert.tasks.answers import write_answers
 from official_bert.tasks.loading import GLUE, dataset_name
 from official_bert.tasks.texts import glue_files
 from official_bert.tasks.texts.glue_files import DATASETS, Reader
-from official_bert.training.data_files import write_answers
 
 
 @pytest.fixture(scope="module")

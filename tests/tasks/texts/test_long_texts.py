@@ -14,15 +14,15 @@ from official_bert.data.batches.text_features import make_features
 from official_bert.data.rows import Rows
 from official_bert.interface.predictor import Predictor
 from official_bert.run_folder import RunFolder
+from official_bert.runs.configuration import run_config
+from official_bert.runs.fine_tuning import FineTuning
 from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
 from official_bert.text.packing import Template
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.training import run_config
-from official_bert.training.running.cluster import Placement
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.machines.cluster import Placement
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
@@ -172,7 +172,7 @@ def test_balanced_weights_count_the_windows_that_are_trained_on(kind, key):
     word = {"long": " ".join(["word"] * 40), "short": "word"}
     texts = [{"text": word[label], "label": label} for label in ("long", "long", "short", "short", "short")]
     options = {"kind": kind, key: "balanced", "truncate": "windows"}
-    found = load_task(config(**options, dev_share=0.0)).resolve(
+    found = load_task(config(**options, dev_share=0.0)).data.resolve(
         DataFiles(train_file=Rows("train", texts)), Steps(evaluate=False)
     )
     features = found.train.examples

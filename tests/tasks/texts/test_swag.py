@@ -13,10 +13,10 @@ from oracles import texts as oracle
 
 from official_bert.config import to_dict
 from official_bert.interface.model_inputs import ModelInputs
+from official_bert.runs import whole_run
+from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
-from official_bert.training import loop
-from official_bert.training.running.cluster import Placement
-from official_bert.training.task import Steps
+from official_bert.training.machines.cluster import Placement
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
@@ -53,7 +53,7 @@ def test_a_batch_has_four_rows_for_each_example():
     data = resolve(config, data_dir=SWAG)
     batch = next(iter(data.train.dataset()))
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        name: tuple(value.shape) for name, value in data.task.batch_spec(2).items()
+        name: tuple(value.shape) for name, value in data.task.data.batch_spec(2).items()
     }
 
 
@@ -113,7 +113,7 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
         eval_file=write(tmp_path / "val.csv", 64),
         predict_file=f"{SWAG}/test.csv",
     )
-    trained = loop.train(
+    trained = whole_run.train(
         load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None
     )
     assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
@@ -168,7 +168,7 @@ def test_lists_of_any_length_share_a_batch_and_a_missing_choice_is_never_chosen(
         *tokenizer.tokenize("What fell? a king"),
         "[SEP]",
     ]
-    (path,) = [task.write_set("predictions", logits[[1 - short, short]], str(tmp_path))]
+    (path,) = [task.answers.write_set("predictions", logits[[1 - short, short]], str(tmp_path))]
     rows = list(csv.DictReader(pathlib.Path(path).read_text().splitlines()))
     assert rows[1]["probability:2"] == "0.000000" and len(rows) == 2
 
@@ -234,20 +234,24 @@ AI2 = [
 
 def test_published_lines_of_choices_need_no_option_and_their_columns_stay_in_the_configuration(tmp_path):
     path = write_rows(tmp_path / "arc.jsonl", AI2)
-    task, rows = load_task(make_config("swag")).read_train(data_files(train_file=path))
+    data, rows = load_task(make_config("swag")).data.read_train(data_files(train_file=path))
+    task = data.task
     assert rows.text == ["It rained.", "Where?"] and rows.choices == [("sun", "water"), ("here", "there", "away")]
     assert rows.targets.tolist() == [1, 2] and task.options.choices_column == "question.choices.text"
-    assert task.input_columns() == {"text": ("question.stem",), "choices": ("question.choices.text",)}
+    assert task.answers.input_columns() == {"text": ("question.stem",), "choices": ("question.choices.text",)}
     inputs = ModelInputs.of_model(["text", "choices"], task.config)
     assert inputs.read_file(str(path))[1] == {"text": "Where?", "choices": ["here", "there", "away"]}
     path = write_rows(tmp_path / "piqa.jsonl", [{"goal": "g", "sol1": "a", "sol2": "b"}] * 2)
     (tmp_path / "piqa-labels.lst").write_text("1\n0\n")
-    task, rows = load_task(make_config("swag")).read_train(data_files(train_file=path))
+    data, rows = load_task(make_config("swag")).data.read_train(data_files(train_file=path))
+    task = data.task
     assert rows.choices == [("a", "b")] * 2 and rows.targets.tolist() == [1, 0] and task.num_outputs == 2
     with pytest.raises(
         ValueError, match=r"piqa\.jsonl:1: expected a key 'objective', .*options\.text_column= names another"
     ):
-        load_task(make_config("swag", options={"text_column": "objective"})).read_train(data_files(train_file=path))
+        load_task(make_config("swag", options={"text_column": "objective"})).data.read_train(
+            data_files(train_file=path)
+        )
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from made_finetuning import data_files, make_config, resolve
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.run_folder import RunFolder, tuned_for
+from official_bert.runs.fine_tuning import FineTuning
 from official_bert.serving.served_model import ServingOptions
+from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
-from official_bert.training import distribution
-from official_bert.training.running.cluster import Placement
-from official_bert.training.runs import FineTuning
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.machines import distribution
+from official_bert.training.machines.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
@@ -61,7 +61,7 @@ def test_rows_weigh_in_training_as_scikit_learn_balances_them_and_in_evaluation_
         own.sum(), rel=1e-6
     )
     assert float(data.task.objective.weights(batch)["loss"]) == pytest.approx(own.sum(), rel=1e-6)
-    assert set(data.task.batch_spec(4)) == set(data.train.batch(0))
+    assert set(data.task.data.batch_spec(4)) == set(data.train.batch(0))
 
 
 @pytest.mark.slow
@@ -297,11 +297,11 @@ def test_a_threshold_that_no_evaluation_tuned_is_told(tmp_path):
         make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": "tuned"})
     )
     with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
-        task.answer(np.zeros(2, np.float32))
+        task.answers.answer(np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="threshold: tuned, but no evaluation has tuned it yet"):
-        task.check(Steps(train=False, evaluate=False, predict=True))  # before anything is answered
-    task.check(Steps(train=False))
+        task.data.check(Steps(train=False, evaluate=False, predict=True))  # before anything is answered
+    task.data.check(Steps(train=False))
     given = load_task(
         make_config("classification", options={"kind": "multi_label", "labels": ["a", "b"], "threshold": [0.9, 0.2]})
     )
-    assert given.answer(np.array([2.0, -1.0], np.float32))["labels"] == ["b"]  # 0.88 and 0.27
+    assert given.answers.answer(np.array([2.0, -1.0], np.float32))["labels"] == ["b"]  # 0.88 and 0.27

@@ -5,28 +5,41 @@ from typing import Any
 
 from absl import logging
 
-from official_bert.models.interchange import formats
+from official_bert.models.interchange import formats, hub
 from official_bert.models.interchange.adapted_models import adapted
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.run_folder import BASE_FILE, RunFolder
 from official_bert.runtimes.finite import require_finite
-from official_bert.storage.files import read_mapping
+from official_bert.storage.files import is_remote, read_mapping
+
+LONGEST_NAME = 256  # of a base, as many characters as a file system allows
 
 
 def read_peft(path: str, folder: str, base: str) -> StoredModel:
-    """Returns the model that a PEFT folder makes of its base.
+    """Returns the model that a PEFT folder makes of `base`; of the base that it names if `base` is empty."""
+    base = base or _named_base(path, folder)
+    if formats.find_format(base)[0] == "peft":
+        raise ValueError(f"{path}: expected a whole model as its base, got {base}, a PEFT folder")
+    model = formats.module_of("peft").read(folder, formats.read(base))
+    require_finite(model.weights, model.origin)
+    return model
 
-    A folder only names its base: what it names is not opened.
+
+def _named_base(path: str, folder: str) -> str:
+    """Returns the base that a PEFT folder names: a folder of the hub's cache, or, with a warning, what is to be opened.
+
+    Raises ValueError for no name, and for one that only the user's own rights would open (`s3://...`).
     """
     named: Any = read_mapping(os.path.join(folder, formats.ADAPTER_FILE)).get("base_model_name_or_path")
-    if not base:
+    if not isinstance(named, str) or not 0 < len(named) < LONGEST_NAME or not named.isprintable() or is_remote(named):
         raise ValueError(
             f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
             f"its adapter_config.json names {named!r:.80}"
         )
-    model = formats.module_of("peft").read(folder, formats.read(base))
-    require_finite(model.weights, model.origin)
-    return model
+    if cached := hub.cached_folder(named):
+        return cached
+    logging.warning("%s: opens its base, which adapter_config.json names: %.80s; --base names another", path, named)
+    return named
 
 
 def over_base(model: StoredModel, run: RunFolder) -> StoredModel:

@@ -15,10 +15,12 @@ from official_bert.models.interchange.members.member import (
     Member,
     Tensors,
     Values,
+    bert_tied,
     dense,
     layers,
     norm,
     output,
+    roberta_tied,
     tables,
     usual_forms,
     words,
@@ -39,14 +41,6 @@ def bert_forms(prefix: str) -> dict[str, Form]:
         "ForMaskedLM": Form("pretraining", WORDS),
         "ForNextSentencePrediction": Form("pretraining", pooler, sentences),
         **usual_forms(pooler),
-    }
-
-
-def bert_tied(prefix: str) -> dict[str, str]:
-    """The second names of the word table and of the words' bias."""
-    return {
-        "cls.predictions.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
 
 
@@ -294,14 +288,6 @@ def roberta_forms(prefix: str) -> dict[str, Form]:
         "Model": Form("", pooler),
         "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
         **usual_forms(pooler, own_pooler=True),
-    }
-
-
-def roberta_tied(prefix: str) -> dict[str, str]:
-    """The second names of the word table and of the words' bias."""
-    return {
-        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
     }
 
 

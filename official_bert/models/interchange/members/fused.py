@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import Tensors
+from official_bert.models.interchange.members.member import Rows, Tensors, layers, norm, tables
 
 # transformers' own names of what NomicBERT and jina-embeddings-v3 share, and the authors', which are written.
 SECOND_NAMES = {
@@ -16,6 +16,26 @@ SECOND_NAMES = {
     r"\bpost_mlp_layernorm\.": "norm2.",
 }
 Modules = Mapping[str, str]  # ends of modules' names, and a letter for each product in them, in order
+
+
+def encoder(prefix: str, attention: str) -> Rows:
+    """The rows of the encoder of NomicBERT and jina-embeddings-v3, which name the attention otherwise."""
+    parts = {f"attention/{part}": f"{attention}.{part[0]}" for part in ("query", "key", "value")}
+    return (
+        *tables(prefix, ("word_embeddings", "token_type_embeddings"))[:2],
+        *norm("embeddings/LayerNorm/", f"{prefix}emb_ln."),
+        *layers(
+            prefix + "encoder.layers.{i}.",
+            {
+                **parts,
+                "attention/output": f"{attention}.out_proj",
+                "attention_LayerNorm": "norm1",
+                "intermediate": "mlp.fc1",
+                "output": "mlp.fc2",
+                "output_LayerNorm": "norm2",
+            },
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,14 @@
 """GTE (Zhang et al. 2024; Snowflake's arctic-embed-m-v2): BERT's layers with rotary positions and gated units."""
 
-from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
-    Fields,
     Form,
     Member,
     dense,
     layers,
-    output,
     tables,
+    usual_forms,
     words,
 )
 
@@ -21,11 +19,6 @@ FUSED = Fused(
     {"attention.q_proj": "q", "attention.k_proj": "k", "attention.v_proj": "v", "mlp.gate_up_proj": "gu"},
 )
 WRITTEN = Fused({"attention.qkv_proj": "qkv", "mlp.up_gate_proj": "ug"}, FUSED.table)
-
-
-def their_values(config: ModelConfig) -> Fields:
-    """Rotary positions, and the key that the authors' classes read."""
-    return rotary.their_rotary(config) | {"position_embedding_type": "rope"}
 
 
 GTE = Member(
@@ -51,8 +44,7 @@ GTE = Member(
     forms={
         "Model": Form("", POOLER),
         "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.norm.", "lm_head.decoder.bias")),
-        "ForSequenceClassification": Form("classifier", POOLER, output("classifier/", "classifier.")),
-        "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+        **{name: usual_forms(POOLER)[name] for name in ("ForSequenceClassification", "ForTokenClassification")},
     },
     tied={"lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight"},
     # the authors' prefix, and transformers' own names
@@ -68,7 +60,7 @@ GTE = Member(
     pack=WRITTEN.pack,
     fixed={"feed_forward": "gated", "unbiased": "gate"},
     fields=rotary.rotary,
-    values=their_values,
+    values=lambda config: rotary.their_rotary(config) | {"position_embedding_type": "rope"},
     switches={
         "position_embedding_type": ("rope", None),
         "layer_norm_type": ("layer_norm", None),

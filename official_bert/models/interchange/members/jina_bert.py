@@ -14,6 +14,7 @@ from official_bert.models.interchange.members.member import (
     Form,
     Member,
     Values,
+    bert_tied,
     dense,
     layers,
     tables,
@@ -84,10 +85,7 @@ def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
             **usual_forms(POOLER),
         },
         heads_by_class=False,
-        tied={
-            "cls.predictions.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        tied=bert_tied(PREFIX),
         fields=activations,
         values=functools.partial(their_values, repository=repository),
         switches={

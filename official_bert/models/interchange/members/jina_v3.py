@@ -1,14 +1,12 @@
 """jina-embeddings-v3 (Sturua et al. 2024) without its adapters: a RoBERTa with rotary positions."""
 
 from official_bert.models.interchange.members import rotary
-from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
+from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused, encoder
 from official_bert.models.interchange.members.member import (
     Form,
     Member,
     dense,
-    layers,
-    norm,
-    tables,
+    roberta_tied,
     usual_forms,
     words,
 )
@@ -24,30 +22,13 @@ JINA_V3 = Member(
         values.get("model_type") != "xlm-roberta" or values.get("position_embedding_type") == "rotary"
     ),
     prefix=PREFIX,
-    encoder=(
-        *tables(PREFIX, ("word_embeddings", "token_type_embeddings"))[:2],
-        *norm("embeddings/LayerNorm/", f"{PREFIX}emb_ln."),
-        *layers(
-            PREFIX + "encoder.layers.{i}.",
-            {
-                **{f"attention/{part}": f"mixer.{part[0]}" for part in ("query", "key", "value")},
-                "attention/output": "mixer.out_proj",
-                "attention_LayerNorm": "norm1",
-                "intermediate": "mlp.fc1",
-                "output": "mlp.fc2",
-                "output_LayerNorm": "norm2",
-            },
-        ),
-    ),
+    encoder=encoder(PREFIX, "mixer"),
     forms={
         "Model": Form("", POOLER),
         "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
         **{name: form for name, form in usual_forms(POOLER, own_pooler=True).items() if name != "ForMultipleChoice"},
     },
-    tied={
-        "lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
+    tied=roberta_tied(PREFIX),
     second_names={
         **SECOND_NAMES,
         r"\.parametrizations\.weight\.original$": ".weight",

@@ -114,6 +114,22 @@ def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
     ]
 
 
+def bert_tied(prefix: str) -> dict[str, str]:
+    """The second names of the word table and of the words' bias."""
+    return {
+        "cls.predictions.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+
+def roberta_tied(prefix: str) -> dict[str, str]:
+    """The second names of the word table and of the words' bias."""
+    return {
+        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+
 def output(ours: str, theirs: str) -> list[tuple[str, str]]:
     """The rows of an output layer."""
     return rows(ours, theirs, ("output_weights", "output_bias"), LINEAR)

@@ -1,15 +1,13 @@
 """NomicBERT (Nussbaum et al. 2024): BERT's layers with rotary positions and gated units, products without biases."""
 
 from official_bert.models.interchange.members import rotary
-from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused
+from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused, encoder
 from official_bert.models.interchange.members.member import (
     Form,
     Member,
+    bert_tied,
     dense,
-    layers,
-    norm,
-    output,
-    tables,
+    usual_forms,
     words,
 )
 
@@ -31,34 +29,16 @@ NAMES = {
 NOMIC_BERT = Member(
     stems={"nomic_bert": "NomicBert"},
     prefix=PREFIX,
-    encoder=(
-        *tables(PREFIX, ("word_embeddings", "token_type_embeddings"))[:2],
-        *norm("embeddings/LayerNorm/", f"{PREFIX}emb_ln."),
-        *layers(
-            PREFIX + "encoder.layers.{i}.",
-            {
-                **{f"attention/{part}": f"attn.{part[0]}" for part in ("query", "key", "value")},
-                "attention/output": "attn.out_proj",
-                "attention_LayerNorm": "norm1",
-                "intermediate": "mlp.fc1",
-                "output": "mlp.fc2",
-                "output_LayerNorm": "norm2",
-            },
-        ),
-    ),
+    encoder=encoder(PREFIX, "attn"),
     forms={
         "Model": Form("", POOLER),
         "ForMaskedLM": Form(
             "pretraining",
             words("cls.predictions.transform.dense.", "cls.predictions.transform.layer_norm.", "cls.predictions.bias"),
         ),
-        "ForSequenceClassification": Form("classifier", POOLER, output("classifier/", "classifier.")),
-        "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
+        **{name: usual_forms(POOLER)[name] for name in ("ForSequenceClassification", "ForTokenClassification")},
     },
-    tied={
-        "cls.predictions.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    tied=bert_tied(PREFIX),
     second_names=NAMES,
     unpack=FUSED.unpack,
     pack=FUSED.pack,
@@ -77,7 +57,7 @@ NOMIC_BERT = Member(
     },
     switches={
         "activation_function": ("swiglu", None),
-        **dict.fromkeys(("rotary_emb_fraction",), (1.0, None)),
+        "rotary_emb_fraction": (1.0, None),
         **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base", "moe_every_n_layers"), (None, 0)),
         **dict.fromkeys(
             (

@@ -12,6 +12,8 @@ def rotary(values: Values) -> Fields:
     """
     base = values.get("rope_theta", values.get("rotary_emb_base"))
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+    if not isinstance(values.get(key) or {}, dict):
+        raise ValueError(f"{key}: expected a mapping, got {values[key]!r:.80}")
     rope = {"rope_type": "default", "rope_theta": base, "factor": 1.0, **(values.get(key) or {})}
     kind, base, factor = rope.pop("type", rope.pop("rope_type")), rope.pop("rope_theta"), rope.pop("factor")
     rope.pop("rope_type", None)

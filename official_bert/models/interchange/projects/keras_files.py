@@ -43,9 +43,9 @@ def _load_keras(path: str) -> keras.Model:
     by_name("official_bert.interface.keras_objects")  # registers every class that a file may hold
     try:
         return keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         unknown_class = UNKNOWN_CLASS.search(str(error))
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if unknown_class:
             reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first"
         raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None

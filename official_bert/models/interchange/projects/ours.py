@@ -33,6 +33,7 @@ TASKS = {
     "replaced": "pretraining",
 }
 VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")  # of that task, and of `StoredModel`
+SIDES = ("query", "passage")  # with a prompt in training
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
@@ -116,14 +117,14 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
 
 def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a run makes vectors of texts."""
-    prompts = {side: options[f"{side}_prompt"] for side in ("query", "passage") if options.get(f"{side}_prompt")}
+    prompts = {side: options[f"{side}_prompt"] for side in SIDES if options.get(f"{side}_prompt")}
     pooling = options.get("pooling", "mean")
     layers = [
         layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in options.get("vector_layers", ())
     ]
     return {
         "pooling": pooling if isinstance(pooling, str) else tuple(pooling),
-        "prompts": prompts,
+        "prompts": prompts | options.get("more_prompts", {}),
         "vector_layers": layers,
         "longest_text": options.get("max_seq_length", 128),
         **{name: options[name] for name in VECTOR_OPTIONS if name in options},
@@ -193,7 +194,9 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
     if stored.head not in ("classifier", "tagger"):
         if stored.head or not stored.pooling:
             return {}
-        prompts = {f"{side}_prompt": prompt for side, prompt in stored.prompts.items()}
+        prompts: dict[str, Any] = {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
+        if more := {name: prompt for name, prompt in stored.prompts.items() if name not in SIDES}:
+            prompts |= {"more_prompts": more}
         layers = (
             {"vector_layers": [dataclasses.asdict(layer) for layer in stored.vector_layers]}
             if stored.vector_layers

@@ -93,7 +93,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
     """The class and the folder of each module, in order; [] without `modules.json`. A class of another package has its
     whole name.
     """
-    modules = read_json(path, missing=[])
+    modules = read_json(path, missing=[], of_model=True)
     if not isinstance(modules, list) or not all(
         isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules
     ):
@@ -200,7 +200,11 @@ def _settings(folder: str) -> dict[str, Any]:
         ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()
     }
     return {
-        "prompts": {name: prompt for name, prompt in our_prompts.items() if prompt},
+        "prompts": {
+            name: prompt
+            for name, prompt in (prompts | our_prompts).items()
+            if name != "document" and (prompt or name not in PROMPTS)
+        },
         "longest_text": longest,
         "dimensions": dimensions,
         "default_prompt": prompts.get(default, "") if default else "",
@@ -241,12 +245,12 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
             },
             os.path.join(folder, modules[number + 2][0]),
         )
-    prompts = {PROMPTS[name][0]: prompt for name, prompt in stored.prompts.items() if prompt}
-    default = {"default": stored.default_prompt} if stored.default_prompt else {}
+    prompts = {"document" if name == "passage" else name: prompt for name, prompt in stored.prompts.items()}
+    default = next((name for name, prompt in prompts.items() if prompt == stored.default_prompt), "default")
     stored_models.write_mapping(
         {
-            "prompts": prompts | default,
-            "default_prompt_name": "default" if default else None,
+            "prompts": prompts | ({default: stored.default_prompt} if stored.default_prompt else {}),
+            "default_prompt_name": default if stored.default_prompt else None,
             "similarity_fn_name": "cosine",
         }
         | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}),

@@ -4,6 +4,7 @@ The file is data from outside. Its groups are walked by hard links alone, and a 
 in this file as they are: no links to other files, virtual or packed tensors, and no more bytes than the file has.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -52,9 +53,7 @@ def load_tensors(path: str, is_piece: bool = False) -> dict[str, np.ndarray]:
     return tensors
 
 
-def load_piece(path: str) -> dict[str, np.ndarray]:
-    """Returns the tensors of one of the files that an index lists."""
-    return load_tensors(path, is_piece=True)
+load_piece = functools.partial(load_tensors, is_piece=True)  # of one of the files that an index lists
 
 
 def torch_name(parts: list[str]) -> str:

@@ -196,8 +196,6 @@ def test_python_takes_a_folder_with_its_base(tmp_path):
     np.testing.assert_array_equal(model.classifier.output_weights, stored.weights["classifier/output_weights"])
     kernel = model.encoder.transformer_layers[0].attention.query.kernel
     np.testing.assert_array_equal(np.reshape(kernel, (WIDTH, WIDTH)), stored.weights["layer_0/attention/query/kernel"])
-    with pytest.raises(ValueError, match=r"adapter: expected --base with it .* names 'owner/base'"):
-        official_bert.load_model(tmp_path / "adapter")
     with pytest.raises(ValueError, match="expected a PEFT folder, which has adapter_config.json, beside it"):
         official_bert.load_model(base, base=base)
 
@@ -305,14 +303,43 @@ def test_a_slow_pattern_is_matched_in_linear_time(tmp_path):
     assert time.monotonic() - began < 5 and {product.scale for product in stored.adapters.products.values()} == {2.0}
 
 
-def test_what_an_adapter_names_as_its_base_is_not_opened(tmp_path):
+def test_what_an_adapter_names_as_its_base_is_opened_without_another_and_after_a_warning(tmp_path, caplog):
     base, _, modules, whole, config = CASES["lora"]
-    (tmp_path / "named").mkdir()
-    os.mkfifo(tmp_path / "named/config.json")  # a reader would wait for ever
-    write_adapter(tmp_path / "adapter", base, modules, whole, **config, base_model_name_or_path=str(tmp_path / "named"))
-    assert formats.read(str(tmp_path / "adapter"), base=str(base)).head == "classifier"
+    path, named = str(tmp_path / "adapter"), tmp_path / "named"
+    named.mkdir()
+    os.mkfifo(named / "config.json")  # a reader would wait for ever
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config, base_model_name_or_path=str(named))
+    wanted = formats.read(path, base=str(base))
+    assert wanted.head == "classifier" and "opens its base" not in caplog.text
     with pytest.raises(ValueError, match=r"named/config.json: expected a file, .*, got a pipe"):
-        formats.read(str(tmp_path / "named"))
+        formats.read(path)
+    assert f"opens its base, which adapter_config.json names: {named}" in caplog.text
+    shutil.rmtree(named)
+    shutil.copytree(base, named)
+    for name, weight in formats.read(path).weights.items():
+        np.testing.assert_array_equal(weight, wanted.weights[name])
+    values = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    for name, told in (
+        (path, "got .*adapter, a PEFT folder"),
+        ("s3://a/b", "names 's3"),
+        (3, "names 3"),
+        ("", "names ''"),
+    ):
+        (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(values | {"base_model_name_or_path": name}))
+        with pytest.raises(ValueError, match=rf"adapter: expected .*{told}"):
+            formats.read(path)
+
+
+def test_a_named_base_in_the_cache_of_the_hub_is_opened_without_a_network_or_a_word(tmp_path, monkeypatch, caplog):
+    base, _, modules, whole, config = CASES["lora"]
+    snapshot = tmp_path / "models--owner--base/snapshots/0123"
+    shutil.copytree(base, snapshot)
+    (tmp_path / "models--owner--base/refs").mkdir()
+    (tmp_path / "models--owner--base/refs/main").write_text("0123")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config)  # it names owner/base
+    assert formats.read(str(tmp_path / "adapter")).origin.endswith(f"{snapshot} (BertForPreTraining)")
+    assert "opens its base" not in caplog.text
 
 
 def test_products_of_a_head_are_merged(tmp_path):

@@ -60,7 +60,7 @@ def test_every_mark_is_a_case_of_a_test():
                     named = cell[3:].removeprefix("the ").strip("`")
                     assert any(other[column] == "x" for other in rows if named in other[first]), (row[first], column)
                 else:
-                    assert cell == "x", (row, column)
+                    assert cell in ("x", ""), (row, column)  # empty: the case is there, but has not been run
                     own = keys if column == "classes" else keys - {row.get("`model_type`", "").strip("`")} or keys
                     assert any(case == key or case.startswith(f"{key}/") for case in cases(test) for key in own), (
                         row[first],

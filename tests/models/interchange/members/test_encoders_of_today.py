@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import official_bert
@@ -19,6 +20,7 @@ from official_bert.models.interchange.stored_models import Adapters, LowRank
 FAMILY = pathlib.Path(__file__).parents[3] / "golden" / "family"
 NOMIC, GTE = FAMILY / "nomic_bert/NomicBertForMaskedLM", FAMILY / "gte/GteForMaskedLM"
 JINA, CODE = FAMILY / "jina_bert/JinaBertForMaskedLM", FAMILY / "jina_bert_code/JinaBertForMaskedLM"
+MODERN = FAMILY / "modernbert/ModernBertForMaskedLM"
 JINA_V3 = FAMILY / "jina_embeddings_v3/JinaEmbeddingsV3ForMaskedLM"
 
 
@@ -173,19 +175,66 @@ def test_adapters_of_gated_units_are_those_of_the_files_products(tmp_path, sourc
         np.testing.assert_allclose(by_hand.weights[name], weights[name], atol=2e-6, err_msg=name)
 
 
-def test_a_model_whose_tokenizer_is_refused_takes_ids(tmp_path):
-    source = FAMILY / "modernbert/ModernBertForMaskedLM"
-    folder = copy(source, tmp_path / "mmbert")
-    pathlib.Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "byte_fallback": True}}))
-    pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GemmaTokenizerFast"}))
-    said = r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)"
-    with pytest.raises(ValueError, match=said):
-        official_bert.load_tokenizer(folder)
-    with pytest.raises(ValueError, match=said):
-        official_bert.Predictor(folder)
-    assert official_bert.load_encoder(folder).config == formats.read(str(source)).config
+@pytest.mark.parametrize(
+    ("tokenizer", "kind", "said"),
+    [
+        (
+            {"model": {"type": "BPE", "byte_fallback": True}},
+            "GemmaTokenizerFast",
+            r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": {"type": "Lowercase"}},
+            "RobertaTokenizer",
+            r"tokenizer\.json: normalizer: expected none or NFC, got Lowercase",
+        ),
+    ],
+    ids=["mmBERT", "JinaBERT for Chinese"],
+)
+def test_a_model_whose_tokenizer_is_refused_takes_ids(tmp_path, tokenizer, kind, said):
+    folder = copy(MODERN if kind.startswith("Gemma") else JINA, tmp_path / "model")
+    pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(tokenizer))
+    pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    for refused in (official_bert.load_tokenizer, official_bert.Predictor):
+        with pytest.raises(ValueError, match=said):
+            refused(folder)
+    assert official_bert.load_encoder(folder).config == formats.read(folder).config
+
+
+@pytest.mark.slow
+def test_ids_are_exported_without_a_tokenizer(tmp_path):
+    folder = copy(MODERN, tmp_path / "model")
+    encoder = official_bert.load_encoder(folder)
+    ids = np.array([[5, 9, 7, 8], [6, 5, 0, 0]], np.int32)
+    rows = {"input_ids": ids, "input_mask": np.sign(ids), "segment_ids": 0 * ids}
+    encoder.export(
+        str(tmp_path / "ids"), input_signature=[{name: tf.TensorSpec([None, None], tf.int32, name) for name in rows}]
+    )
+    answers = tf.saved_model.load(str(tmp_path / "ids")).signatures["serving_default"]
+    found = answers(**{name: tf.constant(value) for name, value in rows.items()})["sequence_output"]
+    np.testing.assert_allclose(found, encoder(rows)["sequence_output"], atol=1e-5)
+
+
+def test_published_keys_of_ettin(tmp_path):
+    published = {
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "layer_norm_eps": 1e-05,
+        "position_embedding_type": "sans_pos",
+        "deterministic_flash_attn": False,
+        "gradient_checkpointing": False,
+        "initializer_cutoff_factor": 2.0,
+        "sparse_pred_ignore_index": -100,
+        "sparse_prediction": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.48.0",
+    }
+    folder = copy(MODERN, tmp_path / "ettin", drop=("rope_parameters", "layer_types", "dtype"), **published)
+    assert not assert_same(folder, MODERN).warnings
 
 
 def test_a_modern_bert_may_have_silu(tmp_path):
-    source = FAMILY / "modernbert/ModernBertForMaskedLM"
-    assert formats.read(copy(source, tmp_path / "silu", hidden_activation="silu")).config.hidden_act == "silu"
+    folder = copy(MODERN, tmp_path / "silu", hidden_activation="silu")
+    assert formats.read(folder).config.hidden_act == "silu"
+    formats.write(formats.read(folder), "hugging_face", str(tmp_path / "written"))
+    assert values_of(tmp_path / "written")["hidden_activation"] == "silu"

@@ -85,6 +85,7 @@ KINDS["modernbert"] = [
         ("mean", ["full_attention", "sliding_attention"] * 2 + ["full_attention"]),
     )
 ]
+KINDS["modernbert"].append(KINDS["modernbert"][0] | {"hidden_activation": "silu"})
 WITHOUT_SEGMENTS = (
     *("modernbert", "deberta-v2", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"),
     "jina_embeddings_v3",

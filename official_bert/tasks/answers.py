@@ -1,0 +1,114 @@
+"""What a task makes of its model's outputs: metrics, and answers for people."""
+
+import csv
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from official_bert.models.interchange.classes import Classes
+from official_bert.models.interchange.stored_models import Kind
+from official_bert.reports.comparable import ComparableAnswers
+from official_bert.reports.sections import Section
+from official_bert.storage.files import written_whole
+from official_bert.tasks.data import DataFiles, PartOfTask, Resolved, Steps
+from official_bert.training.held_out import Predictions
+
+# of `Head`
+KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """Data to evaluate on whose task can tell more than its metrics."""
+
+    def examine(self, predictions: Predictions) -> list[Section]:
+        """Returns the sections of a report from the predictions that `HeldOut.evaluate` takes."""
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """Data to evaluate on whose answers by two models can be compared row by row."""
+
+    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
+        """Returns the answers by set of rows ("": the only one), from the predictions that `HeldOut.evaluate` takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What a training or an evaluation gave: its last metrics, and the (last phase's) task, data, model and predictions
+    behind them.
+    """
+
+    metrics: dict[str, float]
+    resolved: Resolved
+    predictions: Predictions = ()  # on `resolved.held_out`
+
+    def answers(self) -> dict[str, ComparableAnswers]:
+        """Returns the answers by set of rows; {} without predictions, and for a task whose answers are not compared row
+        by row.
+        """
+        held_out = self.resolved.held_out
+        return (
+            held_out.comparable(self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantAnswers:
+    """The answers of a task without a model: the same for every row."""
+
+    metrics: dict[str, float]  # {} if there is nothing to evaluate on
+    # writes the prediction files into a folder, returns their paths; None: nothing to answer
+    write: Callable[[str], list[str]] | None
+
+
+class Answers(PartOfTask):
+    """The answers of a task."""
+
+    # whether an evaluation without training takes stored `tuned_options`, or tunes anew
+    measures_with_tuned: ClassVar[bool] = False
+
+    @property
+    def labels(self) -> Any:
+        """The labels in the order of the outputs, as far as known; of a task of its own, whatever it calls so."""
+        return getattr(self.options, "labels", ())
+
+    @property
+    def classes(self) -> Classes:
+        """The labels of the outputs and the kind of answer: a checkpoint's head must mean the same."""
+        return Classes(self.labels if isinstance(self.labels, tuple) else (), KINDS.get(self.task.head, ""))
+
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each input of the served model in this task's files; choices have a beginning and endings. {}:
+        as the inputs.
+        """
+        return {}
+
+    def best_metric(self) -> str:
+        """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
+        return "-loss"
+
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by
+        default.
+        """
+        return {}
+
+    def with_tuned(self, stored: Mapping[str, Any]) -> Any:
+        """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
+        return self.task
+
+    def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
+        """The answers of a task without a model (always the most frequent label); None for all others."""
+        return None
+
+
+def write_answers(
+    path: str, rows: Iterable[Sequence[object]], columns: Sequence[str] = (), delimiter: str = "\t"
+) -> str:
+    """Writes a table of answers: `index`, `prediction` and further columns; returns its path."""
+    with written_whole(path) as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(["index", "prediction", *columns])
+        writer.writerows(rows)
+    return path
