@@ -169,10 +169,13 @@ class WorkFolder:
             return None
 
     def keep_result(self, number: int, value: Any) -> None:
-        """Writes a result (JSON values) whole or not at all."""
+        """Writes a result (JSON values) whole or not at all, without waiting for the disk: `result` notices damage."""
+        path = self.path_of(f"{number}{RESULT}")
         data = zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
-        with files.written_beside(self.path_of(f"{number}{RESULT}")) as temporary, open(temporary, "wb") as file:
-            file.write(data)
+        with files.temporary_for(path) as temporary:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
 
     def publish(self, name: str, target: str) -> None:
         """Moves a piece to its final path; a piece that is already there stays."""
