@@ -14,6 +14,7 @@ help:
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make docs       the site, in build/site"
 	@echo "make lint       ruff (rules and format), mypy, and the schemas of .github/"
+	@echo "make lint-fast  what of it needs no TensorFlow, in an environment of its own (.venv-lint)"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
 # write bytecode (PYTHONDONTWRITEBYTECODE) each command again. All that is installed would take four times as long.
@@ -24,15 +25,16 @@ COMPILE_KERNELS = folder=$$(mktemp -d) && $(BIN)/python tools/create_pretraining
 # The tests, with pytest's rewriting of their assertions, and what they alone import: else each of their processes compiles it.
 WRITING_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
 COMPILE_TESTS = $(WRITING_BYTECODE) $(BIN)/python -m pytest --collect-only --quiet
+# Optional dependencies of pyproject.toml that the tests use: all of them.
+EXTRAS := serving,onnx,litert,openvino,int8,beam,faiss,excel,japanese,chinese
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
-.venv/.installed: requirements.txt requirements-beam.txt requirements-faiss.txt requirements-excel.txt requirements-onnx.txt requirements-litert.txt requirements-openvino.txt requirements-int8.txt requirements-japanese.txt requirements-chinese.txt requirements-dev.txt requirements-serving.txt pyproject.toml
+.venv/.installed: requirements.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
 	  || { echo "error: expected Python 3.11, 3.12 or 3.13; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,requirements-dev.txt requirements-serving.txt)
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --editable .
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements.txt --group dev --editable '.[$(EXTRAS)]'
 	@cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '/tests?/' $(COMPILED) || true
 	@{ { $(COMPILE_KERNELS); } & $(COMPILE_TESTS) & wait; } >/dev/null 2>&1 || true  # each takes one core
 	@touch $@
@@ -73,6 +75,7 @@ lint-forms: .venv/.installed  # what GitHub reads
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config $(FORMS)/config.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
 	  $(filter-out %/config.yml,$(wildcard $(FORMS)/*.yml))
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 
 clean:
 	rm -rf demo build *.egg-info

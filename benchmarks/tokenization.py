@@ -3,10 +3,10 @@
     python benchmarks/tokenization.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --megabytes=20
 
 Each contender runs in its own process, bound to one core and then to two. The processes take turns, a round each; the
-best of several rounds counts. `pip install --no-deps --target=peers flash-tokenizer==1.2.0 blingfire==0.1.8` and
-PYTHONPATH=peers add these; what is not installed is left out. Lines that differ are counted in the text itself and in
-the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json. `--bpe_file=tokenizer.json` adds a byte-level BPE,
-compared with the `tokenizers` package; `--only=BPE` runs the rows of that name alone.
+best of several rounds counts. `pip install --no-deps --target=peers flash-tokenizer==1.2.0 tokie==0.1.4
+blingfire==0.1.8` and PYTHONPATH=peers add these; what is not installed is left out. Lines that differ are counted in
+the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json. `--bpe_file=tokenizer.json`
+adds a byte-level BPE, compared with the `tokenizers` package; `--only=BPE` runs the rows of that name alone.
 """
 
 from official_bert.command_line import run_main
@@ -126,6 +126,19 @@ def flash(vocab_file: str, cores: int) -> Encoder:
     return lambda lines: [tokenizer.encode(line, "longest", LONGEST)[1:-1] for line in lines]
 
 
+def tokie_ids(vocab_file: str, cores: int) -> Encoder:
+    """tokie (Rust), which reads Hugging Face's tokenizer.json; it uses all cores that its process may."""
+    import tempfile
+
+    import tokie
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        BertWordPieceTokenizer(vocab_file, lowercase=True).save(file.name)
+        tokenizer = tokie.Tokenizer.from_json(file.name)
+    return lambda lines: [row.ids for row in tokenizer.encode_batch(lines, add_special_tokens=False)]
+
+
 def bling(vocab_file: str, cores: int) -> Encoder:
     """blingfire (C++), whose model of the uncased vocabulary is part of the package."""
     import blingfire
@@ -208,6 +221,7 @@ CONTENDERS = {
     "tf-models-official (the code of 2018)": Contender(official_models, True, False),
     "Hugging Face tokenizers": Contender(hugging_face, False, True),
     "flash-tokenizer": Contender(flash, False, False, package="flash_tokenizer"),
+    "tokie": Contender(tokie_ids, False, True, package="tokie"),
     "blingfire": Contender(bling, False, False, package="blingfire"),
     "official_bert GraphTokenizer with tf-text's op": Contender(
         functools.partial(in_graph, "GraphTokenizer op"), False, True

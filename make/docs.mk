@@ -3,8 +3,8 @@
 docs: .venv/.installed-docs
 	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m sphinx -b html -q --fail-on-warning --keep-going docs build/site
 	@echo "build/site/index.html"
-.venv/.installed-docs: requirements-docs.txt .venv/.installed
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements-docs.txt && touch $@
+.venv/.installed-docs: pyproject.toml .venv/.installed
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --group docs && touch $@
 # The pages of all options, from the fields of the classes, and of what is promised.
 .PHONY: options
 options: .venv/.installed

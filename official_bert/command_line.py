@@ -23,7 +23,7 @@ OUT_OF_MEMORY = (
     "can't start new thread",
 )
 PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
-# The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
+# The packages that `pip install official-bert` leaves out, by the extra that has them (pyproject.toml).
 EXTRAS = {
     "serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
     "beam": ("apache_beam", "dask", "distributed"),
@@ -41,7 +41,7 @@ def missing_extra(module: str | None) -> str:
     return next(
         (
             f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a "
-            f"checkout pip install -r requirements-{extra}.txt"
+            f"checkout pip install '.[{extra}]'"
             for extra, modules in EXTRAS.items()
             if module and module.partition(".")[0] in modules
         ),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 COMMANDS: Mapping[str, str] = types.MappingProxyType(
     {
         "demo": "official_bert.tools.demo",
+        "verify": "official_bert.tools.verify",
         "prepare-corpus": "official_bert.tools.prepare_corpus",
         "build-vocab": "official_bert.tools.build_vocab",
         "resize-checkpoint": "official_bert.tools.resize_checkpoint",

@@ -2,7 +2,8 @@
 
 import dataclasses
 import types
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from official_bert.fields import (
     Constraint,
@@ -19,9 +20,27 @@ from official_bert.fields import (
 )
 from official_bert.typed_values import Removed
 
-STABLE = ("schedule", "warmup_stable_decay")
+# The learning-rate schedules, each with the fields of `OptimizerConfig` that not all of them read; their classes are in
+# `training/learning_rate`.
+SCHEDULES: Mapping[str, Sequence[str]] = types.MappingProxyType(
+    {
+        "linear": ("end_learning_rate",),
+        "polynomial": ("end_learning_rate", "power"),
+        "constant": (),
+        "warmup_stable_decay": ("end_learning_rate", "decay_steps", "decay_proportion", "decay_shape"),
+    }
+)
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[tuple(SCHEDULES)]
 Moment = Annotated[float, Constraint("a factor from 0 (adamw alone) to below 1", lambda value: 0 <= value < 1)]
 DISTILLATION = "config.training.distillation."
+
+
+def read_by_schedules(default: Any, name: str) -> Any:
+    """Returns a field of this default and name, which some schedules read."""
+    return only_with(default, "schedule", *(schedule for schedule, fields in SCHEDULES.items() if name in fields))
 
 
 def changeable(default: Any) -> Any:
@@ -39,17 +58,17 @@ class OptimizerConfig:
     """Update rule; adamw is that of 2018, without bias correction."""
     learning_rate: NonNegative = 1e-4
     """Highest learning rate, reached at the end of the warm-up."""
-    schedule: Literal["linear", "polynomial", "constant", "warmup_stable_decay"] = "linear"
+    schedule: Schedule = "linear"
     """Form of the learning rate after the warm-up; warmup_stable_decay keeps the highest rate until the decay."""
-    power: NonNegative = only_with(1.0, "schedule", "polynomial")
+    power: NonNegative = read_by_schedules(1.0, "power")
     """Exponent of the polynomial schedule."""
-    decay_steps: Natural = only_with(0, *STABLE)
+    decay_steps: Natural = read_by_schedules(0, "decay_steps")
     """Last steps of the run, in which the learning rate falls."""
-    decay_proportion: Share = only_with(0.0, *STABLE)
+    decay_proportion: Share = read_by_schedules(0.0, "decay_proportion")
     """The same as a share of all steps, used if decay_steps is 0."""
-    decay_shape: Literal["linear", "one_minus_sqrt"] = only_with("linear", *STABLE)
+    decay_shape: Literal["linear", "one_minus_sqrt"] = read_by_schedules("linear", "decay_shape")
     """Factor at the share x of the decay: 1 - x, or 1 - sqrt(x)."""
-    end_learning_rate: NonNegative = only_with(0.0, "schedule", "linear", "polynomial", "warmup_stable_decay")
+    end_learning_rate: NonNegative = read_by_schedules(0.0, "end_learning_rate")
     """Learning rate at the end of the run."""
     warmup_steps: Natural = 0
     """First steps of the run, in which the learning rate rises from 0."""

@@ -53,6 +53,38 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, shortest=
     return str(path)
 
 
+def write_unmasked_records(path, count, seed=3):
+    """Writes records without masks, of one segment; each word is the one before it plus one."""
+    features, rng = records.unmasked_features(S), np.random.default_rng(seed)
+
+    def rows():
+        for _ in range(count):
+            length = int(rng.integers(8, S + 1))
+            ids = np.where(np.arange(S) < length, (rng.choice([5, 9]) + np.arange(S)) % 35 + 5, 0)
+            ids[[0, length - 1]] = 2, 3
+            yield encode_example(
+                features,
+                {
+                    "input_ids": ids,
+                    "input_mask": np.arange(S) < length,
+                    "segment_ids": [0] * S,
+                    "word_starts": [1] * S,
+                    "next_sentence_labels": [0],
+                    "schema_version": [records.SCHEMA_VERSION],
+                },
+            )
+
+    write_tfrecords(str(path), rows())
+    return str(path)
+
+
+def write_vocab(path):
+    """Writes the words of these records: special tokens, letters and numbers."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno", *map(str, range(20))]
+    path.write_text("\n".join(words) + "\n")
+    return str(path)
+
+
 def make_config(**sections) -> Config:
     """Returns the configuration of a tiny model; `sections` override it."""
     values = {

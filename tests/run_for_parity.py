@@ -6,8 +6,9 @@ each.
 With `--plain` TensorFlow does not optimise the graphs.
 
 An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model,
-`-replaced_tokens` for a discriminator and its generator, `-boundary` for spans, `-packed` for packed rows, or the name
-of a relative of BERT (a folder of tests/golden/family).
+`-replaced_tokens` for a discriminator and its generator, `-boundary` for spans, `-packed` for packed rows,
+`-masked_diffusion` for records without masks, whose vocabulary lies beside them, or `-text_to_text` for a table of
+sources and answers. The name of a relative of BERT (a folder of tests/golden/family) may stand behind that, or alone.
 """
 
 import dataclasses
@@ -15,9 +16,10 @@ import pathlib
 import sys
 
 import keras
+import made_finetuning
 import numpy as np
 import tensorflow as tf
-from made_pretraining import make_config, resolve
+from made_pretraining import S, V, make_config, resolve
 
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
@@ -39,14 +41,14 @@ def replicas_of(count):
     )
 
 
-def train(records, strategy, accumulation, kind=""):
+def train(records, strategy, accumulation, *kinds):
     """Returns the losses of 20 steps and the weights after them."""
-    left_to_right = {"attention": "left_to_right"} if kind == "next_token" else {}
-    options = {"objective": kind} if kind in ("next_token", "replaced_tokens") else {"pack": kind == "packed"}
-    options |= {"boundary_weight": float(kind == "boundary")}
-    relative = relative_of(kind) if kind and (FAMILY / kind).exists() else {}
-    config = make_config(
-        model=relative | NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation}
+    relatives = [kind for kind in kinds if (FAMILY / kind).exists()]
+    config = config_of(
+        next((kind for kind in kinds if kind not in relatives), ""),
+        next(map(relative_of, relatives), {"vocab_size": V}) | NO_DROPOUT,
+        accumulation,
+        str(pathlib.Path(records).with_name("vocab.txt")),
     )
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
@@ -59,12 +61,36 @@ def train(records, strategy, accumulation, kind=""):
     return {"losses": rows[:, 0], "replicas": strategy.num_replicas_in_sync} | weights
 
 
+def config_of(kind, model, accumulation, vocab_file):
+    """Returns the configuration of a kind of training; records with masks need no vocabulary."""
+    training, tokenizer = {"accumulation_steps": accumulation}, {"vocab_file": vocab_file}
+    if kind == "text_to_text":
+        options = {"max_seq_length": S, "answer_length": 4}
+        training |= {"batch_size": 32, "steps": 20, "epochs": 0.0}
+        return made_finetuning.make_config(
+            kind,
+            model=model,
+            options=options,
+            training=training,
+            tokenizer=tokenizer,
+            optimizer={"learning_rate": 1e-4},
+        )
+    if kind == "masked_diffusion":
+        options = {"objective": kind, "sentence_task": "none"}
+        return make_config(model=model, options=options, training=training, tokenizer=tokenizer)
+    if kind == "next_token":
+        model |= {"attention": "left_to_right"}
+    options = {"objective": kind} if kind in ("next_token", "replaced_tokens") else {"pack": kind == "packed"}
+    return make_config(model=model, options=options | {"boundary_weight": float(kind == "boundary")}, training=training)
+
+
 def relative_of(kind):
     """Returns the model of a relative; it has two segments if it has any, because the records do."""
     model = dataclasses.asdict(
         formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
     )
-    return model | {"type_vocab_size": 2 * bool(model["type_vocab_size"]), "initializer_range": 0.1}
+    own = {"vocab_size": V, "type_vocab_size": 2 * bool(model["type_vocab_size"]), "initializer_range": 0.1}
+    return model | own
 
 
 def dropped_outputs(records, strategy):
@@ -90,7 +116,7 @@ def dropped_outputs(records, strategy):
 
 
 def main(records, folder, *arrangements):
-    """Writes ARRANGEMENT.npz for each, and dropout.npz."""
+    """Writes ARRANGEMENT.npz for each, and with 1-1 dropout.npz."""
     distribution.make_strategy(Placement(strategy="mirrored", num_cpu_devices=4))
     if arrangements[0] == "--plain":
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -98,7 +124,8 @@ def main(records, folder, *arrangements):
     for arrangement in arrangements:
         replicas, accumulation, *kind = arrangement.split("-")
         np.savez(f"{folder}/{arrangement}.npz", **train(records, replicas_of(int(replicas)), int(accumulation), *kind))
-    np.savez(f"{folder}/dropout.npz", **dropped_outputs(records, replicas_of(2)))
+    if "1-1" in arrangements:
+        np.savez(f"{folder}/dropout.npz", **dropped_outputs(records, replicas_of(2)))
 
 
 if __name__ == "__main__":

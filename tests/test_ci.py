@@ -113,8 +113,7 @@ def test_tests_that_take_too_long_are_a_failure(tmp_path, run_ci):
 
 
 def test_the_workflow_runs_the_same_on_every_python_of_the_package():
-    paths = (ROOT / ".github/workflows").glob("*.yml")
-    (workflow,) = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
     (job,) = workflow["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step and "if" not in step] == [".ci/run"]
     matrix = job["strategy"]["matrix"]

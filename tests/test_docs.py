@@ -91,6 +91,40 @@ def test_the_examples_of_python_run(golden, tmp_path, monkeypatch, eager_predict
     ).all()
 
 
+@pytest.mark.slow  # it trains four models
+def test_what_one_types_instead_of_transformers_runs(golden, tmp_path, monkeypatch, eager_predictors, eager_steps):
+    monkeypatch.chdir(tmp_path)
+    stored = made_checkpoints.stored_small("pretraining", vocab_size=3000, max_position_embeddings=384)
+    words = read_entries(str(golden / "vocab_uncased.txt"))
+    formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), "hugging_face", "bert")
+    context, answers = "the copper atlas rained", {"text": ["atlas"], "answer_start": [11]}
+    names = {
+        "B": official_bert,
+        "folder": "bert",
+        "text": "the neighbour rained",
+        "texts": ["the atlas", "her copper"],
+        "blank": "the [MASK] rained.",
+        "mails": [{"text": f"{word} atlas {number}", "label": word} for word in ("was", "her") for number in range(2)],
+        "more_mails": [{"text": "was rained", "label": "was"}, {"text": "her rained", "label": "her"}],
+        "tagged": [{"tokens": ["the", "copper"], "ner_tags": ["O", "B-X"]}] * 4,
+        "question": "what rained?",
+        "context": context,
+        "questions": [{"id": str(n), "question": "what?", "context": context, "answers": answers} for n in range(4)],
+    }
+    page = (ROOT / "docs/start/other_libraries.md").read_text(encoding="utf-8")
+    section = page.partition("## Hugging Face transformers\n")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `")]
+    assert 10 <= len(rows) <= 40
+    for line in (row.split(" | ")[1].split("`")[1] for row in rows):
+        exec(line, names)
+    assert names["decoded"] == names["text"] and names["hidden"].shape[0] == 2 and names["logits"].shape == (2, 3)
+    assert len(names["filled"]) == 1 and names["vectors"].shape[0] == 2
+    assert "accuracy" in names["metrics"] and names["labels"][0]["label"] in ("was", "her")
+    assert isinstance(names["entities"], list) and isinstance(names["answer"], str)
+    assert names["written"] == ["models/mails/text/1", "models/mails/ids/1"]
+    assert (tmp_path / "adapted/base.json").exists()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_and_named_files_are_there(page):
     text = page.read_text(encoding="utf-8")

@@ -158,6 +158,40 @@ def test_texts_are_encoded_as_the_model_wants_them(golden):
             tokenizer.encode(wrong, ["a", "b"])
 
 
+def test_a_tokenizer_is_called_and_decodes_as_in_transformers(golden):
+    tokenizer = FullTokenizer(str(golden / "vocab_uncased.txt"))
+    the, other, cls, sep = (tokenizer.vocab[token] for token in ("the", "and", "[CLS]", "[SEP]"))
+    assert tokenizer.encode("The and") == [cls, the, other, sep]
+    assert tokenizer.encode("the", "and") == [cls, the, sep, other, sep]
+    single, several = tokenizer("the and"), tokenizer(["the and", "the"], max_seq_length=4)
+    assert single["input_ids"].tolist() == [[cls, the, other, sep]] and single["input_mask"].tolist() == [[1] * 4]
+    assert several["input_ids"].tolist() == [[cls, the, other, sep], [cls, the, sep, 0]]
+    assert tokenizer("the", "and")["segment_ids"].tolist() == [[0, 0, 0, 1, 1]]
+    assert tokenizer.decode([cls, the, other, sep]) == "[CLS] the and [SEP]"
+    text = "the neighbour's copper, rained!"
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
+
+
+def test_a_model_gets_a_new_head(written):
+    path = written("hugging_face", "pretraining")
+    model = official_bert.load_model(path, num_labels=5)
+    rows = official_bert.load_tokenizer(path)("a b")
+    assert model(rows)["logits"].shape == (1, 5)
+    expected = official_bert.load_encoder(path)(rows)["pooled_output"]
+    np.testing.assert_array_equal(model.encoder(rows)["pooled_output"], expected)
+
+
+def test_a_predictor_is_asked_for_a_task(written, exported):
+    path = written("hugging_face", "pretraining")
+    assert "tokens" in official_bert.Predictor(path, task="fill_mask").outputs
+    assert official_bert.Predictor(path, task="embeddings").outputs[0] == "embedding"
+    assert "label" in official_bert.Predictor(written("hugging_face", "classifier"), task="SST-2").outputs
+    for task, message in (("ner", "^model=.*: not a model for task=ner; it gives"), ("nerr", "^task: expected one of")):
+        for model in (path, exported):
+            with pytest.raises(ValueError, match=message):
+                official_bert.Predictor(model, task=task)
+
+
 def test_the_encoder_gives_what_2018_gave(golden):
     inputs, wanted = dict(np.load(golden / "tf1_bert/inputs.npz")), np.load(golden / "tf1_bert/outputs.npz")
     found = official_bert.load_encoder(golden / "tf1_bert", return_layers=True)(

@@ -2,11 +2,13 @@
 
 import pathlib
 import re
+import tomllib
 
 import needed_tools
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("tools", needed_tools.COMMANDS, ids=lambda tools: pathlib.Path(tools[0]).name)
@@ -24,7 +26,9 @@ def test_the_commands_are_those_of_this_repository():
         if program == "make":
             assert re.search(rf"^{last}:", makefiles, re.MULTILINE), command
         elif program == "pip":
-            assert (ROOT / last).exists(), command
+            extra = re.fullmatch(r"'\.\[(\w+)\]'", last)
+            table = PYPROJECT["project"]["optional-dependencies"] if extra else PYPROJECT["dependency-groups"]
+            assert (extra[1] if extra else last) in table, command
 
 
 def test_programs_modules_and_paths_are_found(tmp_path):

@@ -11,6 +11,8 @@ import collections
 import dataclasses
 import itertools
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 
 from absl import flags
@@ -21,6 +23,8 @@ from official_bert.data.raw_text import containers, documents
 from official_bert.long_work import interruption, preflight
 from official_bert.model_config import BERT_BASE
 from official_bert.storage.files import written_whole
+from official_bert.text import accents
+from official_bert.text.tokenization import BasicTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 from official_bert.tools.corpus import mixing
 from official_bert.tools.corpus.worker_processes import in_order, worker_pool
@@ -82,13 +86,17 @@ UNKNOWN = "words that become [UNK]"  # a character outside of the vocabulary, or
 CHARACTERS_AT_ONCE = 1 << 21
 
 
-def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
-    """Counts, in a worker, the words in some lines of one language, and the characters that cleaning deletes."""
+def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, collections.Counter, dict]:
+    """Counts, in a worker, the words in some lines of one language, those that lose an accent, and the characters that
+    cleaning deletes.
+    """
     language, lines, do_lower_case = job
+    chunks = accents.count_chunks(lines)
     return (
         language,
-        vocab_learning.count_words(lines, do_lower_case),
-        vocab_learning.count_characters(lines, do_lower_case),
+        accents.count_words(chunks, BasicTokenizer(do_lower_case)),
+        accents.count_accented(chunks) if do_lower_case else collections.Counter(),
+        accents.count_characters(lines, do_lower_case),
     )
 
 
@@ -112,21 +120,26 @@ def jobs(
 
 def count_languages(
     files: dict[str, list[str]], settings: Settings, report: YieldReport
-) -> dict[str, collections.Counter]:
-    """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
+) -> tuple[dict, collections.Counter]:
+    """Returns the words of each language, counted in several processes, and those of all languages that lose an accent;
+    `report` counts the omitted text.
+    """
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
+    all_accented: collections.Counter = collections.Counter()
     bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
     lines = tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words", delay=1)
     with worker_pool(settings.num_workers) as pool:
-        for language, words, characters in in_order(pool, count_lines, lines, 2 * settings.num_workers):
+        for language, words, accented, characters in in_order(pool, count_lines, lines, 2 * settings.num_workers):
             counts[language].update(words)
+            all_accented.update(accented)
+            vocab_learning.forget_rare_words({"": all_accented})
             if forgotten := vocab_learning.forget_rare_words(counts):
                 report.drop("words forgotten while counting, the rarest (memory)", words=forgotten)
-            report.keep(characters=characters["kept"])
-            for reason in vocab_learning.DELETED:
+            report.keep(characters=characters[accents.KEPT])
+            for reason in (accents.MARKS, accents.CONTROLS):
                 if characters[reason]:
                     report.drop(reason, characters=characters[reason])
-    return counts
+    return counts, all_accented
 
 
 def choose_characters(counts: dict[str, collections.Counter], settings: Settings, report: YieldReport) -> set[str]:
@@ -186,7 +199,7 @@ def main(_: list[str]) -> None:
         itertools.chain(*files.values()),
         mixing.without_languages(FLAGS.input_file),
     )
-    counts = count_languages(files, settings, report)
+    counts, accented = count_languages(files, settings, report)
     if not any(counts.values()):
         raise ValueError(f"{FLAGS.input_file}: no words to learn a vocabulary from")
     lines = learn(counts, settings, choose_characters(counts, settings, report))
@@ -194,6 +207,9 @@ def main(_: list[str]) -> None:
         file.write("\n".join(lines) + "\n")
     different = sum(map(len, counts.values()))
     present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
+    deleted = report.shares("characters").get(accents.MARKS, 0.0) / 100
+    if loss := accents.describe_loss(accented, sum(counts.values(), collections.Counter()), deleted):
+        print(f"warning: {loss}. To keep them: {shlex.join(sys.orig_argv)} {accents.KEEPING}", file=sys.stderr)
     why_fewer = f" (no other pair of pieces occurs {FLAGS.min_frequency} times; set model.vocab_size to {len(lines)})"
     print(
         f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words"

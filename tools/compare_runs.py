@@ -4,8 +4,8 @@ that differ.
     python tools/compare_runs.py runs/base runs/large --eval_file=dev.csv
     python tools/compare_runs.py runs/rte-a runs/rte-b --data_dir=glue/RTE --output_file=differing.jsonl
 
-The runs are of one task: labels, scores or choices for texts, or answers to questions. Of a search its best run is
-taken, and the spread over its seeds is shown.
+The runs are of one task, or of a task and one of yours that is derived from it: labels, scores or choices for texts, or
+answers to questions. Of a search its best run is taken, and the spread over its seeds is shown.
 """
 
 from official_bert.command_line import run_main
@@ -62,11 +62,14 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_comparable(paths: list[str], runs: list) -> None:
-    """Raises ValueError for one run twice, and for runs of different tasks."""
+    """Raises ValueError for one run twice, and for runs of different tasks of which none is derived from the other."""
+    from official_bert.tasks.loading import task_class
+
     if runs[0].is_same(runs[1]):
         raise ValueError(f"{paths[1]}: expected another run than {paths[0]}, got the same")
     tasks = [run.require_config().task for run in runs]
-    if tasks[0] != tasks[1]:
+    first, second = map(task_class, tasks)
+    if not (issubclass(first, second) or issubclass(second, first)):
         raise ValueError(f"expected two runs of one task, got {tasks[0]} ({paths[0]}) and {tasks[1]} ({paths[1]})")
 
 

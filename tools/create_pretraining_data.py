@@ -32,11 +32,10 @@ from official_bert.long_work import interruption, preflight, provenance
 from official_bert.long_work.progress import Reporter
 from official_bert.long_work.work_folder import WorkFolder, work_path
 from official_bert.storage.files import BadText, absolute, find_files, shard_names
-from official_bert.text import loading
+from official_bert.text import accents, loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
-from official_bert.text.vocab import check_casing, has_capitals, load_vocab
+from official_bert.text.vocab import check_casing, load_vocab
 from official_bert.tools.generation import token_account
-from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -81,7 +80,7 @@ flags.DEFINE_enum(
     "segmenter",
     "",
     ["", "jieba"],
-    "Finds the words of Chinese text, which are units of masking (needs requirements-chinese.txt).",
+    "Finds the words of Chinese text, which are units of masking (needs official-bert[chinese]).",
 )
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
@@ -112,7 +111,7 @@ flags.DEFINE_enum(
     "engine",
     "local",
     ["local", "beam"],
-    "This machine, or Apache Beam (--order=sharded only; needs requirements-beam.txt).",
+    "This machine, or Apache Beam (--order=sharded only; needs official-bert[beam]).",
 )
 flags.DEFINE_string("beam_options", "", "Beam's own flags, such as '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
@@ -278,24 +277,18 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
-    """Warns if lower-casing deletes much of the text, by the beginnings of the first files."""
+    """Warns if lower-casing loses much of the text, by the beginnings of the first files."""
     lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
-    if lower_cases and (deleted := deleted_share(inputs)) > MOST_LOST:
-        warn(
-            [
-                f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
-                "Use --do_lower_case=False, with a vocabulary that was made so"
-            ]
-        )
+    if lower_cases and (loss := accents.what_lower_casing_loses(accents.beginnings(inputs))):
+        warn([f"{loss}. Use {accents.KEEPING}, with a vocabulary that was made so"])
 
 
 def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:
     """Warns if a large share of the tokens is [UNK]."""
     if unknown <= MOST_LOST * tokens:
         return
-    hint = "was it made from text of this language?"
-    if not settings.do_lower_case and not has_capitals(loading.entries(settings.vocab_file)):
-        hint = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
+    hint = accents.casing_that_helps(loading.entries(settings.vocab_file), settings.do_lower_case)
+    hint = hint or "was it made from text of this language?"
     warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 
 
@@ -304,7 +297,7 @@ def create_on_beam(settings: Settings) -> token_account.Account:
     try:
         from official_bert.tools.generation import beam_generation
     except ImportError as error:
-        raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
+        raise ValueError(f"--engine=beam: {error}; install official-bert[beam]") from None
     config, outputs = settings.config, settings.outputs
     inputs = beam_generation.match_files(settings.input_file)
     targets = [*outputs, *filter(None, [settings.report_file])]

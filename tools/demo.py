@@ -23,14 +23,13 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
-from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
 from official_bert.data.record_files import records
 from official_bert.run_folder import LOG_FILE
 from official_bert.storage.files import absolute, exists, find_files, read_log
+from official_bert.text import accents
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.tools.vocabulary.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
@@ -168,8 +167,8 @@ def _is_word(text: str) -> bool:
 
 
 def deletes_letters(text: pathlib.Path) -> bool:
-    """Tells whether lower-casing deletes more than 5 % of a text's characters, as the vowel signs of Thai and Hindi."""
-    return deleted_share([str(text)]) > MOST_LOST
+    """Tells whether lower-casing loses much of a text, as the tones of Vietnamese and the vowel signs of Thai."""
+    return bool(accents.what_lower_casing_loses(accents.beginnings([str(text)])))
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:

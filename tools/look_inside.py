@@ -357,6 +357,15 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
     return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
 
 
+def lines_that_fit(
+    fill: "Predictor", encoder: "BertEncoder", sentences: Sequence[str], pieces: Sequence[Sequence[str]]
+) -> list[str]:
+    """Returns the lines of which the model sees every piece, beside [CLS] and [SEP]; all if it sees none whole."""
+    assert fill.config is not None
+    most = min(LONGEST, encoder.settings["max_position_embeddings"], fill.config.options.get("max_seq_length", LONGEST))
+    return [line for line, tokens in zip(sentences, pieces) if len(tokens) + 2 <= most] or list(sentences)
+
+
 def fill_blanks(
     fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], path: str
 ) -> Iterator[Section]:
@@ -378,13 +387,10 @@ def attention_sections(
     encoder: "BertEncoder",
     tokenizer: "FullTokenizer",
     sentences: Sequence[str],
-    pieces: Sequence[Sequence[str]],
     sentence: str,
 ) -> list[Section]:
     """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
-    sentence = sentence or next(
-        (line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0]
-    )
+    sentence = sentence or next((line for line in sentences if 9 <= len(tokenizer.tokenize(line)) <= 14), sentences[0])
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
     return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
@@ -408,12 +414,13 @@ def main(_: list[str]) -> None:
     pieces = [tokenizer.tokenize(line) for line in sentences]
     counts = collections.Counter(itertools.chain.from_iterable(pieces))
     embed = load_predictor(FLAGS.model, FLAGS.vocab_file, head="embeddings", pooling="mean")
+    fitting = lines_that_fit(fill, encoder, sentences, pieces)
     sections = [
-        *fill_blanks(fill, tokenizer, sentences, FLAGS.input_file),
+        *fill_blanks(fill, tokenizer, fitting, FLAGS.input_file),
         neighbours_section(
             ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts, FLAGS.least_count
         ),
-        *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
+        *attention_sections(encoder, tokenizer, fitting, FLAGS.sentence),
         plane_section(documents, embed),
     ]
     make_folder(FLAGS.output_dir)

@@ -33,7 +33,8 @@ from official_bert.data.raw_text import (
 from official_bert.long_work import interruption, preflight, provenance
 from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.storage.files import DISK_FULL, folder_of, modified, shard_names, size_of
-from official_bert.tools.corpus import cleaned_documents, mixing
+from official_bert.text import accents
+from official_bert.tools.corpus import cleaned_documents, found_languages, mixing
 from official_bert.tools.corpus.cleaned_documents import Cleaned
 from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer
 from official_bert.tools.corpus.disk_space import check_disk_of_corpus
@@ -57,7 +58,10 @@ flags.DEFINE_float(
 )
 flags.DEFINE_enum("format", "auto", documents.FORMATS, "The format of the files; auto detects it for each.")
 flags.DEFINE_string(
-    "language", "en", "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for files without a LANGUAGE:."
+    "language",
+    "",
+    "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for files without a LANGUAGE:. By default each "
+    "file's language is recognised.",
 )
 flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
 flags.DEFINE_integer(
@@ -348,7 +352,6 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
             (["language"], values.language in files, "files without LANGUAGE: in --input_file"),
         ],
     )
-    containers.check_encoding(values.encoding)
     if values.mix:
         mixing.parse_mix(values.mix, list(files))
 
@@ -368,7 +371,8 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
 def main(_: list[str]) -> None:
     """Checks the flags and files, makes the corpus, prints the report."""
     interruption.end_on_signals()
-    files = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language)
+    containers.check_encoding(FLAGS.encoding)
+    files = recognised(input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), FLAGS)
     mixture = Mixture(FLAGS.mix, FLAGS.smoothing)
     check_flags(FLAGS, files)
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
@@ -378,6 +382,8 @@ def main(_: list[str]) -> None:
     check_places(inputs, outputs + held_out, FLAGS)
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS)
+    if loss := accents.what_lower_casing_loses(accents.beginnings(outputs)):
+        print(f"{loss}; {accents.KEEPING} keeps them: give it to all commands from build_vocab to run_pretraining")
     if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
         print(
             f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
@@ -440,13 +446,27 @@ def make_corpus(
 def input_files(input_file: str, language: str, same_language: bool) -> dict[str, list[str]]:
     """Returns the files to read by language, `-` for standard input. Raises ValueError for an unknown language."""
     if input_file == containers.STANDARD_INPUT:
-        return {language: [input_file]}
+        if not language:
+            print(f"standard input: {found_languages.DEFAULT}, not recognised; --language=... gives another")
+        return {language or found_languages.DEFAULT: [input_file]}
     files = mixing.split_languages(input_file, language)
-    for code in files:
+    for code in filter(None, files):
         languages.splitting_rule(code)
         if same_language:
             quality.accepted_labels(code)
     return {code: containers.without_dataset_files(paths) for code, paths in files.items()}
+
+
+def recognised(files: dict[str, list[str]], values: Any) -> dict[str, list[str]]:
+    """Returns the files by language, also those for which none was given, and prints what was found of these."""
+    if not (unknown := files.get("")):
+        return files
+    codes, lines = found_languages.of_files(unknown, values.format, values.text_key, values.encoding)
+    print("\n".join(lines))
+    by_language = {code: list(paths) for code, paths in files.items() if code}
+    for code, path in zip(codes, unknown):
+        by_language.setdefault(code, []).append(path)
+    return by_language
 
 
 def held_out_name(output: str) -> str:

@@ -51,7 +51,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated on a part
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations.")
+flags.DEFINE_string(
+    "suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations, or the absolute path of any other."
+)
 flags.DEFINE_string("suite", "all", "One of its suites, or all.")
 flags.DEFINE_list("rows", [], "Only these rows of the suite.")
 flags.DEFINE_string(

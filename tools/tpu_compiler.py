@@ -15,7 +15,7 @@ import re
 import sys
 from typing import Any
 
-# The interface between them changes with each version (requirements-tpu-compiler.txt).
+# The interface between them changes with each version (pyproject.toml, group tpu-compiler).
 VERSIONS = {"jax": "0.7.1", "jaxlib": "0.7.1", "libtpu": "0.0.20"}
 REDUCED = re.compile(r" = (.*?) all-reduce(?:-start)?\(")
 ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)[a-z\d]*)\[([\d,]*)\]")  # f32[8,128], bf16[], pred[4]

@@ -170,16 +170,9 @@ class Prediction:
     @functools.cached_property
     def predictor(self) -> "Predictor":
         """The model. Raises ValueError if it is none of --task, or has outputs of the names of --keep_columns."""
-        from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
-        from official_bert.tasks.loading import GLUE, dataset_name
+        from official_bert.interface.predictor import Predictor
 
-        task = "glue" if dataset_name(self.task) else self.task
-        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *GLUE)) if task else ()
-        predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base)
-        if task_classes and not class_that_gives(predictor.outputs, task_classes):
-            raise ValueError(
-                f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}"
-            )
+        predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base, self.task)
         _check_dataset(predictor.config, self.task, self.model)
         if wrong := sorted({*self.keep_columns} & {*predictor.inputs, *predictor.outputs}):
             raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")

@@ -11,10 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.generation.passes import Filled, Passes, Schedule, fill, writable
+from official_bert.generation.passes import NEVER_WRITTEN, Filled, Passes, Schedule, fill, writable
 from official_bert.text.tokenizer import Tokenizer
 
-NEVER_WRITTEN = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")  # [SEP] ends an answer
 LEFT_TO_RIGHT = "expected a model that sees both sides of a token, got one that reads from left to right"
 
 
@@ -49,31 +48,42 @@ def generate(
     places = np.zeros(present.shape, np.int32)
     places[present] = np.nonzero(blanks)[1]
 
-    write = _writer(model, tokenizer, how, temperature, seed)
-    filled = write(*map(tf.constant, (*rows.values(), places, present)))
+    # The graphs of a model live as long as it does. Keras, which tracks attributes, does not see them.
+    graphs = vars(model).setdefault("graphs_of_passes", {})
+    key = tokenizer, how, temperature > 0
+    if key not in graphs:
+        graphs[key] = _writer(model, *key)
+    numbers = tf.constant(temperature, tf.float32), tf.constant(seed % 2**32, tf.uint32)
+    filled = graphs[key](*map(tf.constant, (*rows.values(), places, present)), *numbers)
     probabilities = np.ones(blanks.shape, np.float32)
     probabilities[blanks] = filled.probabilities.numpy()[:, :, 0][present]
     return {"sequences": filled.input_ids.numpy(), "probabilities": probabilities}
 
 
-@functools.lru_cache(maxsize=8)
-def _writer(
-    model: keras.Model, tokenizer: Tokenizer, how: Passes, temperature: float, seed: int
-) -> Callable[..., Filled]:
+def _writer(model: keras.Model, tokenizer: Tokenizer, how: Passes, draws: bool) -> Callable[..., Filled]:
     """Returns the graph that fills rows [B,S] at places [B,M], for any lengths."""
     tokens = [tokenizer.inv_vocab.get(index, "") for index in range(tokenizer.size)]
-    allowed = writable(tokens, [tokenizer.special_id(role) for role in NEVER_WRITTEN])
+    allowed = writable(tokens, map(tokenizer.special_id, NEVER_WRITTEN))
 
-    def write(ids: tf.Tensor, mask: tf.Tensor, segments: tf.Tensor, places: tf.Tensor, present: tf.Tensor) -> Filled:
+    def write(
+        ids: tf.Tensor,
+        mask: tf.Tensor,
+        segments: tf.Tensor,
+        places: tf.Tensor,
+        present: tf.Tensor,
+        temperature: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> Filled:
         def logits_at(ids: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
             rows = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "masked_lm_positions": at}
             return model(rows, training=False)["mlm_logits"]
 
-        perturb = functools.partial(gumbel, places=places, temperature=temperature, seed=seed) if temperature else None
+        perturb = functools.partial(gumbel, places=places, temperature=temperature, seed=seed) if draws else None
         return fill(logits_at, ids, places, present, allowed, how, perturb=perturb)
 
     numbers = tf.TensorSpec([None, None], tf.int32)
-    signature = [*[numbers] * 4, tf.TensorSpec([None, None], tf.bool)]
+    drawn = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.uint32)
+    signature = [*[numbers] * 4, tf.TensorSpec([None, None], tf.bool), *drawn]
     return tf.function(write, autograph=False, input_signature=signature).get_concrete_function()
 
 
@@ -88,10 +98,12 @@ def check(passes: int | None, block_size: int | None, schedule: str, temperature
         raise ValueError(f"temperature: expected a number of at least 0, got {temperature!r:.80}")
 
 
-def gumbel(number: tf.Tensor, logits: tf.Tensor, places: Any, temperature: float, seed: int) -> tf.Tensor:
-    """Returns logits [B,M,V] with noise whose largest one is drawn from their softmax at the temperature."""
+def gumbel(number: tf.Tensor, logits: tf.Tensor, places: Any, temperature: Any, seed: Any) -> tf.Tensor:
+    """Returns logits [B,M,V] with noise whose largest one is drawn from their softmax at the temperature; `seed` is a
+    number of 32 bits.
+    """
     row = tf.cast(tf.range(tf.shape(logits)[0]), tf.uint32)[:, None]
-    key = _mix(_mix(_mix(tf.constant(seed % 2**32, tf.uint32)) + tf.cast(number, tf.uint32)) + row)
+    key = _mix(_mix(_mix(tf.convert_to_tensor(seed, tf.uint32)) + tf.cast(number, tf.uint32)) + row)
     key = _mix(key + tf.cast(places, tf.uint32))  # [B,M]
     bits = _mix(key[:, :, None] + _mix(tf.cast(tf.range(tf.shape(logits)[2]), tf.uint32)))
     uniform = (tf.cast(tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32)), tf.float32) + 0.5) / 2**23

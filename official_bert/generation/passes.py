@@ -9,7 +9,7 @@ B rows, S tokens, M blanks of a row, V words, K best words, P passes.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ LogitsAt = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # the number of the pass, logits [B,M,V] -> logits from which words are chosen
 Perturb = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 NO_BLOCK = 2**30
+NEVER_WRITTEN = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")  # [SEP] ends an answer; within a text it is not written either
 NO_LOOP = "filling blanks together asks the model several times, in a loop that these formats lack (--passes, --beams)"
 
 
@@ -201,7 +202,7 @@ def beam_fill(
     return Beams(words, scores)
 
 
-def writable(tokens: Sequence[str], forbidden: Sequence[int]) -> np.ndarray:
+def writable(tokens: Sequence[str], forbidden: Iterable[int]) -> np.ndarray:
     """Returns which words of a vocabulary may be written [V]: those that exist and are not `forbidden`."""
     allowed = np.array([bool(token) for token in tokens])
     allowed[[index for index in forbidden if 0 <= index < len(allowed)]] = False

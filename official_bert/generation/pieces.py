@@ -1,54 +1,22 @@
-"""Text from tokens, in TensorFlow ops and on the host: pieces are joined as the tokenizer has cut them.
+"""Text from tokens, in TensorFlow ops: pieces are joined as the tokenizer has cut them.
 
 A WordPiece with ## joins the word before it; a piece of byte-level BPE is its bytes; `▁` of a unigram model is a space.
 """
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from official_bert.text.subwords.byte_bpe import byte_letters
-from official_bert.text.subwords.host import WORD_START
-from official_bert.text.tokenizer import Tokenizer
+from official_bert.text.tokenizer import CLEAN_UPS, Tokenizer
 
-# Spaces that are not written in English, as transformers' `clean_up_tokenization` removes them.
-CLEAN_UPS = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
-             (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))  # fmt: skip
 SPACE = r"\s+$"
 
 
 @functools.lru_cache(maxsize=4)  # of a whole vocabulary: each answer asks for it
 def piece_texts(tokenizer: Tokenizer) -> list[bytes]:
-    """Returns the text of each id as it stands behind another token, in UTF-8; a piece that begins a word has a space
-    before it.
-    """
-    tokens = [tokenizer.inv_vocab.get(index, "") for index in range(tokenizer.size)]
-    if tokenizer.kind == "byte_bpe":
-        bytes_of = {letter: byte for byte, letter in enumerate(byte_letters())}
-        return [
-            bytes(bytes_of[char] for char in token) if all(char in bytes_of for char in token) else token.encode()
-            for token in tokens
-        ]
-    if tokenizer.kind == "unigram":
-        return [token.replace(WORD_START, " ").encode() for token in tokens]
-    continues = tokenizer.continues_word
-    return [(token.removeprefix("##") if own else f" {token}").encode() for token, own in zip(tokens, continues)]
-
-
-def cleaned(text: str) -> str:
-    """Returns a text without the spaces of `CLEAN_UPS`."""
-    for spaced, closed in CLEAN_UPS:
-        text = text.replace(spaced, closed)
-    return text
-
-
-def join_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Returns the text of a row of ids; that of WordPieces with `CLEAN_UPS`."""
-    texts = piece_texts(tokenizer)
-    text = b"".join(texts[index] for index in ids).decode("utf-8", "replace").removeprefix(" ")
-    return cleaned(text) if tokenizer.kind not in ("byte_bpe", "unigram") else text
+    """Returns `Tokenizer.piece_text` of each id."""
+    return [tokenizer.piece_text(index) for index in range(tokenizer.size)]
 
 
 class Pieces(tf.Module):

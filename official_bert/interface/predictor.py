@@ -45,7 +45,15 @@ from official_bert.storage.files import exists, folder_of, list_versions, read_j
 from official_bert.storage.stores import locate
 from official_bert.tasks.answers import Measured
 from official_bert.tasks.data import DataFiles
-from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
+from official_bert.tasks.loading import (
+    GLUE,
+    check_named,
+    dataset_name,
+    load_task,
+    restore_for_inference,
+    restore_model,
+    task_class,
+)
 from official_bert.tasks.task import TaskBase
 from official_bert.training.machines.cluster import Placement
 from official_bert.typed_values import did_you_mean
@@ -61,7 +69,8 @@ READING_OPTIONS = (
     "candidates", "passes", "block_size",
 )  # fmt: skip
 PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
-KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
+OTHER_TASKS = ("embeddings", "fill_mask", *GLUE)
+KEYWORDS = {name: name for name in (*ServingOptions.__annotations__, "do_lower_case", "task", "model")}  # by flags
 
 
 class Predictor:
@@ -79,20 +88,28 @@ class Predictor:
         vocab_file: str = "",
         do_lower_case: bool | None = None,
         base: str | os.PathLike = "",
+        task: str = "",
         **choices: Any,
     ):
         """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
         A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`,
         `head="embeddings"`). `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them, `base`
-        is the model that a PEFT folder is an adapter for.
+        is the model that a PEFT folder is an adapter for. `task` is what the model shall do: a task's name, a data set
+        of GLUE, `fill_mask` or `embeddings`, for which a head is left out.
 
-        Raises ValueError if there is no model, or for an option that the model does not use.
+        Raises ValueError if there is no model, if it is for another task, or for an option that the model does not use.
         """
         # The commands, which name flags, give all options at once.
         with keyword_errors(**KEYWORDS) if options is None else contextlib.nullcontext():
+            classes = served_classes(task, "--task") if task else ()
             merged = merged_copy(os.fspath(path), os.fspath(base))
-            self._load(merged, _chosen(options or ServingOptions(), choices), vocab_file, do_lower_case)
+            chosen = _chosen(options or ServingOptions(), choices)
+            if task == "embeddings" and not (portable_folder(merged) or exported_folder(merged)):
+                chosen = dataclasses.replace(chosen, head="embeddings")
+            self._load(merged, chosen, vocab_file, do_lower_case)
+            if classes and not class_that_gives(self.outputs, classes):
+                raise ValueError(f"--model={path}: not a model for --task={task}; it gives {sorted(self.outputs)}")
 
     def __repr__(self) -> str:
         task = self.config.task if self.config else "a model of another program"
@@ -405,17 +422,15 @@ def _load_portable(folder: str) -> ModelFunction:
     return model
 
 
-def served_classes(
-    task: str, where: str = "config.task", other_names: Sequence[str] = ()
-) -> tuple[type[ServedModel], ...]:
-    """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
+def served_classes(task: str, where: str = "config.task") -> tuple[type[ServedModel], ...]:
+    """Returns the served-model classes of a task's name, or one of `OTHER_TASKS`: `fill_mask` is pre-training's.
 
-    Raises ValueError for an unknown name; the message names `other_names` beside the tasks.
+    Raises ValueError for an unknown name.
     """
     if task == "embeddings":
         return (ServedEmbeddings,)
-    name = "pretraining" if task == "fill_mask" else task
-    return serving_of(task_class(name, where, other_names), name).classes
+    name = "pretraining" if task == "fill_mask" else "glue" if dataset_name(task) else task
+    return serving_of(task_class(name, where, OTHER_TASKS), name).classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:

@@ -7,6 +7,7 @@ from absl import logging
 
 from official_bert.interface import keras_objects as keras_objects  # registers the classes of .keras files
 from official_bert.models.checkpoints import merged_copy
+from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
@@ -86,17 +87,22 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False, base: str
     return encoder_within(formats.make_model(model, return_layers=return_layers))
 
 
-def load_model(path: str | os.PathLike, base: str | os.PathLike = "") -> keras.Model:
+def load_model(path: str | os.PathLike, base: str | os.PathLike = "", num_labels: int = 0) -> keras.Model:
     """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint
     has; that of a `.keras` file as it was saved, also a model of your own with our layers in it; that which a PEFT
     folder makes of its `base`.
 
     `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the
-    classes document their inputs and outputs.
+    classes document their inputs and outputs. `num_labels` gives the encoder a new `Classifier` of so many labels
+    instead, with random weights.
 
     Raises ValueError if there is no checkpoint, if weights are missing, or if a file holds classes that neither Keras
     nor we know.
     """
+    if num_labels:
+        model = Classifier(load_encoder(path, base=base), num_labels)
+        model.build()
+        return model
     if (path := os.fspath(path)).endswith(".keras"):
         return keras_files.load_keras(path)
     return restore_model(merged_copy(path, os.fspath(base)))[1]

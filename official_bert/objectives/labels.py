@@ -22,13 +22,17 @@ class OfLogits(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class OneLabel(OfLogits):
-    """Cross-entropy of `label_ids` [B]."""
+    """Cross-entropy of `label_ids` [B], or of the probabilities `label_shares` [B,K] if a batch has them."""
 
     smoothing: float = 0.0
 
     counter_names = ("accuracy",)
 
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
+        if "label_shares" in batch:
+            shares = batch["label_shares"] * (1.0 - self.smoothing) + self.smoothing / batch["label_shares"].shape[-1]
+            each = tf.nn.softmax_cross_entropy_with_logits(shares, tf.cast(outputs["logits"], tf.float32))
+            return {"loss": losses.weighted_sum(each, _row_weights(batch))}
         return {
             "loss": losses.cross_entropy(outputs["logits"], batch["label_ids"], _row_weights(batch), self.smoothing)
         }

@@ -7,8 +7,10 @@ B rows, P places.
 """
 
 import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from jaxtyping import Float
 
@@ -56,3 +58,10 @@ class MaskedDiffusion(Objective):
         each = losses.negative_log_likelihoods(logits, batch["masked_lm_ids"]) * batch["masked_lm_weights"]
         bound = tf.reduce_sum(each, axis=1) / batch["masking_rates"]
         return {"bound": tf.stack([bound, tf.reduce_sum(batch["maskable"], axis=1)], axis=1)}
+
+
+def bound_of(bounds: np.ndarray) -> dict[str, float]:
+    """Returns `bound`, in nats for each token, and `perplexity` of rows [N,2], losses and tokens."""
+    total, tokens = bounds.sum(axis=0, dtype=np.float64)
+    bound = float(total / max(tokens, 1.0))
+    return {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}

@@ -236,9 +236,6 @@ def start(form: str, path: str, threads: int = 0) -> PortableModel:
     try:
         return engine(path, threads, precision_of(form))
     except ImportError as error:
-        raise ValueError(
-            f"{path}: {error.name} is not installed: install official-bert[{engine.extra}] "
-            f"(requirements-{engine.extra}.txt)"
-        ) from None
+        raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{engine.extra}]") from None
     except Exception as error:  # each runtime has exceptions of its own
         raise ValueError(f"{path}: {engine.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None

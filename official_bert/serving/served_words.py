@@ -49,6 +49,10 @@ class ServedWords(ServedModel):
             places,
         )
 
+    def logits_of(self, features: Tensors, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """Returns the logits [B,M,V] at `places` of rows with other ids."""
+        return self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": places})["logits"]
+
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V]."""
         return {"logits": super().call_model(inputs)["mlm_logits"]}

@@ -18,13 +18,13 @@ TEXT = "The quick brown fox, it is said, jumps over the lazy dog near Zürich ([
 def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Writes requests, the name of a signature of the SavedModel in `folder` and its inputs each.
 
-    Raises ValueError if the requests' protocol buffers (requirements-serving.txt) are not installed.
+    Raises ValueError if the requests' protocol buffers (extra serving) are not installed.
     """
     try:
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
     except ImportError:
         raise ValueError(
-            "warm-up requests need tensorflow-serving-api: install requirements-serving.txt, "
+            "warm-up requests need tensorflow-serving-api: install official-bert[serving], "
             "or export with --warmup_batch_sizes= for none"
         ) from None
     records = []

@@ -9,13 +9,16 @@ names that BERT gives to their roles: `special_id("[CLS]")` is the id of `<s>` i
 import abc
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from official_bert.limits import MOST_TOKENS
 from official_bert.text.packing import Template, truncate_pair
 
+# Spaces that are not written in English, as transformers' `clean_up_tokenization` removes them.
+CLEAN_UPS = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
+             (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))  # fmt: skip
 ROLES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 Span = tuple[str, int, int]  # a token, its start and end in code points of the text
 
@@ -86,15 +89,24 @@ class Tokenizer(abc.ABC):
         """Returns the ids of a text's tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
-    def encode(
-        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_seq_length: int = 512
+    def __call__(
+        self, texts: str | Sequence[str], text_pairs: Any = None, max_seq_length: int = 512
     ) -> dict[str, np.ndarray]:
-        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
+        """Returns what `encode` gives for a list of texts; for a single text, or pair, rows of one."""
+        if isinstance(texts, str):
+            texts, text_pairs = [texts], None if text_pairs is None else [text_pairs]
+        return self.encode(texts, text_pairs, max_seq_length)
+
+    def encode(self, texts: str | Sequence[str], text_pairs: Any = None, max_seq_length: int = 512) -> Any:
+        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S];
+        for a single text its ids, a list.
 
         S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError
         if there are not as many `text_pairs` as texts.
         """
-        if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
+        if isinstance(texts, str):
+            return self(texts, text_pairs, max_seq_length)["input_ids"][0].tolist()
+        if text_pairs is not None and [isinstance(text, str) for text in text_pairs] != [True] * len(texts):
             raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
         ids = [[self.tokenize_ids(text) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
         rows = [
@@ -111,6 +123,22 @@ class Tokenizer(abc.ABC):
             for name, values in (("input_ids", row), ("input_mask", 1), ("segment_ids", segments)):
                 encoded[name][number, : len(row)] = values
         return encoded
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Returns the text of a row of ids; that of WordPieces, which keep no spaces, with those of English."""
+        hidden = {self.vocab.get(token) for token in self.special.values()} if skip_special_tokens else ()
+        pieces = (self.piece_text(index) for index in map(int, ids) if index not in hidden)
+        text = b"".join(pieces).decode("utf-8", "replace").removeprefix(" ")
+        for spaced, closed in CLEAN_UPS if self.kind not in ("byte_bpe", "unigram") else ():
+            text = text.replace(spaced, closed)
+        return text
+
+    def piece_text(self, index: int) -> bytes:
+        """Returns the text of an id as it stands behind another token, in UTF-8; a piece that begins a word has a space
+        before it.
+        """
+        token = self.inv_vocab.get(index, "")
+        return (token.removeprefix("##") if self.continues_word[index] else f" {token}").encode()
 
     def word_numbers(self, text: str, ids: Sequence[int]) -> list[int]:
         """Returns the number of the word of each token of a text, whose `ids` these are."""

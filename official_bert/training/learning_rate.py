@@ -1,8 +1,64 @@
-"""Learning-rate schedules: warm-up, then linear or polynomial decay, or a stable part with a decay at the end."""
+"""Learning-rate schedules: warm-up, then linear or polynomial decay, or a stable part with a decay at the end.
+
+A new one is a class here, and a row of `training_config.SCHEDULES` that names the fields which not all schedules read.
+"""
+
+import abc
+import types
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from official_bert.config import OptimizerConfig
+
+
+class LearningRate(abc.ABC):
+    """The form of the rate after the warm-up."""
+
+    @abc.abstractmethod
+    def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
+        """The share of the way from `end_learning_rate` to the peak, at a place from 0 to `total`, of which the last
+        `decay` are those of `decay_steps`.
+        """
+
+
+class Constant(LearningRate):
+    """The peak, to the end."""
+
+    def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
+        return tf.ones_like(place)
+
+
+class Linear(LearningRate):
+    """Falls evenly (2018)."""
+
+    def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
+        return 1.0 - tf.minimum(place / (total or 1), 1.0)
+
+
+class Polynomial(Linear):
+    """A power of the linear one."""
+
+    def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
+        return tf.pow(super().share(config, place, total, decay), config.power)
+
+
+class WarmupStableDecay(LearningRate):
+    """The peak, and a decay in the last steps (Hu et al., 2024, 4)."""
+
+    def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
+        done = tf.clip_by_value((place - (total - decay)) / (decay or 1), 0.0, 1.0)
+        return 1.0 - (tf.sqrt(done) if config.decay_shape == "one_minus_sqrt" else done)
+
+
+CLASSES: Mapping[str, type[LearningRate]] = types.MappingProxyType(
+    {
+        "linear": Linear,
+        "polynomial": Polynomial,
+        "constant": Constant,
+        "warmup_stable_decay": WarmupStableDecay,
+    }
+)
 
 
 def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
@@ -34,15 +90,7 @@ def rate_at_share(config: OptimizerConfig, share: tf.Tensor) -> tf.Tensor:
 def _rate(config: OptimizerConfig, place: tf.Tensor, total: float, warmup: float, decay: float) -> tf.Tensor:
     """The rate at a place in a schedule of the length `total`."""
     peak, end = config.learning_rate, config.end_learning_rate
-    if config.schedule == "constant":
-        rate = tf.constant(peak, tf.float32)
-    elif config.schedule == "warmup_stable_decay":
-        done = tf.clip_by_value((place - (total - decay)) / (decay or 1), 0.0, 1.0)
-        rate = (peak - end) * (1.0 - (tf.sqrt(done) if config.decay_shape == "one_minus_sqrt" else done)) + end
-    else:
-        power = config.power if config.schedule == "polynomial" else 1.0
-        done = tf.minimum(place / (total or 1), 1.0)
-        rate = (peak - end) * tf.pow(1.0 - done, power) + end
+    rate = (peak - end) * CLASSES[config.schedule]().share(config, place, total, decay) + end
     return tf.where(place < warmup, peak * place / (warmup or 1), rate)
 
 

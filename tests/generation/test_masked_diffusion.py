@@ -127,6 +127,14 @@ def test_records_without_masks_are_masked_at_a_rate_for_each_row(tokenizer):
     )
     np.testing.assert_array_equal(restored, ids)
     assert hidden.sum() / (11 * 400) == pytest.approx(rates.mean(), abs=0.02)
+    spread = kind.make_masking(lambda: tokenizer, lambda: 400)
+    held_out = [
+        spread({name: tf.constant(v) for name, v in batch.items()}, tf.range(400, dtype=tf.int64))["masking_rates"]
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*held_out)  # the same at each evaluation
+    parts = np.ceil((held_out[0].numpy().astype(float) - LEAST_RATE) / (1 - LEAST_RATE) * 400)
+    assert sorted(parts) == list(range(1, 401))  # one rate in each of 400 equal parts of (0, 1]
     with pytest.raises(ValueError, match="expected records without masks"):
         kind.of_masked({})
 

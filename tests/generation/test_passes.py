@@ -3,8 +3,10 @@
 The model is a table: the logits at a place are a sum of what the tokens beside it and the place itself give.
 """
 
+import gc
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ import tensorflow as tf
 
 from official_bert.generation.generate import gumbel
 from official_bert.generation.passes import Passes, beam_fill, fill, next_pass, writable
+from official_bert.models.pretrainer import Pretrainer
+from official_bert.text.tokenization import FullTokenizer
 
 WORDS, LENGTH, MASK = 7, 9, 3
 TABLES = [np.random.default_rng(number).normal(size=shape) for number, shape in ((0, (WORDS, WORDS)),
@@ -172,3 +176,21 @@ def test_a_temperature_draws_words_with_their_probabilities():
     np.testing.assert_array_equal(again, drawn[:9])  # a function of the row, not of the batch
     cold = tf.argmax(gumbel(tf.constant(1), logits[:500], np.zeros((1, 1)), 0.01, seed=4), -1).numpy()
     assert not cold.any()
+
+
+def test_generate_draws_by_its_seed_and_leaves_no_model_behind(small_config, golden, tmp_path):
+    model, tokenizer = Pretrainer.make(small_config), FullTokenizer(str(golden / "vocab_uncased.txt"))
+    ids = np.full((2, 5), tokenizer.special_id("[MASK]"))
+    rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+
+    def written(of=model, **how):
+        return of.generate(rows, tokenizer=tokenizer, passes=2, **how)["sequences"].tolist()
+
+    plain, drawn = written(), written(temperature=1.0, seed=-1)
+    assert plain == written() and drawn == written(temperature=1.0, seed=-1)
+    assert len({str(written(temperature=1.0, seed=seed)) for seed in range(5)}) == 5
+    model.save(tmp_path / "model.keras")  # the graphs are no part of it
+    dropped = weakref.ref(model)
+    del model, written
+    gc.collect()
+    assert dropped() is None

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.generation import pieces, scoring
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.tasks.writing.served import ServedText
 from official_bert.text import loading
 from official_bert.text.tokenization import FullTokenizer
 
@@ -113,10 +114,17 @@ def test_pieces_are_joined_into_text(tokenizer, tmp_path):
     ids = [tokenizer.tokenize_ids(text) for text in texts]
     joined = [text.decode() for text in graph.join(tf.ragged.constant(ids, dtype=tf.int32)).numpy()]
     assert joined == ["the river, it's music.", "she ( the people ) rained 3 times!", ""]
-    assert joined == [pieces.join_ids(tokenizer, row) for row in ids]
+    assert joined == [tokenizer.decode(row) for row in ids]
     bytes_of = loading.load(made_tokenizers.write(tmp_path, "roberta"))
     for text in ("the atlas, 日本 é", "  two  spaces", "👍"):
         row = bytes_of.tokenize_ids(text)
-        assert pieces.join_ids(bytes_of, row) == text.removeprefix(" ")
+        assert bytes_of.decode(row) == text.removeprefix(" ")
         assert pieces.Pieces(bytes_of).join(tf.ragged.constant([row], dtype=tf.int32)).numpy()[0].decode() == text[
             text.startswith(" ") :]  # fmt: skip
+
+
+def test_what_an_answer_may_cost_is_limited(small_config, graph_tokenizer):
+    model = Pretrainer.make(small_config)
+    with pytest.raises(ValueError, match=r"^--passes: expected at most 256 of rows of 512 tokens, got 300$"):
+        ServedText(model, graph_tokenizer, 512, answer_length=300)
+    assert ServedText(model, graph_tokenizer, 512, answer_length=300, passes=256).how.passes == 256

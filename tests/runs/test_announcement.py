@@ -137,7 +137,8 @@ def test_the_choices_and_the_texts_of_rows_that_were_cut_are_counted(tmp_path):
     found = resolve(config, Steps(train=False), eval_file=tmp_path / "choices.jsonl")
     assert announcement.cut_rows(found) == {"evaluation choices": (3, 7)}
     assert announcement.cut_lines(found, config) == [
-        "cut to 16 tokens: 3 of 7 evaluation choices; the model does not see the rest"
+        "cut to 16 tokens: 3 of 7 evaluation choices; the model does not see the rest: a "
+        "higher max_seq_length shows it more"
     ]
     (tmp_path / "pairs.tsv").write_text(f"text\ttext_pair\n{long}\t{short}\n{long} {long}\tsat sat\n")  # 14 tokens fit
     config = make_finetuning(
@@ -145,7 +146,8 @@ def test_the_choices_and_the_texts_of_rows_that_were_cut_are_counted(tmp_path):
     )
     found = resolve(config, Steps(train=False), eval_file=tmp_path / "pairs.tsv")
     assert announcement.cut_lines(found, config) == [
-        "cut to 14 tokens: 1 of 4 evaluation texts; the model does not see the rest"
+        "cut to 14 tokens: 1 of 4 evaluation texts; the model does not see the rest: a higher max_seq_length shows it "
+        "more"
     ]
     # Windows of [CLS] 6 words [SEP]: of these texts three have 7 or more words.
     texts = "".join(f"{' '.join(['sat'] * count)}\t{count % 2}\n" for count in (3, 6, 7, 12, 40))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from commands import run_here
+from commands import imported_tool, run_here
 from made_finetuning import make_config
 
 from official_bert.config import to_dict
@@ -40,6 +40,21 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_answered(tmp_path
     ):
         done = compare(*arguments)
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_task_and_one_that_is_derived_from_it_are_comparable(tmp_path, monkeypatch):
+    (tmp_path / "own_project").mkdir()
+    (tmp_path / "own_project/own_texts.py").write_text(
+        "from official_bert.tasks.texts import classification\n\n\nclass Task(classification.Task):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    tasks = ("classification", "own_project.own_texts", "squad")
+    base, derived, other = (RunFolder(str(begin(tmp_path / name, task))) for name, task in zip("abc", tasks))
+    with imported_tool("compare_runs") as tool:
+        for pair in ((base, derived), (derived, base)):
+            tool._check_comparable(["a", "b"], pair)
+        with pytest.raises(ValueError, match="expected two runs of one task"):
+            tool._check_comparable(["b", "c"], (derived, other))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ TASKS = [
     ("reranking", "options.most_negatives=3", "training.accumulation_steps=2"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4", "options.crf=true"),
+    ("text_to_text", "options.answer_length=4", "training.accumulation_steps=2"),
 ]
 
 
@@ -98,7 +100,8 @@ def test_the_bytes_of_all_reduces_are_read_from_the_compiled_text():
 
 
 def test_the_pins_are_the_versions_that_the_compiler_checks():
-    pins = re.findall(r"^(\w+)==(\S+)$", (TOOLS.parent / "requirements-tpu-compiler.txt").read_text(), re.MULTILINE)
+    groups = tomllib.loads((TOOLS.parent / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pins = [pin.split("==") for pin in groups["tpu-compiler"]]
     assert dict(pins) == tpu_compiler.VERSIONS
 
 
@@ -212,6 +215,7 @@ def check_compiled(report, text, model, rows=32):
         ("training.recompute=attention",),
         ("options.objective=replaced_tokens",),
         ("options.boundary_weight=1.0",),
+        ("options.objective=masked_diffusion", "options.sentence_task=none"),
         (
             "options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true, max_seq_length: "
             "16}",

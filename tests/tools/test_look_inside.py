@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import types
 
 import keras
 import made_checkpoints
@@ -118,6 +119,20 @@ def test_neighbours_are_the_nearest_by_cosine(tool, tmp_path):
 
 
 @pytest.mark.slow
+def test_lines_that_the_model_sees_whole_are_chosen(tool):
+    lines = ["a " * count for count in (1, 8, 14, 15, 62, 63)]
+    pieces = [line.split() for line in lines]
+
+    def chosen(positions, **options):
+        fill = types.SimpleNamespace(config=types.SimpleNamespace(options=options))
+        encoder = types.SimpleNamespace(settings={"max_position_embeddings": positions})
+        return [len(line.split()) for line in tool.lines_that_fit(fill, encoder, lines, pieces)]
+
+    assert chosen(512) == [1, 8, 14, 15, 62]  # with [CLS] and [SEP] 64 pieces are looked at
+    assert chosen(16) == chosen(512, max_seq_length=16) == [1, 8, 14]
+    assert chosen(2) == [1, 8, 14, 15, 62, 63]  # none fits: all are cut, as before
+
+
 def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     stored = made_checkpoints.stored_small(
         "pretraining", vocab_size=3000, max_position_embeddings=64, num_hidden_layers=1

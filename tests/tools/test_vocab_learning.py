@@ -1,5 +1,6 @@
 import collections
 import json
+import shlex
 import subprocess
 import sys
 import unicodedata
@@ -153,14 +154,6 @@ def test_the_command_tells_a_mistake_in_one_line(root, golden, tmp_path):
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_characters_that_lower_casing_deletes_are_counted():
-    # the Thai word has 2 letters with 2 signs above each, the last line a joiner
-    lines = ["Café x", "ที่นี่", "a\u200db"]
-    counts = vocab_learning.count_characters(lines)
-    assert counts == {"kept": 5 + 2 + 2, vocab_learning.DELETED[0]: 4, vocab_learning.DELETED[1]: 1}
-    assert vocab_learning.count_characters(lines, do_lower_case=False)["kept"] == 5 + 6 + 2
-
-
 def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_path):
     (tmp_path / "th.txt").write_text("ที่นี่ เมืองนี้ตั้งอยู่ทางฝั่งเหนือ\n" * 50 + "ฬ\n")
     done = build(
@@ -182,14 +175,29 @@ def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_p
     assert "no other pair of pieces occurs 2 times" in done.stdout
 
 
-def test_accents_that_are_characters_of_their_own_are_deleted(tmp_path):
-    text = (
-        "Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b "
-        "\U0001d165 \u4e2d\u6587\n"
-    )
-    marks = sum(unicodedata.category(char) == "Mn" for char in text)  # one, four, one
-    (tmp_path / "a").write_text(text, encoding="utf-8")
-    assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(
-        6 / len("".join(text.split()))
-    )
-    assert vocab_learning.deleted_share([]) == 0.0
+def test_words_are_those_of_the_tokenizer_line_by_line(golden):
+    lines = (golden / "text_a.txt").read_text(encoding="utf-8").splitlines() + [
+        "ΟΔΟΣ ΣΟΦΟΣ. 中文 a\u200bb\u2028c\x0bd",
+        "bán\u00a0BÀN  b\u0323an\u0301 x≠y",
+    ]
+    for lower in (True, False):
+        tokenizer = FullTokenizer(str(golden / "vocab_uncased.txt"), lower).basic_tokenizer
+        expected = collections.Counter(word for line in lines for word in tokenizer.tokenize(line))
+        assert vocab_learning.count_words(lines, lower) == expected
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_the_command_tells_which_words_lower_casing_makes_the_same(root, tmp_path, form):
+    text = "Tôi bán bàn cho bạn. Bạn bán sách, tôi đọc sách.\n" * 20
+    (tmp_path / "vi.txt").write_text(unicodedata.normalize(form, text), encoding="utf-8")
+    arguments = [f"--input_file={tmp_path}/vi.txt", "--vocab_size=90", "--num_unused=0", "--num_workers=1"]
+    done = build(root, *arguments, f"--output_file={tmp_path}/v.txt")
+    # of 14 words and marks 5 become ban: twice bán, which counts as kept, twice bạn and once bàn
+    assert done.returncode == 0 and "makes 3 different words the same as others: 21.4% of the words" in done.stderr
+    assert "(bán, bạn, bàn -> ban)" in done.stderr and "kept: 760 of 960 characters" in done.stdout
+    command = done.stderr.partition("To keep them: ")[2].strip()
+    assert command.endswith("--do_lower_case=False") and f"--output_file={tmp_path}/v.txt" in command
+    done = subprocess.run(shlex.split(command), check=True, capture_output=True, text=True, timeout=120)
+    assert "lower-casing" not in done.stderr + done.stdout
+    entries = {unicodedata.normalize("NFC", line) for line in (tmp_path / "v.txt").read_text("utf-8").split()}
+    assert {"bán", "bàn", "bạn"} <= entries

@@ -6,6 +6,7 @@ import tensorflow as tf
 from official_bert.config import OptimizerConfig
 from official_bert.training import learning_rate, optimization
 from official_bert.training.optimization import BertOptimizer, Moments
+from official_bert.training_config import SCHEDULES
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.normal(size=(4, 3)).astype("float32")
@@ -124,6 +125,30 @@ def test_layer_norms_and_biases_do_not_decay(path, decayed):
 def test_schedules_as_worked_out_by_hand(config, step, rate):
     found = learning_rate.scheduled_rate(OptimizerConfig(learning_rate=1.0, **config), tf.constant(step, tf.int64), 10)
     assert float(found) == pytest.approx(rate, abs=1e-6)
+
+
+def test_a_schedule_of_ones_own_is_a_class_and_a_row(monkeypatch):
+    class Cosine(learning_rate.Linear):
+        def share(self, config, place, total, decay):
+            return 0.5 - 0.5 * tf.cos(np.pi * super().share(config, place, total, decay))
+
+    assert set(learning_rate.CLASSES) == set(SCHEDULES)
+    monkeypatch.setattr(learning_rate, "CLASSES", learning_rate.CLASSES | {"cosine": Cosine})
+    config = OptimizerConfig(learning_rate=2.0, schedule="cosine", warmup_steps=2)
+    rates = [float(learning_rate.scheduled_rate(config, tf.constant(step, tf.int64), 12)) for step in (0, 2, 5, 8, 11)]
+    assert rates == pytest.approx([1.0, 1 + np.sqrt(0.5), 1.0, 1 - np.sqrt(0.5), 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("field", ["power", "decay_steps", "decay_shape", "end_learning_rate"])
+def test_what_only_some_schedules_read_is_in_their_rows(field):
+    for schedule, fields in SCHEDULES.items():
+        value = {"decay_steps": 4, "decay_shape": "one_minus_sqrt"}.get(field, 0.5)
+        more = {"decay_proportion": 0.2} if schedule == "warmup_stable_decay" else {}
+        if field in fields:
+            OptimizerConfig(schedule=schedule, **{field: value}, **more)
+        else:
+            with pytest.raises(ValueError, match=f"config.optimizer.{field}: expected optimizer.schedule: "):
+                OptimizerConfig(schedule=schedule, **{field: value}, **more)
 
 
 def test_a_stable_schedule_of_decay_alone_is_the_linear_one_and_its_stable_part_does_not_depend_on_the_length():

@@ -6,12 +6,11 @@ first becomes a code point of its own, in a fixed order: the same text gives the
 """
 
 import collections
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from official_bert.storage.files import open_bytes
+from official_bert.text import accents
 from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer, FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -20,44 +19,12 @@ PRIVATE_SIZE = 0x1FFFE
 MOST_WORDS = 20_000_000  # counts are scaled down to about so many words in all before merging
 MOST_DIFFERENT_WORDS = 5_000_000  # of all languages, while they are counted: about 0.6 GB
 COVERAGE = 0.9995  # share of the words that can be spelled: fewer than 0.1 % become [UNK]
-DELETED = ("accents and vowel signs that lower-casing deletes", "control characters")
 WORDS_AT_ONCE = 10_000
-FILES_LOOKED_AT, BYTES_LOOKED_AT = 32, 1 << 20  # for the share of characters that lower-casing deletes
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
     """Counts the words of `lines` after 2018's cleaning, lower-casing and splitting."""
-    tokenizer = BasicTokenizer(do_lower_case)
-    counts: collections.Counter = collections.Counter()
-    for line in lines:
-        counts.update(tokenizer.tokenize(line))
-    return counts
-
-
-def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
-    """Returns how many characters of `lines`, white space apart, the tokenizer keeps (`kept`) and deletes (`DELETED`).
-
-    An accent that is one character with its letter is no loss of a character; a vowel sign of Thai or Hindi is.
-    """
-    counts: collections.Counter = collections.Counter()
-    for line in lines:
-        squeezed = "".join(line.split())
-        counts["kept"] += len(squeezed)
-        if not squeezed.isascii():
-            kinds = collections.Counter(map(unicodedata.category, squeezed))
-            marks, controls = kinds["Mn"] if do_lower_case else 0, kinds["Cf"] + kinds["Cc"] + squeezed.count("\ufffd")
-            counts.update({"kept": -marks - controls, DELETED[0]: marks, DELETED[1]: controls})
-    return counts
-
-
-def deleted_share(paths: Sequence[str]) -> float:
-    """Returns the share of files' characters that lower-casing deletes (accents, vowel signs), by their beginnings."""
-    beginnings = []
-    for path in paths[:FILES_LOOKED_AT]:
-        with open_bytes(path) as file:
-            beginnings.append(file.read(BYTES_LOOKED_AT).decode("utf-8", "replace"))
-    counts = count_characters(beginnings)
-    return counts[DELETED[0]] / max(1, sum(counts.values()))
+    return accents.count_words(accents.count_chunks(lines), BasicTokenizer(do_lower_case))
 
 
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:

@@ -18,6 +18,7 @@ from official_bert.typed_values import and_others
 
 GOLD = "gold_label"
 UNACCEPTED = "people rejected or skipped"
+ROUNDED = 0.02  # probabilities in a file may miss 1 by so much
 SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip", "keep"]
@@ -49,6 +50,7 @@ class LabelledTexts:
     choices: list[tuple[str, ...]] | None = None  # C second texts for each row, one of which is right
     unaccepted: int = 0  # rows of the file that people rejected or skipped
     note: str = ""  # a line about how they were read
+    label_shares: np.ndarray | None = None  # a probability for each label, float32 [N,K]; `targets` are the likeliest
 
     def __len__(self) -> int:
         return len(self.text)
@@ -70,6 +72,7 @@ class LabelledTexts:
             text_pair=chosen(self.text_pair),
             targets=None if self.targets is None else self.targets[keep],
             choices=chosen(self.choices),
+            label_shares=None if self.label_shares is None else self.label_shares[keep],
         )
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
@@ -96,6 +99,9 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
         None if first.text_pair is None else [text for rows in data for text in rows.text_pair or ()],
         np.concatenate(targets) if len(targets) == len(data) else None,
         None if first.choices is None else [choices for rows in data for choices in rows.choices or ()],
+        label_shares=None
+        if first.label_shares is None
+        else np.concatenate([rows.label_shares for rows in data if rows.label_shares is not None]),
     )
 
 
@@ -430,6 +436,21 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {expected}, got {value!r}")
         column_scores[row] = score
     return column_scores
+
+
+def label_shares(table: Table, columns: Sequence[str], decimal: str = ".") -> np.ndarray:
+    """Returns the probability of each label in columns of these names, float32 [N,K].
+
+    Raises ValueError, naming the line, for a cell that is no probability, and for rows that do not add up to 1.
+    """
+    shares = np.stack([scores(table, column, 0.0, 1.0, decimal) for column in columns], axis=-1)
+    sums = shares.sum(axis=-1, keepdims=True)
+    for row in np.flatnonzero(abs(sums[:, 0] - 1.0) > ROUNDED):
+        raise ValueError(
+            f"{table.place(row)}: columns {described_names(columns)}: expected probabilities that add up to 1, got "
+            f"{float(sums[row, 0]):g}"
+        )
+    return shares / sums
 
 
 def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callable[[str], None]) -> None:

@@ -27,7 +27,7 @@ _FALLBACKS = {
     "kn": "tcy",
     "mr": "gom",
     "my": "blk ksw kjp mnw rki shn",
-    "nl": "li nds-nl srn vls zea",
+    "nl": "af li nds-nl srn vls zea",
     "pl": "csb szl",
     "pt": "gl kea mwl tet",
     "ru": "ab ady av ba bxr ce chy cu cv inh kbd koi krc kum kv lbe lez mdf mhr mrj myv os sah tt tyv udm xal",

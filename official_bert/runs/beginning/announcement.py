@@ -15,6 +15,7 @@ from official_bert.layers.token_layout import LONG
 from official_bert.reports.comparable import CONFIDENCE
 from official_bert.runs.beginning.phases import phase_config
 from official_bert.tasks.data import Resolved
+from official_bert.text.accents import casing_that_helps
 from official_bert.training.phase import PhasePlan, evaluation_steps
 from official_bert.training.trainer import Trainer
 
@@ -143,8 +144,11 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
         return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"] * bool(
             lines
         )
+    cuts = hasattr(resolved.task.options, "truncate") and resolved.task.head != "choice"
+    part = ", options.truncate another part of the text" * cuts
     return [
-        f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"
+        f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest: a "
+        f"higher max_seq_length shows it more{part}"
     ] * bool(lines)
 
 
@@ -158,10 +162,12 @@ def unknown_lines(resolved: Resolved) -> list[str]:
     unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.special_id("[UNK]")) if ids else 0.0
     if unknown <= MOST_UNKNOWN:
         return []
+    tokenizer = resolved.task.tokenizer
+    hint = casing_that_helps(tokenizer.vocab, tokenizer.do_lower_case)
     return [
         f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that "
         f"{resolved.task.config.tokenizer.vocab_file} "
-        "cannot spell: is it a vocabulary of this language, and of its casing?"
+        f"cannot spell: {hint or 'is it a vocabulary of this language, and of its casing?'}"
     ]
 
 

@@ -125,9 +125,7 @@ def installed(where: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(
-            f"{where}: {error.name} is not installed: install official-bert[{extra}] (requirements-{extra}.txt)"
-        ) from None
+        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[{extra}]") from None
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:

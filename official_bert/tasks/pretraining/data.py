@@ -17,7 +17,7 @@ from official_bert.data.rows import Rows, Source
 from official_bert.long_work import provenance
 from official_bert.storage.files import find_files
 from official_bert.tasks.data import DataFiles
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.tasks.pretraining.options import Options, with_defaults
 from official_bert.tasks.pretraining.record_kinds import PACKED, WITHOUT_MASKS, kind_of, other_lengths, table_of
 from official_bert.tasks.task import TaskBase
@@ -31,7 +31,7 @@ class RecordReader:
 
     task: TaskBase
     kind: MaskedWords
-    make_masking: Callable[[], Masking]
+    make_masking: Callable[[HeldOutSize], Masking]
 
     @property
     def config(self) -> Config:
@@ -61,7 +61,7 @@ class RecordReader:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
         if shuffle and kind == WITHOUT_MASKS and self.kind.masks and (doubts := self._doubts_of_words(paths[0])):
             logging.warning("%s: %s", paths[0], doubts[0])
-        masking = self.make_masking() if kind == WITHOUT_MASKS else None
+        masking = self.make_masking(None if shuffle else lambda: source.size) if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
             packer = Packing(
@@ -71,7 +71,7 @@ class RecordReader:
                 self.options.max_instances_per_row,
                 masking.budgets if isinstance(masking, DynamicMasking) else None,
             )
-        return RecordSource(
+        source = RecordSource(
             paths,
             batch_size,
             lambda *rows: self._parse(table, masking, *rows),
@@ -80,6 +80,7 @@ class RecordReader:
             data.cache_dir,
             packer,
         )
+        return source
 
     def _feature_lengths(self, patterns: Source) -> dict[str, dict[str, int]]:
         """Returns the lengths of the records' features by file, of files of this run's (or phase's) lengths; warns of

@@ -4,7 +4,6 @@ B rows, S tokens, P = S - 2 places: the most that a row has beside [CLS] and [SE
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,11 +13,11 @@ from official_bert.data.batches.sources import RecordSource
 from official_bert.data.pretraining.dynamic_masking import ORDER, SAMPLE, of_this_schema, row_hashes, uniform
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.record_files import records
-from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion
+from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.tasks.pretraining.held_out import HeldOutRecords
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.held_out import Predictions
 
@@ -63,7 +62,7 @@ class DiffusedWords(MaskedWords):
             "masking_rates": tf.TensorSpec((batch_size,), tf.float32),
         }
 
-    def make_masking(self, tokenizer: Callable[[], Tokenizer]) -> Masking:
+    def make_masking(self, tokenizer: Callable[[], Tokenizer], held_out: HeldOutSize = None) -> Masking:
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
         facts, seed, length, places = (
@@ -77,7 +76,11 @@ class DiffusedWords(MaskedWords):
             batch, rows = of_this_schema(batch), row_hashes(examples, seed)
             ids = batch["input_ids"]
             maskable = tf.equal(batch["input_mask"], 1) & (ids != facts.cls_id) & (ids != facts.sep_id)
-            rates = LEAST_RATE + (1 - LEAST_RATE) * uniform(rows, SAMPLE, tf.zeros([1], tf.int32))  # [B,1]
+            draws = uniform(rows, SAMPLE, tf.zeros([1], tf.int32))  # [B,1]
+            if held_out:  # so that the bound varies less: one rate of each of as many equal parts of (0, 1] as records
+                order = np.random.default_rng(seed).permutation(held_out())
+                draws = (tf.cast(tf.gather(order, examples), tf.float64)[:, None] + draws) / len(order)
+            rates = LEAST_RATE + (1 - LEAST_RATE) * draws
             hidden = maskable & (uniform(rows, ORDER, tf.range(length)) < rates)
             # The maskable tokens in order, then others, which do not count.
             order = tf.argsort(tf.where(maskable, 0, 1), axis=1, stable=True)[:, :places]  # [B,P]
@@ -108,17 +111,10 @@ class HeldOutBounds(HeldOutRecords):
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Returns `bound` and `perplexity`, an upper bound of the perplexity too."""
-        return _bound_of(np.stack([row["bound"] for row in predictions]))
+        return bound_of(np.stack([row["bound"] for row in predictions]))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         bounds = np.stack([row["bound"] for row in predictions])  # [N,2]
         numbers = [str(number) for number in range(len(bounds))]
-        measure = lambda rows: _bound_of(bounds[rows])  # noqa: E731
+        measure = lambda rows: bound_of(bounds[rows])  # noqa: E731
         return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
-
-
-def _bound_of(bounds: np.ndarray) -> dict[str, float]:
-    """Returns the bound of rows [N,2], losses and tokens."""
-    total, tokens = bounds.sum(axis=0, dtype=np.float64)
-    bound = float(total / max(tokens, 1.0))
-    return {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}

@@ -29,6 +29,7 @@ from official_bert.training.flops import training_flops
 
 # Records without masks, their numbers -> the features of masked records.
 Masking = Callable[[dynamic_masking.Batch, tf.Tensor], dynamic_masking.Batch]
+HeldOutSize = Callable[[], int] | None  # how many records are evaluated on, once they are open; None in training
 
 
 class MaskedWords:
@@ -80,7 +81,7 @@ class MaskedWords:
             return packed_features(self.options)
         return records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)
 
-    def make_masking(self, tokenizer: Callable[[], Tokenizer]) -> Masking:
+    def make_masking(self, tokenizer: Callable[[], Tokenizer], held_out: HeldOutSize = None) -> Masking:
         """Makes the function from records without masks to masked ones."""
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")

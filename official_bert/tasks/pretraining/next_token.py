@@ -11,7 +11,7 @@ from official_bert.data.pretraining.dynamic_masking import of_this_schema
 from official_bert.data.record_files import records
 from official_bert.objectives.masked_lm import NextToken
 from official_bert.objectives.objective import Objective
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.text.tokenizer import Tokenizer
 
 Batch = Mapping[str, tf.Tensor]
@@ -42,7 +42,7 @@ class NextTokens(MaskedWords):
         length = self.options.max_seq_length
         return records.pretraining_features(length, length - 1)
 
-    def make_masking(self, tokenizer: Callable[[], Tokenizer]) -> Masking:
+    def make_masking(self, tokenizer: Callable[[], Tokenizer], held_out: HeldOutSize = None) -> Masking:
         return lambda batch, _: next_token_batch(of_this_schema(batch))
 
     def of_masked(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

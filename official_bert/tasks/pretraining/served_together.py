@@ -3,13 +3,14 @@
 B texts, M blanks, K best words or beams.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from official_bert.generation.passes import NO_LOOP, Filled, Passes, beam_fill, fill, writable
+from official_bert.generation.passes import NEVER_WRITTEN, NO_LOOP, Filled, Passes, beam_fill, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.bounds import in_range, require
 from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
@@ -19,7 +20,6 @@ from official_bert.tasks.task import TaskBase
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
 MOST_BLANKS = 4  # of beams: their number of candidates grows with each
-NEVER_WRITTEN = ("PAD", "UNK", "CLS", "SEP", "MASK")
 
 
 class ServedTogether(ServedFillMask):
@@ -29,13 +29,9 @@ class ServedTogether(ServedFillMask):
 
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, **settings: Any):
         super().__init__(model, tokenizer, max_seq_length, **settings)
-        self.allowed = writable(tokenizer.tokens, [self.special[name] for name in NEVER_WRITTEN])
+        self.allowed = writable(tokenizer.tokens, map(tokenizer.special_id, (*NEVER_WRITTEN, "[SEP]")))
         self.blank = tokenizer.host.special["[MASK]"] if hasattr(tokenizer, "added") else MASK
         self.pieces = Pieces(tokenizer.host)
-
-    def logits_of(self, features: Tensors, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Returns the logits [B,M,V] at `places` of rows with other ids."""
-        return self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": places})["logits"]
 
 
 class ServedPasses(ServedTogether):
@@ -54,7 +50,7 @@ class ServedPasses(ServedTogether):
         """
         features, places, present, truncated = self.find_blanks(inputs["text"])
         filled: Filled = fill(
-            lambda ids, places: self.logits_of(features, ids, places),
+            functools.partial(self.logits_of, features),
             features["input_ids"],
             places,
             present,
@@ -99,7 +95,7 @@ class ServedBeams(ServedTogether):
         places = require([in_range("text: expected", most, 0, MOST_BLANKS, expected)], places)
         repeated = {name: tf.repeat(values, self.beams, axis=0) for name, values in features.items()}
         words, scores = beam_fill(
-            lambda ids, places: self.logits_of(repeated, ids, places),
+            functools.partial(self.logits_of, repeated),
             features["input_ids"],
             places,
             present,

@@ -16,7 +16,7 @@ from official_bert.tasks.data import Data, DataFiles, Resolved, Steps
 from official_bert.tasks.pretraining.data import RecordReader
 from official_bert.tasks.pretraining.diffused_words import DiffusedWords
 from official_bert.tasks.pretraining.held_out import warn_of_shared_records
-from official_bert.tasks.pretraining.masked_words import MaskedWords, Masking
+from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.tasks.pretraining.next_token import NextTokens
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
 from official_bert.tasks.task import TaskBase
@@ -118,6 +118,6 @@ class Task(TaskBase):
     def recipe(self, model: keras.Model, objective: Objective | None = None) -> Recipe:
         return dataclasses.replace(super().recipe(model, objective), flops=self.kind.flops)
 
-    def make_masking(self) -> Masking:
+    def make_masking(self, held_out: HeldOutSize = None) -> Masking:
         """Makes the function from records without masks to masked ones."""
-        return self.kind.make_masking(lambda: self.tokenizer)
+        return self.kind.make_masking(lambda: self.tokenizer, held_out)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import statistics
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 import keras
@@ -19,9 +18,9 @@ from official_bert.tasks.squad.metrics import check_answers, questions_of
 from official_bert.tasks.squad.mlqa import ARTICLES, mlqa_metrics
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.squad.task import Questions, Task
+from official_bert.text.accents import casing_warnings
 
 KNOWN = {*ARTICLES, "el", "ro", "ru", "th", "tr"}  # languages of MLQA and XQuAD
-MOST_DELETED = 0.01  # of a file's characters by lower-casing: with more it is told
 MOST_UNKNOWN = 0.01  # of a file's tokens
 HEADINGS = ("exact match", "F1", "exact match, MLQA's rules", "F1, MLQA's rules")
 
@@ -120,15 +119,8 @@ def evaluate(
 
 def losses(questions: Questions) -> list[str]:
     """Returns a line for each way in which a vocabulary loses much of a text: characters deleted, words unknown."""
-    lines, tokenizer = [], questions.task.tokenizer
-    contexts = {example.passage.context for example in questions.file.examples}
-    characters = unicodedata.normalize("NFD", "".join(contexts))
-    deleted = sum(unicodedata.category(char) == "Mn" for char in characters) / max(1, len(characters))
-    if tokenizer.do_lower_case and deleted > MOST_DELETED:
-        lines.append(
-            f"lower-casing deletes {deleted:.1%} of its characters (accents, vowel signs); a cased vocabulary keeps "
-            f"them"
-        )
+    tokenizer = questions.task.tokenizer
+    lines = casing_warnings(tokenizer, {example.passage.context for example in questions.file.examples})
     ids = np.concatenate([feature.pieces.ids for feature in questions.features if feature.window_index == 0])
     unknown = float(np.mean(ids == tokenizer.special_id("[UNK]")))
     if unknown > MOST_UNKNOWN:

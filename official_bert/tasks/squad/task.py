@@ -37,6 +37,7 @@ from official_bert.tasks.squad.features import FeatureMaker, SquadFeature, as_ar
 from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFile, read_squad
 from official_bert.tasks.task import TaskBase
 from official_bert.text import loading
+from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import HeldOut, Predictions
 
 LAYOUT = 3  # of the arrays that are cached
@@ -178,7 +179,11 @@ class SquadData(FileData):
         label_line = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
         source = self.make_batches(TextFeatures(arrays, answers), training=True, rows=len(train.examples))
-        return source, [f"{train.source}: {label_line}"] if label_line else []
+        contexts = dict.fromkeys(example.passage.context for example in train.examples)
+        return source, [
+            *casing_warnings(self.tokenizer, contexts),
+            *[f"{train.source}: {label_line}"] * bool(label_line),
+        ]
 
     def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
         maker = self._feature_maker()

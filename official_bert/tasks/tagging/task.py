@@ -39,6 +39,7 @@ from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 from official_bert.tasks.task import TaskBase
+from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import HeldOut, Predictions
 
 # Of a --data_dir.
@@ -111,6 +112,8 @@ class TaggedData(FileData):
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
         notes = [note for file in read_files for note in file.notes]
+        if rows.train:
+            notes += casing_warnings(self.tokenizer, (" ".join(sentence.words) for sentence in rows.train.sentences))
         return dataclasses.replace(
             rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file))
         )

@@ -33,6 +33,7 @@ from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows
 from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import metrics
+from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import HeldOut, Predictions
 
 EXAMINATION = "official_bert.tasks.texts.examination"
@@ -95,7 +96,8 @@ class TextData(FileData):
             if self._weights_given
             else {}
         )
-        return rows | weighted | {self._target_key: target}
+        shares = tf.TensorSpec((batch_size, self.task.num_outputs), tf.float32)
+        return rows | weighted | {self._target_key: target} | ({"label_shares": shares} if self.learns_shares else {})
 
     @property
     def _target_key(self) -> str:
@@ -137,13 +139,15 @@ class TextData(FileData):
     ) -> tuple[ExampleSource, Sequence[str]]:
         """Rows, or labels, may have weights in the loss."""
         features = self._features_of(train, files)
+        notes = casing_warnings(self.tokenizer, train.text)
         if not self._weights_given:
-            return self.make_batches(features, training=True), ()
+            return self.make_batches(features, training=True), notes
         weights = self._weights(features.extra[self._target_key])
         features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
         weighted = "positive rows" if self.task.head == "multi_label" else "labels"
         return self.make_batches(features, training=True), [
-            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"
+            *notes,
+            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}",
         ]
 
     def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
@@ -153,9 +157,15 @@ class TextData(FileData):
         )
 
     def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
+        targets = {self._target_key: data.targets, "label_shares": data.label_shares}
         return self.make_features(
-            data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir
+            data, {name: values for name, values in targets.items() if values is not None}, files.cache_dir
         )
+
+    @property
+    def learns_shares(self) -> bool:
+        """Whether the target of one label is a probability for each."""
+        return self.task.head == "classifier" and bool(getattr(self.options, "label_columns", ()))
 
     @property
     def _weights_given(self) -> bool:

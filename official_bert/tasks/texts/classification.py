@@ -72,8 +72,9 @@ class Options(LabelOptions, TableOptions):
     label_column: str = "label"
     """Column of the label, the score, or several labels with `label_separator` between them; detected if the file has
     none of the default name."""
-    label_columns: tuple[str, ...] = only_with((), *SEVERAL)
-    """Columns of 0 and 1, one for each label, whose name is the label."""
+    label_columns: tuple[str, ...] = only_with((), "kind", "classifier", "multi_label")
+    """Columns, one for each label, whose name is the label: of 0 and 1 for several labels, of probabilities that add up
+    to 1 for one label."""
     label_separator: str = only_with(",", *SEVERAL)
     """Text between several labels in the label column (\\t: a tab); JSON may hold a list."""
     labels: tuple[str, ...] = only_with((), "kind", "classifier", "multi_label")
@@ -210,7 +211,7 @@ class TableData(TextData):
         )
         if labelled and options.label_column == labelled_texts.GOLD:
             table = labelled_texts.without_agreement(table, options.labels, logging.warning)
-        if labelled and (several or options.kind == "classifier"):
+        if labelled and (several or (options.kind == "classifier" and not options.label_columns)):
             labelled_texts.check_cells(table, options.label_column, several)
         table = labelled_texts.without_missing(
             table,
@@ -275,12 +276,17 @@ class TableData(TextData):
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
         options = self.options
         second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
+        targets = self._targets(table) if labelled else None
+        shares = None
+        if targets is not None and self.learns_shares:
+            shares, targets = targets, targets.argmax(-1).astype(np.int32)
         return LabelledTexts(
             str(table.path),
             labelled_texts.texts(table, options.text_column),
             second,
-            self._targets(table) if labelled else None,
+            targets,
             unaccepted=table.unaccepted,
+            label_shares=shares,
         )
 
     def _targets(self, table: Table) -> np.ndarray:
@@ -291,7 +297,10 @@ class TableData(TextData):
         if options.label_columns:
             order = classes.places(options.label_columns, options.labels)
             assert order is not None  # the options were refused
-            return labelled_texts.label_columns(table, [options.label_columns[place] for place in order])
+            columns = [options.label_columns[place] for place in order]
+            if options.kind == "classifier":
+                return labelled_texts.label_shares(table, columns, options.decimal)
+            return labelled_texts.label_columns(table, columns)
         if options.kind == "multi_label":
             return labelled_texts.label_matrix(
                 table, options.label_column, options.labels, spelled(options.label_separator)

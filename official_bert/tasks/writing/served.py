@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.generation.generate import gumbel
-from official_bert.generation.passes import NO_LOOP, Passes, fill, writable
+from official_bert.generation.passes import NEVER_WRITTEN, NO_LOOP, Passes, fill, writable
 from official_bert.generation.pieces import Pieces
 from official_bert.serving.served_model import Tensors
 from official_bert.serving.served_words import ServedWords
@@ -19,7 +19,6 @@ from official_bert.serving.task_serving import Serving
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
-NEVER_WRITTEN = ("PAD", "UNK", "CLS", "MASK")
 MOST_TOKENS = 2**17  # tokens of a row times its passes: what one text may cost
 
 
@@ -53,8 +52,8 @@ class ServedText(ServedWords):
                 f"--passes: expected at most {MOST_TOKENS // max_seq_length} of rows of {max_seq_length} tokens, "
                 f"got {self.how.passes}"
             )
-        self.temperature, self.seed = temperature, seed
-        self.allowed = writable(tokenizer.tokens, [self.special[name] for name in NEVER_WRITTEN])
+        self.temperature, self.seed = temperature, seed % 2**32
+        self.allowed = writable(tokenizer.tokens, map(tokenizer.special_id, NEVER_WRITTEN))
         self.pieces = Pieces(tokenizer.host)
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -69,7 +68,7 @@ class ServedText(ServedWords):
         if self.temperature:
             perturb = functools.partial(gumbel, places=places, temperature=self.temperature, seed=self.seed)
         filled = fill(
-            lambda ids, at: self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": at})["logits"],
+            functools.partial(self.logits_of, features),
             features["input_ids"],
             places,
             tf.ones((B, self.width), tf.bool),

@@ -4,10 +4,9 @@ It is trained by masked diffusion (`objectives/masked_diffusion`); docs/generati
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -23,9 +22,8 @@ from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import Natural
 from official_bert.generation.generate import generate
 from official_bert.generation.passes import Passes
-from official_bert.generation.pieces import join_ids
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.objectives.masked_diffusion import MaskedDiffusion
+from official_bert.objectives.masked_diffusion import MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.answers import Answers, write_answers
@@ -215,6 +213,7 @@ class WrittenAnswers:
     rows: AnswerRows
     source: DiffusedSource
     model: keras.Model
+    last: list[Any] = dataclasses.field(default_factory=list)  # the last predictions, and the answers written with them
 
     def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
         """Writes the answers to rows with these numbers, in so many passes."""
@@ -230,15 +229,19 @@ class WrittenAnswers:
     def text_of(self, ids: np.ndarray) -> str:
         """Returns the text of an answer [W], up to its first [SEP]."""
         ends = np.flatnonzero(ids == self.rows.template.sep_id)
-        return join_ids(self.task.tokenizer, (ids[: ends[0]] if len(ends) else ids).tolist())
+        return self.task.tokenizer.decode((ids[: ends[0]] if len(ends) else ids).tolist())
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Measures the written answers, and the bound of the held-out answers in nats a token."""
         numbers = self._numbers(predictions)
-        measured = self.measure(numbers, self.write_answers(numbers, self.passes))
-        total, tokens = np.sum([row["bound"] for row in predictions], axis=0)
-        bound = float(total / max(tokens, 1))
-        return measured | {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}
+        measured = self.measure(numbers, self.answers(predictions))
+        return measured | bound_of(np.stack([row["bound"] for row in predictions]))
+
+    def answers(self, predictions: Predictions) -> list[str]:
+        """Returns the answers of an evaluation, which a report of the same weights needs again."""
+        if not self.last or self.last[0] is not predictions:
+            self.last[:] = predictions, self.write_answers(self._numbers(predictions), self.passes)
+        return self.last[1]
 
     def _numbers(self, predictions: Predictions) -> list[int]:
         """The rows that were evaluated."""
@@ -259,13 +262,12 @@ class WrittenAnswers:
         """Returns the quality by passes, and the answers that are worst by chrF."""
         numbers, width = self._numbers(predictions), self.rows.width
         table: list[dict[str, float]] = []
-        texts: list[str] = []
         for passes in (*(passes for passes in (1, 2, 4) if passes < width), width):
-            texts = self.write_answers(numbers, passes)
+            texts = self.answers(predictions) if passes == self.passes else self.write_answers(numbers, passes)
             table.append({"passes": passes, **self.measure(numbers, texts)})
         mistakes = [
             Mistake([self.data.text[number]], right, text, 1.0 - metrics.chrf([text], [right]))
-            for number, text in zip(numbers, texts)
+            for number, text in zip(numbers, self.answers(predictions))
             if text != (right := (self.data.text_pair or [""] * len(self.data))[number])
         ]
         curve = Section(

@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 
 from official_bert.text.subwords import model_proto, tokenizer_files
-from official_bert.text.subwords.byte_bpe import composed
+from official_bert.text.subwords.byte_bpe import byte_letters, composed
 from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.definition import (
     WHITE_SPACE,
@@ -48,6 +48,11 @@ WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a uni
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
+@functools.cache
+def _bytes_of_letters() -> dict[str, int]:
+    return {letter: byte for byte, letter in enumerate(byte_letters())}
+
+
 class SubwordTokenizer(Tokenizer):
     """A tokenizer of pieces of words, as its files define it."""
 
@@ -70,6 +75,13 @@ class SubwordTokenizer(Tokenizer):
 
     def _continues(self, token: str) -> bool:
         return not token.startswith(self.space) and token not in self._whole
+
+    def piece_text(self, index: int) -> bytes:
+        """Returns the text of an id, see `Tokenizer`."""
+        token, bytes_of = self.inv_vocab.get(index, ""), _bytes_of_letters()
+        if self.kind == "byte_bpe":
+            return bytes(map(bytes_of.__getitem__, token)) if bytes_of.keys() >= {*token} else token.encode()
+        return token.replace(WORD_START, " ").encode() if self.kind == "unigram" else super().piece_text(index)
 
     def tokenize_ids(self, text: str) -> list[int]:
         """Returns the ids of a text's tokens."""

@@ -92,6 +92,7 @@ def opened(inputs, outputs, about, refusals=0):
             "es",
             ["¿Dónde nació Ada Lovelace?", "Ada Lovelace nació en Londres en 1815."],
         ),
+        (["text"], ["answer", "passes", "score", "tokens"], "en", ["Ada Lovelace was born in London in 1815."]),
         (["text"], ["entities", "types"], "ru", ["Ада Лавлейс родилась в Лондоне в 1815 году."]),
         (["text"], ["label"], "en", ["A fine film with a weak ending."]),
         (
@@ -132,3 +133,24 @@ def test_a_newer_version_is_shown_with_its_own_labels():
     found = run_script(BROWSER + "document.getElementById('model').value = 'm';", THEN)
     assert found["shown"][:4] == ["yes", "0.750", "no", "0.250"]
     assert found["path"] == "/v1/models/m/versions/2:predict"
+
+
+def test_an_answer_is_shown_as_each_pass_leaves_it():
+    row = {"answer": "the first", "score": -0.5, "tokens": ["the", "first", "[SEP]", "[SEP]"], "passes": [2, 1, 2, 4]}
+    then = """
+const inside = (node, of) => (node.children || []).flatMap(of);
+const text = node => typeof node === "string" ? node : (node.textContent ?? "") + inside(node, text).join("");
+const marks = node => node.tag === "mark" ? [node.textContent] : inside(node, marks);
+const [answer, {children: lines}] = showWritten(ROW);
+console.log(JSON.stringify({answer: text(answer), lines: lines.map(text), marked: lines.map(marks)}));
+process.exit();
+""".replace("ROW", json.dumps(row))
+    before = BROWSER.replace("createElement: made", "createElement: tag => Object.assign(made(), {tag})")
+    shown = run_script(before, then)
+    assert shown["answer"] == "the first (score -0.50)"
+    assert [line.split() for line in shown["lines"]] == [
+        ["1·", "first", "·", "·"],
+        ["2the", "first", "[SEP]", "·"],
+        ["4the", "first", "[SEP]", "[SEP]"],
+    ]
+    assert shown["marked"] == [["first"], ["the", "[SEP]"], ["[SEP]"]]

@@ -3,21 +3,26 @@ other tasks.
 """
 
 import json
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 from commands import run_here
+from killed_runs import STEPS, check_killed_run
 from made_checkpoints import WORDS
-from made_pretraining import S, data_files, make_config, resolve, weights_after_two_steps, write_records
-from oracles.records import encode_example, write_tfrecords
+from made_pretraining import (
+    S,
+    data_files,
+    make_config,
+    resolve,
+    weights_after_two_steps,
+    write_records,
+    write_unmasked_records,
+    write_vocab,
+)
 
 from official_bert.config import Config, merge, to_dict
-from official_bert.data.record_files import records
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
@@ -179,46 +184,21 @@ def test_a_run_is_a_discriminator_for_every_task_and_two_folders_for_hugging_fac
     assert values == {"objective": "replaced_tokens", "generator_width": 0.5, "embedding_sharing": sharing}
 
 
-def losses_by_step(output):
-    """Returns the loss of each step; a step done twice, before and after a kill, must have the same loss."""
-    found = {}
-    for line in (output / "log.jsonl").read_text().splitlines() if (output / "log.jsonl").exists() else ():
-        if '"train/loss"' in line:
-            row = json.loads(line)
-            assert found.setdefault(row["step"], row["train/loss"]) == row["train/loss"], row
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [OPTIONS, {"objective": "masked_lm", "boundary_weight": 1.0, "masking": {"strategy": "span"}}],
-    ids=["replaced_tokens", "boundary"],
+    [
+        OPTIONS,
+        {"objective": "masked_lm", "boundary_weight": 1.0, "masking": {"strategy": "span"}},
+        {"objective": "masked_diffusion", "sentence_task": "none"},
+    ],
+    ids=["replaced_tokens", "boundary", "masked_diffusion"],
 )
 def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path, options):
-    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))]) + "\n")
-    features, rng = records.unmasked_features(S), np.random.default_rng(3)
-    rows = []
-    for _ in range(120):
-        length = int(rng.integers(8, S + 1))
-        ids = np.where(np.arange(S) < length, (rng.choice([5, 9]) + np.arange(S)) % 35 + 5, 0)
-        ids[[0, length - 1]] = 2, 3
-        rows.append(
-            encode_example(
-                features,
-                {
-                    "input_ids": ids,
-                    "input_mask": np.arange(S) < length,
-                    "segment_ids": [0] * S,
-                    "word_starts": [1] * S,
-                    "next_sentence_labels": [0],
-                    "schema_version": [records.SCHEMA_VERSION],
-                },
-            )
-        )
-    write_tfrecords(str(tmp_path / "train"), rows)
+    write_vocab(tmp_path / "vocab.txt")
+    write_unmasked_records(tmp_path / "train", 120)
     training = {
-        "steps": 24,
+        "steps": STEPS,
         "batch_size": 16,
         "log_every": 1,
         "save_every": 3,
@@ -243,27 +223,7 @@ def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path, options
             "--nodo_lower_case",
         ]
 
-    whole = run_here(*command(tmp_path / "whole"))
-    assert whole.returncode == 0, whole.stderr
-    for kill in range(3):
-        process = subprocess.Popen(
-            [sys.executable, *command(tmp_path / "killed")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        wanted = max(losses_by_step(tmp_path / "killed"), default=0) + 3 + kill
-        for line in process.stdout:
-            if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= min(wanted, 22):
-                break
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    done = run_here(*command(tmp_path / "killed"))
-    assert done.returncode == 0 and "resumed: " in done.stdout, done.stderr
-    assert (
-        losses_by_step(tmp_path / "killed") == losses_by_step(tmp_path / "whole")
-        and len(losses_by_step(tmp_path / "whole")) == 24
-    )
-    one, other = (formats.read(str(tmp_path / name)) for name in ("whole", "killed"))
-    for mine, theirs in ((one, other), (one.generator or one, other.generator or other)):
-        assert all(np.array_equal(weight, theirs.weights[name]) for name, weight in mine.weights.items())
+    check_killed_run(tmp_path, command)
 
 
 @pytest.mark.slow

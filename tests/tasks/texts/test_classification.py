@@ -139,7 +139,10 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
             {"metrics": ["f1"], "labels": ["0", "1", "2"]},
             "f1 is that of the second of two labels, got 3; expected macro_f1",
         ),
-        ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) with it"),
+        (
+            {"kind": "regression", "label_columns": ["a"]},
+            r"label_columns: expected options.kind: classifier or multi_label \(not regression\) with it",
+        ),
         ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
         (
             {"kind": "multi_label", "label_columns": ["a", "a"]},
