@@ -146,6 +146,7 @@ def long_source(tmp_path):
     return source
 
 
+@pytest.mark.slow
 def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path, long_source):
     command = [f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1"]
     running = start(root, *command)
