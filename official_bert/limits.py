@@ -10,7 +10,7 @@ LONGEST_LINE = 64 << 20
 MOST_PACKED = 200
 """bytes that a packed byte of a text, a table or a zip file may unpack to, beyond the first 64 MiB"""
 MOST_UNPACKED = 64 << 20
-"""bytes that the entries of a zip file, or an entry of a journal of work, may claim, however small it is"""
+"""bytes that the entries of a zip file, or a result in a work folder, may claim, however small it is"""
 MOST_PACKED_RECORD = 64 << 20
 """bytes of a record in a packed TFRecord file"""
 

@@ -158,13 +158,13 @@ def predict(output: str) -> list[str]:
 
 
 def answered(folder: pathlib.Path) -> int:
-    """Returns a number that grows with each part: finished files, then bytes of the one that is being answered."""
+    """Returns a number that grows with each part: finished files, then parts of the one that is being answered."""
     files = [path for path in folder.glob("answers-*") if path.is_file()]
-    return len(files) * 10**9 + bytes_below(folder, "*.work/answers.journal")
+    return len(files) * 10**9 + results_below(folder)
 
 
-def bytes_below(folder: pathlib.Path, pattern: str) -> int:
-    return sum(path.stat().st_size for path in folder.glob(pattern))
+def results_below(folder: pathlib.Path) -> int:
+    return len(list(folder.glob("*.work/*.result")))
 
 
 KINDS = {
@@ -175,9 +175,7 @@ KINDS = {
     "generator": Kind(
         8, 0, write_words, generate, lambda folder: len(list(folder.glob("*.work/part-*.json"))), different_files
     ),
-    "corpus": Kind(
-        8, 0, write_articles, prepare, lambda folder: bytes_below(folder, "*.work/cleaned.*"), different_files
-    ),
+    "corpus": Kind(8, 0, write_articles, prepare, results_below, different_files),
     "predictions": Kind(8, 0, write_rows, predict, answered, different_files),
 }
 

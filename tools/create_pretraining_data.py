@@ -34,7 +34,7 @@ from official_bert.long_work.work_folder import WorkFolder, work_path
 from official_bert.storage.files import BadText, absolute, find_files, shard_names
 from official_bert.text import accents, loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
-from official_bert.text.vocab import check_casing, load_vocab
+from official_bert.text.vocab import casing_that_helps, check_casing, load_vocab
 from official_bert.tools.generation import token_account
 
 FLAGS = flags.FLAGS
@@ -287,7 +287,7 @@ def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None
     """Warns if a large share of the tokens is [UNK]."""
     if unknown <= MOST_LOST * tokens:
         return
-    hint = accents.casing_that_helps(loading.entries(settings.vocab_file), settings.do_lower_case)
+    hint = casing_that_helps(loading.entries(settings.vocab_file), settings.do_lower_case)
     hint = hint or "was it made from text of this language?"
     warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 

@@ -31,8 +31,7 @@ from official_bert.data.raw_text import (
     quality,
 )
 from official_bert.long_work import interruption, preflight, provenance
-from official_bert.long_work.journal import Journal
-from official_bert.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
+from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.storage.files import DISK_FULL, folder_of, modified, shard_names, size_of
 from official_bert.text import accents
 from official_bert.tools.corpus import cleaned_documents, found_languages, mixing
@@ -275,18 +274,15 @@ def resumed(
     pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict, ahead: int
 ) -> Iterator:
     """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
-    journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
-    try:
-        done = 0
-        for cleaned in journal.replay(cleaned_documents.from_data):
-            yield cleaned
-            done += 1
-        left = itertools.islice(pieces, done, None)
-        for cleaned in in_order(pool, functools.partial(clean_piece, settings=settings), left, ahead):
-            journal.append(cleaned_documents.to_data(cleaned))
-            yield cleaned
-    finally:
-        journal.close()
+    done = 0
+    while (cleaned := work.result(done, cleaned_documents.from_data)) is not None:
+        yield cleaned
+        done += 1
+    left = itertools.islice(pieces, done, None)
+    clean = functools.partial(clean_piece, settings=settings)
+    for number, cleaned in enumerate(in_order(pool, clean, left, ahead), done):
+        work.keep_result(number, cleaned_documents.to_data(cleaned))
+        yield cleaned
 
 
 @contextlib.contextmanager

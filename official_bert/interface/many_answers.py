@@ -2,8 +2,8 @@
 several processes.
 
 Each shard is made of the parts that follow each other in the input, PART rows each. A part is answered as one, whatever
-was answered before, and kept in the journal of its shard: a resumed run writes the same bytes. A process takes the
-shards in order that nobody has locked, so that the same command, started several times, shares them.
+was answered before, and kept in a numbered file of its shard's work folder: a resumed run writes the same bytes. A
+process takes the shards in order that nobody has locked, so that the same command, started several times, shares them.
 """
 
 import base64
@@ -22,15 +22,13 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.output_files import labelled
 from official_bert.interface.predictor import Predictor, warn_of_empty
 from official_bert.long_work import preflight
-from official_bert.long_work.journal import Journal
 from official_bert.long_work.progress import Reporter
 from official_bert.long_work.provenance import changed_keys
 from official_bert.long_work.work_folder import BusyError, WorkFolder, work_path
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.storage import files
 
-PART = 1024  # rows that are answered, and journalled, at once
-JOURNAL = "answers.journal"  # in the work folder of a shard
+PART = 1024  # rows that are answered, and kept, at once
 FORMS = ("", "outputs", "jsonl", "parquet", "npy")
 Form = Literal["lines", "jsonl", "parquet", "vectors_parquet", "npy"]
 Read = Callable[[str, int], Iterator[list[dict[str, Any]]]]  # the rows of a file, so many in a part
@@ -183,27 +181,27 @@ class ManyAnswers:
         return counts
 
     def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:
-        """Answers the rows of a shard, those in its journal excepted, and writes it. Raises BusyError if another
+        """Answers the rows of a shard, those in its work folder excepted, and writes it. Raises BusyError if another
         process does.
         """
         with WorkFolder(work_path(path), self._made_of | {"rows": [start, end]}, self.discard) as work:
             if files.exists(path):  # another process has just written it
                 return
-            with contextlib.closing(Journal(work.path_of(JOURNAL))) as journal:
-                replayed = sum(1 for _ in journal.replay())
-                empty: list[str] = []
-                for first in range(start + replayed * PART, end, PART):
+            firsts = range(start, end, PART)
+            empty: list[str] = []
+            for number, first in enumerate(firsts):
+                if work.result(number) is None:
                     part = rows.between(first, min(first + PART, end))
                     answers = self.predictor.answer(part, self.batch_size)
                     empty += filter(None, map(self.predictor.lacks_question, part, answers))
-                    journal.append(self._entry(part, [self.predictor.unpadded(answer) for answer in answers]))
+                    work.keep_result(number, self._entry(part, [self.predictor.unpadded(answer) for answer in answers]))
                     show(first + len(part) - start)
-                warn_of_empty(empty, end - start)
-                with files.written_beside(path) as temporary:
-                    _WRITERS[self.form](temporary, journal.replay, end - start)
+            warn_of_empty(empty, end - start)
+            with files.written_beside(path) as temporary:
+                _WRITERS[self.form](temporary, lambda: map(work.result, range(len(firsts))), end - start)
 
     def _entry(self, part: Sequence[Row], answers: Sequence[Mapping[str, Any]]) -> Any:
-        """Returns answers as the journal keeps them."""
+        """Returns the answers to a part as its file keeps them, in JSON values."""
         if self.form in ("npy", "vectors_parquet"):
             vectors = np.array([answer["embedding"] for answer in answers], np.float32)
             copied = [{name: value for name, value in row.items() if name not in self.predictor.inputs} for row in part]
@@ -325,7 +323,7 @@ def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> No
 
 
 def _table(entry: Any, schema: Any = None) -> Any:
-    """Returns the table of a journal's entry, rows or vectors, with the columns and types of a schema."""
+    """Returns the table of a part's entry, rows or vectors, with the columns and types of a schema."""
     import pyarrow
 
     if isinstance(entry, list):

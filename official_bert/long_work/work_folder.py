@@ -5,6 +5,8 @@ after a kill.
         if (facts := work.finished("part-0", is_whole)) is None:
             ...  # write work.path_of("part-0")
             work.finish("part-0", facts)
+
+A piece may also be a result in memory, JSON values: `keep_result`, `result`.
 """
 
 import contextlib
@@ -15,15 +17,17 @@ import os
 import shutil
 import sys
 import types
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+from official_bert.limits import MOST_PACKED, MOST_UNPACKED
 from official_bert.long_work.provenance import changed_keys
 from official_bert.storage import files
 from official_bert.storage.stores import locate
 
 SUFFIX = ".work"
-JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
+RESULT = ".result"  # ends the names of the files of results
 UNFINISHED = ".tmp.[0-9]*." + "[0-9a-f]" * 8  # what a killed process was writing, behind the name of the output
 LOCK, MADE_OF = "lock", "made_of.json"
 
@@ -120,7 +124,7 @@ class WorkFolder:
     def _has_pieces(self) -> bool:
         """Tells whether a piece is finished, or is partly done in a folder of its own."""
         return any(
-            entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
+            entry.is_dir() or entry.name.endswith((".json", RESULT))
             for entry in os.scandir(self.path)
             if entry.name != MADE_OF
         )
@@ -154,6 +158,25 @@ class WorkFolder:
             flush_to_disk(path)
         write_json(f"{path}.json", facts)
 
+    def result(self, number: int, read: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Returns the result with a number; None if it is missing or damaged.
+
+        `read` makes it from its JSON value, and raises ValueError for a damaged one.
+        """
+        try:
+            return read(json.loads(_unpacked(files.read_bytes(self.path_of(f"{number}{RESULT}")))))
+        except (OSError, ValueError, RecursionError, zlib.error):
+            return None
+
+    def keep_result(self, number: int, value: Any) -> None:
+        """Writes a result (JSON values) whole or not at all, without waiting for the disk: `result` notices damage."""
+        path = self.path_of(f"{number}{RESULT}")
+        data = zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
+        with files.temporary_for(path) as temporary:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+
     def publish(self, name: str, target: str) -> None:
         """Moves a piece to its final path; a piece that is already there stays."""
         path = self.path_of(name)
@@ -171,3 +194,12 @@ def write_json(path: str, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
     with files.written_beside(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         json.dump(value, file)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Unpacks a result. Raises ValueError if it is larger than any that a run writes, zlib.error if it is damaged."""
+    unpacker = zlib.decompressobj()
+    unpacked = unpacker.decompress(data, max(MOST_UNPACKED, MOST_PACKED * len(data)))
+    if not unpacker.eof:
+        raise ValueError("a result is cut off, or too large")
+    return unpacked

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from official_bert.storage.files import open_bytes
 from official_bert.text.tokenization import BasicTokenizer, FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
-from official_bert.text.vocab import CASED_SHARE, has_capitals
+from official_bert.text.vocab import casing_that_helps
 
 KEPT, MARKS, CONTROLS = "kept", "accents and vowel signs that lower-casing deletes", "control characters"
 MOST_MERGED = 0.001  # a larger share of the words that become another word is told; English has 0.0004, Russian 0.002
@@ -21,7 +21,6 @@ MOST_DELETED = 0.05  # a larger share of the characters too
 EXAMPLES, SHOWN = 3, 5  # groups, and words of each
 TEXTS_LOOKED_AT = 5000
 FILES_LOOKED_AT, BYTES_LOOKED_AT = 32, 1 << 18
-KEEPING = "--do_lower_case=False"
 
 
 class _Kinds(dict):
@@ -127,17 +126,6 @@ def casing_warnings(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
     loss = what_lower_casing_loses(itertools.islice(texts, TEXTS_LOOKED_AT))
     hint = casing_that_helps(tokenizer.vocab, True) or "a cased checkpoint keeps them"
     return [f"{loss}; {hint}"] if loss else []
-
-
-def casing_that_helps(entries: Iterable[str], do_lower_case: bool) -> str:
-    """Says which casing suits a vocabulary better than `do_lower_case`; "" if none does."""
-    entries = list(entries)
-    if not do_lower_case:
-        text = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
-        return "" if has_capitals(entries) else text
-    accented = sum(any(_KINDS[char][1] for char in entry) for entry in entries)  # lower-cased text has none
-    text = f"the vocabulary has accents, and {KEEPING} keeps those of the text"
-    return text if accented > CASED_SHARE * len(entries) else ""
 
 
 def beginnings(paths: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from official_bert.limits import MOST_JSON
@@ -9,6 +10,7 @@ from official_bert.storage.files import folder_of, read_json, read_lines, requir
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
+KEEPING = "--do_lower_case=False"  # the flag that keeps capitals and accents
 TOKENIZER_FILES = ("tokenizer_config.json", "config.json")  # of Hugging Face
 # Classes there, also with Fast behind, that split words as BERT of 2018 does.
 WORDPIECE_CLASSES = (
@@ -98,6 +100,18 @@ def has_capitals(vocab: Iterable[str]) -> bool:
     """Tells whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
     words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
     return sum(entry != entry.lower() for entry in words) > CASED_SHARE * len(words)
+
+
+def casing_that_helps(entries: Iterable[str], do_lower_case: bool) -> str:
+    """Says which casing suits a vocabulary better than `do_lower_case`; "" if none does."""
+    entries = list(entries)
+    if not do_lower_case:
+        text = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
+        return "" if has_capitals(entries) else text
+    # Lower-cased text has no marks.
+    accented = sum("Mn" in map(unicodedata.category, unicodedata.normalize("NFD", entry)) for entry in entries)
+    text = f"the vocabulary has accents, and {KEEPING} keeps those of the text"
+    return text if accented > CASED_SHARE * len(entries) else ""
 
 
 def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:

@@ -57,6 +57,7 @@ def compare(root, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_each_side_runs_three_rates_once_and_its_other_seeds_at_its_best_rate(compare, tmp_path):
     done = compare()
     assert done.returncode == 0, done.stderr
@@ -82,6 +83,7 @@ def test_each_side_runs_three_rates_once_and_its_other_seeds_at_its_best_rate(co
     )
 
 
+@pytest.mark.slow
 def test_killed_and_failed_runs_are_done_again_and_finished_ones_are_not(compare, tmp_path):
     for name in ("kill_at_3", "fail_at_6"):
         (tmp_path / name).touch()

@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import stat
+import zlib
 
 import pytest
 
@@ -138,6 +140,41 @@ def test_work_for_outputs_elsewhere_is_in_a_folder_with_the_users_number(monkeyp
 def test_a_new_folder_is_private(path):
     with WorkFolder(path, MADE_OF):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+def test_results_of_a_stopped_run_are_found_again_unless_they_are_damaged(path, tmp_path):
+    results = [{"text": "a" * 1000}, ["b", 2], "c"]
+    with pytest.raises(SystemExit), WorkFolder(path, MADE_OF) as work:
+        for number, value in enumerate(results):
+            work.keep_result(number, value)
+        raise SystemExit("stopped")
+    program = f"cos\nmkdir\n(X{chr(len(str(tmp_path)) + 4)}\0\0\0{tmp_path}/runtR.".encode()  # a pickle that would run
+    with WorkFolder(path, MADE_OF) as work:
+        assert [work.result(number) for number in range(4)] == [*results, None]
+        whole = (tmp_path / "out.work" / "0.result").read_bytes()
+        cut_off = [whole[:size] for size in range(len(whole))]
+        packed = [zlib.compress(data, 9) for data in (program, b"\0" * (1 << 28), b"[1", b"[" * 100_000)]
+        for data in (*cut_off, whole[:-1] + bytes([whole[-1] ^ 1]), *packed):
+            (tmp_path / "out.work" / "0.result").write_bytes(data)
+            assert work.result(0) is None and work.result(1) == results[1]
+        assert not (tmp_path / "run").exists()
+
+        def refuse(value):
+            raise ValueError
+
+        assert work.result(1, refuse) is None
+
+
+def test_a_result_for_which_there_is_no_room_leaves_nothing(path):
+    with WorkFolder(path, MADE_OF) as work:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                work.keep_result(0, "".join(map(chr, range(256))))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert work.result(0) is None and not [name for name in os.listdir(path) if "result" in name]
 
 
 def test_the_unfinished_output_of_a_killed_process_is_removed(tmp_path):

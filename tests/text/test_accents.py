@@ -7,7 +7,7 @@ import pytest
 
 from official_bert.text import accents
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab import SPECIAL_TOKENS
+from official_bert.text.vocab import SPECIAL_TOKENS, casing_that_helps
 
 VIETNAMESE = "Tôi bán bàn cho bạn. Bạn bán sách, tôi đọc sách."
 
@@ -61,7 +61,7 @@ def test_a_text_says_its_loss_in_both_forms(form):
     ],
 )
 def test_the_casing_that_helps_follows_from_the_vocabulary(entries, lower, hint):
-    helps = accents.casing_that_helps([*SPECIAL_TOKENS, *entries], lower)
+    helps = casing_that_helps([*SPECIAL_TOKENS, *entries], lower)
     assert helps.startswith(hint) and bool(helps) == bool(hint)
 
 

@@ -27,6 +27,7 @@ def plans():
     return {scale: Plan.read(str(ROOT), scale) for scale in SCALES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_row_of_every_scale_is_a_valid_configuration(plans, scale):
     plan = plans[scale]
@@ -114,6 +115,7 @@ def test_objectives_and_students_are_valid_and_have_the_same_time():
     assert plan.finetuning("small_random", "mrpc")["model"]["hidden_size"] == 192
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file, scale", [("objectives.yaml", "brief"), ("suites.yaml", "small")])
 def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be_made(
     monkeypatch, tmp_path, root, file, scale
@@ -219,6 +221,7 @@ def result(row, values, **more):
     } | more
 
 
+@pytest.mark.slow
 def test_tables_have_means_intervals_and_the_papers_numbers(tmp_path):
     lines = [
         result("baseline", [0.70, 0.72, 0.74]),

@@ -56,6 +56,7 @@ def write_local(paths, vocab, outputs, config, folder, compress=False):
     return store, Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compress, shards, masking",
     [(False, 3, MaskingConfig()), (True, 60, MaskingConfig(strategy="whole_word")), (False, 2, None)],

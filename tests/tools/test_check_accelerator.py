@@ -100,6 +100,7 @@ def test_a_mistake_that_the_end_would_tell_is_told_before_the_work(root, tmp_pat
     assert done.returncode == 1 and done.stderr.startswith(f"error: {told}") and not done.stdout
 
 
+@pytest.mark.slow
 def test_a_stopped_check_leaves_no_run_no_folder_and_no_report(root, tmp_path):
     running = subprocess.Popen(
         [sys.executable, str(root / "tools/check_accelerator.py"), f"--report={tmp_path}/report.json"],

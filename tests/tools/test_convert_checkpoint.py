@@ -193,6 +193,7 @@ def test_a_name_that_tells_another_casing_is_refused(convert, tmp_path, lower_ca
     assert os.listdir(tmp_path) == ["theirs"]
 
 
+@pytest.mark.slow
 def test_a_preset_is_found_by_its_file(convert, tmp_path):
     formats.write(stored_small(""), "keras_hub", str(tmp_path / "preset"))
     said = convert(to="ours", input=tmp_path / "preset/config.json", output=tmp_path / "run")
@@ -219,6 +220,7 @@ def with_options(path, **options):
 ENTITIES, PARTS_OF_SPEECH = ("O", "B-X", "I-X", "B-Y", "I-Y"), ("NOUN", "VERB", "ADP", "DET", "X")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompared")
 @pytest.mark.parametrize(
     ("form", "labels", "options", "told"),
@@ -298,6 +300,7 @@ def test_mistakes_leave_nothing(convert, google, tmp_path, values, message, monk
     assert sorted(os.listdir(tmp_path)) == ["google", "short.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompared")
 def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, google, tmp_path):
     """As published models have them: more rows than entries, for a multiple of 8 or 128."""

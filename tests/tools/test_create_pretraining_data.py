@@ -211,6 +211,7 @@ def test_a_corpus_too_poor_for_next_sentences_is_taken_with_a_warning(create, tm
     assert labels and ("single" not in words or set(labels) == {1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_line_of_10_mb_is_taken(create, tmp_path, capsys, lines):
     sentence = b"the quartermaster repainted the harbour ledger . "
@@ -242,6 +243,7 @@ def wait_for(condition, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_path, capsys, number):
     arguments = small(tmp_path, "--dupe_factor=4000")

@@ -37,6 +37,7 @@ def tool():
         yield module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
 def test_with_the_weights_of_attention_the_values_give_what_the_layer_gives(tool, attention):
     keras.utils.set_random_seed(1)

@@ -45,6 +45,7 @@ def rows_of(path):
     return list(records.read_instances([str(path)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "train.gz"])
 def test_packed_files_have_the_rows_of_records_that_are_packed_while_they_are_read(pack, tmp_path, name):
     path = write_records(tmp_path / "train", 90, shortest=4)

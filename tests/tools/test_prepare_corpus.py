@@ -127,7 +127,7 @@ def start(root, *arguments):
 
 
 def bytes_kept(work):
-    return sum(path.stat().st_size for path in work.glob("cleaned.*"))
+    return sum(path.stat().st_size for path in work.glob("*.result"))
 
 
 def wait_for_pieces(work, least):
@@ -146,6 +146,7 @@ def long_source(tmp_path):
     return source
 
 
+@pytest.mark.slow
 def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path, long_source):
     command = [f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1"]
     running = start(root, *command)
@@ -193,7 +194,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes_and_report(root, tmp_path
         processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_below(pid, running.pid)]
         running.kill()
         running.wait()
-        now = sum(path.stat().st_size for path in work.glob("cleaned.*"))
+        now = sum(path.stat().st_size for path in work.glob("*.result"))
         assert now > size
         size = now
     deadline = time.monotonic() + 10

@@ -66,6 +66,7 @@ def test_a_pruned_tokenizer_gives_the_same_tokens_for_the_texts_whose_tokens_it_
     assert not characters and pruned.size < len(used) + 350
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", made_tokenizers.KINDS)
 def test_words_that_are_added_are_one_token_where_no_letter_stands_beside_them(tmp_path, kind):
     tokenizer = loading.load(made_tokenizers.write(tmp_path / "whole", kind, added_tokens_decoder={}))

@@ -1,4 +1,4 @@
-"""Cleaned documents, and their form as JSON values, in which a resumed run finds them (`long_work/journal`)."""
+"""Cleaned documents, and their form as JSON values, in which a resumed run finds them (`long_work/work_folder`)."""
 
 import dataclasses
 from collections import Counter

@@ -15,7 +15,7 @@ from official_bert.layers.token_layout import LONG
 from official_bert.reports.comparable import CONFIDENCE
 from official_bert.runs.beginning.phases import phase_config
 from official_bert.tasks.data import Resolved
-from official_bert.text.accents import casing_that_helps
+from official_bert.text.vocab import casing_that_helps
 from official_bert.training.phase import PhasePlan, evaluation_steps
 from official_bert.training.trainer import Trainer
 
