@@ -25,7 +25,7 @@ from official_bert.model_config import BERT_BASE
 from official_bert.storage.files import written_whole
 from official_bert.text import accents
 from official_bert.text.tokenization import BasicTokenizer
-from official_bert.text.vocab import SPECIAL_TOKENS
+from official_bert.text.vocab import KEEPING, SPECIAL_TOKENS
 from official_bert.tools.corpus import mixing
 from official_bert.tools.corpus.worker_processes import in_order, worker_pool
 from official_bert.tools.vocabulary import vocab_learning
@@ -209,7 +209,7 @@ def main(_: list[str]) -> None:
     present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
     deleted = report.shares("characters").get(accents.MARKS, 0.0) / 100
     if loss := accents.describe_loss(accented, sum(counts.values(), collections.Counter()), deleted):
-        print(f"warning: {loss}. To keep them: {shlex.join(sys.orig_argv)} {accents.KEEPING}", file=sys.stderr)
+        print(f"warning: {loss}. To keep them: {shlex.join(sys.orig_argv)} {KEEPING}", file=sys.stderr)
     why_fewer = f" (no other pair of pieces occurs {FLAGS.min_frequency} times; set model.vocab_size to {len(lines)})"
     print(
         f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words"

@@ -34,7 +34,7 @@ from official_bert.long_work.work_folder import WorkFolder, work_path
 from official_bert.storage.files import BadText, absolute, find_files, shard_names
 from official_bert.text import accents, loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
-from official_bert.text.vocab import casing_that_helps, check_casing, load_vocab
+from official_bert.text.vocab import KEEPING, casing_that_helps, check_casing, load_vocab
 from official_bert.tools.generation import token_account
 
 FLAGS = flags.FLAGS
@@ -280,7 +280,7 @@ def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
     """Warns if lower-casing loses much of the text, by the beginnings of the first files."""
     lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
     if lower_cases and (loss := accents.what_lower_casing_loses(accents.beginnings(inputs))):
-        warn([f"{loss}. Use {accents.KEEPING}, with a vocabulary that was made so"])
+        warn([f"{loss}. Use {KEEPING}, with a vocabulary that was made so"])
 
 
 def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:

@@ -34,6 +34,7 @@ from official_bert.long_work import interruption, preflight, provenance
 from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.storage.files import DISK_FULL, folder_of, modified, shard_names, size_of
 from official_bert.text import accents
+from official_bert.text.vocab import KEEPING
 from official_bert.tools.corpus import cleaned_documents, found_languages, mixing
 from official_bert.tools.corpus.cleaned_documents import Cleaned
 from official_bert.tools.corpus.corpus_files import HeldOutChoice, Mixture, Writer
@@ -383,7 +384,7 @@ def main(_: list[str]) -> None:
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS)
     if loss := accents.what_lower_casing_loses(accents.beginnings(outputs)):
-        print(f"{loss}; {accents.KEEPING} keeps them: give it to all commands from build_vocab to run_pretraining")
+        print(f"{loss}; {KEEPING} keeps them: give it to all commands from build_vocab to run_pretraining")
     if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
         print(
             f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "

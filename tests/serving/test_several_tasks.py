@@ -152,7 +152,7 @@ def test_each_task_answers_as_the_merged_model_of_its_adapter_alone(exported, ba
     for name, task in tasks.items():
         assert_close(task.signature("").run(inputs), merged(runs[name], base))
         assert task.warm_up(folder) == 1 and list(task.signatures) == ["serving_default"]
-        assert task.answers.labels == labels[name]
+        assert task.labels == labels[name]
     for task in tasks.values():  # the graph is closed with its last task
         graph.session.list_devices()
         task.close()

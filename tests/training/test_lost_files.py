@@ -268,7 +268,7 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
             {"steps": 100 // sizes[1], "batch_size": sizes[1]},
         ],
     )
-    planned = phases.plan(load_task(config), data_files(f"{files.train_file},{other}"), TRAIN_AND_EVALUATE)
+    planned, _ = phases.plan(load_task(config), data_files(f"{files.train_file},{other}"), TRAIN_AND_EVALUATE)
     assert planned[1].first_batch == 0
 
     def rows(phase):

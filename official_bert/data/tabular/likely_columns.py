@@ -255,7 +255,8 @@ def text_readings(
     if text or not found:
         words = [column for column in others if not (column.numbers[0] or column.is_other or column.is_list)]
         of_longest = max(words, key=lambda column: sum(map(len, column.values)), default=None)
-        if alone := text or (of_longest.name if of_longest else ""):
+        too_few = len(words) > 1 and len(words[0].cells) < 3  # rows, to tell one from the others
+        if alone := text or (of_longest.name if of_longest and not too_few else ""):
             yield Reading(0 if text else -MARGIN, {"text_column": alone})  # not known, it does not look like a text
         return
     found.sort(key=lambda column: (column.is_named(TEXT_NAMES), sum(map(len, column.values))), reverse=True)

@@ -63,7 +63,7 @@ class GlueData(TextData):
             self.options.dataset, files.data_dir, self.options.language, self.options.train_language, logging.warning
         )
 
-    def data(self, files: DataFiles) -> dict[str, list[Source]]:
+    def sources(self, files: DataFiles) -> dict[str, list[Source]]:
         return self._reader(files).data(files.train_file, files.eval_file)
 
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
