@@ -27,7 +27,7 @@ def run_bilstm(
 
 
 def last_states(x: Float[Any, "B S D"], last: Int[Any, "B 1"]) -> Float[Any, "B D"]:
-    """Returns the last state of each direction [B,D] of x [B,S,D]: forward at the row `last` [B,1], backward at row 0."""
+    """Returns the last states of x [B,S,D]: [B,D], forward at the row `last` [B,1], backward at row 0."""
     half = x.shape[-1] // 2
     forward = ops.take_along_axis(x[:, :, :half], last[:, :, None], axis=1)[:, 0]
     return ops.concatenate([forward, x[:, 0, half:]], axis=-1)
