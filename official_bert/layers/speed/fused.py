@@ -155,7 +155,9 @@ def normalized_sum(
 def attention_weights(
     scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout, dtype: Any
 ) -> Float[Any, "B N Q S"]:
-    """dropout(softmax(scores where mask)) of training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> `dtype` [B,N,Q,S]."""
+    """Returns dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> `dtype`
+    [B,N,Q,S].
+    """
     keep_mask = (dropout.draw(scores),) if dropout.rate else ()
 
     @tf.custom_gradient

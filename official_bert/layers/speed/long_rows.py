@@ -51,13 +51,13 @@ def attend_in_turn(
     training: bool | None = None,
     bias_of: Callable | None = None,
 ) -> Float[Any, "B N Q H"]:
-    """dropout(softmax(q k + bias where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in
-    either pass.
+    """Returns dropout(softmax(q k + bias where mask)) v, computed by blocks of queries.
 
-    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S],
-    `bias_of(first, last)` [B or 1,N,last-first,S] without gradients -> [B,N,Q,H]. A block begins when the
-    one before it is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes
-    the weights again.
+    No tensor of [Q,S] exists in either pass. q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or
+    last-first,S], `bias_of(first, last)` [B or 1,N,last-first,S] without gradients -> [B,N,Q,H].
+
+    A block begins when the previous one is done: otherwise TensorFlow would run the same product of all blocks first.
+    The backward pass computes the weights again.
     """
     edges = _edges(q, k)
     if isinstance(edges[-1], int) or training:
