@@ -54,16 +54,18 @@ class Activated:
         self.function = get_activation(name)
 
     def __call__(self, rows: Float[Any, "R K"], training: bool | None = None) -> Float[Any, "R N"]:
-        """[R,N] -> [R,N]."""
+        """Returns the activations of rows [R,N]."""
         return self.function(rows, training=training)
 
 
 class Gated(Activated):
-    """A gated unit: half of the first product, activated, times the other half (Shazeer 2020; ModernBERT)."""
+    """The activation of a gated unit: it multiplies the activated half of the first product by the other half (Shazeer
+    2020; ModernBERT).
+    """
 
     factor = 2
 
     def __call__(self, rows: Float[Any, "R K"], training: bool | None = None) -> Float[Any, "R N"]:
-        """[R,2N] -> [R,N]."""
+        """Returns the gated activations of rows [R,2N] -> [R,N]."""
         activated, gate = ops.split(rows, 2, axis=-1)
         return self.function(activated, training=training) * gate

@@ -12,11 +12,10 @@ from official_bert.layers.speed import fused
 
 @keras.saving.register_keras_serializable("official_bert")
 class LowRankAdapter(keras.layers.Layer):
-    """A product that is added to a fixed one: scale * dropout(x) A B. K width of a row, N of a result, R rank.
+    """Computes scale * dropout(x) A B, which is added to a fixed product. K input width, N output width, R rank.
 
-    A [K,R] is initialized uniformly within 1 / sqrt(K), B [R,N] with zeros, as in PEFT: so training starts at the
-    base's outputs.
-    Only the rows that A reads have dropout.
+    A [K,R] is initialized uniformly within 1 / sqrt(K) and B [R,N] with zeros, as in PEFT, so that training starts at
+    the base's outputs. Dropout applies to the input of A only.
     """
 
     def __init__(self, units: int, rank: int = 8, scale: float = 2.0, dropout: float = 0.0, **kwargs: Any) -> None:
@@ -33,12 +32,12 @@ class LowRankAdapter(keras.layers.Layer):
         self.built = True
 
     def call(self, rows: Float[Any, "*M K"], training: bool | None = None) -> Float[Any, "*M N"]:
-        """[...,K] -> [...,N]."""
+        """Returns the scaled low-rank product of rows [...,K] -> [...,N]."""
         narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.settings["scale"]  # [...,R]
         return ops.matmul(narrow, self.lora_B)
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
-        """[...,N]."""
+        """Returns the shape [...,N]."""
         return (*input_shape[:-1], self.settings["units"])
 
     def get_config(self) -> dict[str, Any]:
@@ -46,7 +45,10 @@ class LowRankAdapter(keras.layers.Layer):
 
 
 def attach(dense: Dense, **settings: Any) -> LowRankAdapter:
-    """Gives a built dense layer an adapter with these `settings` of `LowRankAdapter`, with weights below its name."""
+    """Adds an adapter to a built dense layer and returns it; `settings` are arguments of `LowRankAdapter`.
+
+    The names of the adapter's weights begin with the name of the dense layer.
+    """
     dense._tracker.unlock()  # Keras locks what is built; its own `enable_lora` does the same
     dense.adapter = adapter = LowRankAdapter(dense.units, name="adapter", dtype=dense.dtype_policy, **settings)
     width = dense.kernel.shape.num_elements() // dense.units

@@ -22,7 +22,7 @@ BLOCK = 2**22  # attention weights held at a time if they are recomputed: 16 MB
 
 
 def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "#B N S H"]) -> Float[Any, "B N Q S"]:
-    """Returns the scores q k^T; queries are scaled by 1 / sqrt(H) already."""
+    """Returns the scores q k^T; the caller has scaled the queries by 1 / sqrt(H)."""
     return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
 
 
@@ -34,7 +34,7 @@ def attention_weights(
     dtype: Any,
     training: bool | None = None,
 ) -> Float[Any, "B N Q S"]:
-    """Returns the softmax over visible tokens, with dropout (paper A.2: on all layers)."""
+    """Returns the softmax over visible tokens after dropout, cast to `dtype` (paper A.2: dropout on all layers)."""
     return ops.cast(dropout(masked_softmax(scores, mask), training=training), dtype)
 
 
@@ -63,8 +63,9 @@ def attend_recomputed(
     dropout: fused.Dropout,
     training: bool | None = None,
 ) -> Float[Any, "B N Q H"]:
-    """Computes `attend` without keeping a [Q,S] tensor: the backward pass computes the weights again, a few rows of the
-    batch at a time.
+    """Returns the result of `attend` without keeping a [Q,S] tensor.
+
+    The backward pass recomputes the attention weights for a few rows of the batch at a time.
     """
     if not training:
         return attend(q, k, v, mask, bias, dropout)
@@ -92,9 +93,9 @@ def attend_recomputed(
 class SelfAttention(Configured):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`).
 
-    Fields: `num_heads`, `hidden_size`, `dropout` (of the weights of attention), `initializer_range`, `biases` (of the
-    products). With `recompute`, training keeps no tensor of [Q,S]. Raises ValueError for a hidden size that the heads
-    do not divide.
+    Fields: `num_heads`, `hidden_size`, `dropout` (of the attention weights), `initializer_range`, `biases` (of the
+    products). With `recompute`, training keeps no tensor of [Q,S]. Raises ValueError if `hidden_size` is not a multiple
+    of `num_heads`.
     """
 
     FIELDS: ClassVar = {
@@ -124,7 +125,7 @@ class SelfAttention(Configured):
         self.kernel = attend_recomputed if recompute else attend
 
     def dense(self, output_shape: Any, name: str, kind: type[Dense] = Dense, **options: Any) -> Dense:
-        """Makes one of the products."""
+        """Returns a dense layer with this layer's biases, initializer and dtype."""
         return kind(
             output_shape,
             use_bias=self.settings["biases"],
@@ -135,8 +136,9 @@ class SelfAttention(Configured):
         )
 
     def make_more_products(self) -> None:
-        """Makes a subclass's further products, between value and output: the order of creation decides initial values
-        under a seed.
+        """Makes the additional products of a subclass.
+
+        It runs between value and output: the order of creation decides the initial values under a seed.
         """
 
     def build(self, x_shape: Any, *_: Any) -> None:
@@ -150,7 +152,10 @@ class SelfAttention(Configured):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] -> [B,Q,D]."""
+        """Returns the attention output [B,Q,D] of x [B,S,D].
+
+        `attention_mask` is a `TokenLayout` or a mask [B,1,1 or Q,S] (true = visible). `queries` [B,Q,D] default to x.
+        """
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
@@ -159,9 +164,9 @@ class SelfAttention(Configured):
         return self.merge_heads(layout.merge_rows(context))  # [B,Q,D]
 
     def scores(self, x: Float[Any, "B S D"]) -> Float[Any, "B N S S"]:
-        """Returns the scaled scores of every pair of tokens, before mask and softmax."""
+        """Returns the scaled scores [B,N,S,S] of every pair of tokens, before mask and softmax."""
         return scaled_dot_product(swap_heads(self.query(x) * self.scale), swap_heads(self.key(x)))
 
     def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:
-        """[B,Q,D]."""
+        """Returns the shape [B,Q,D]."""
         return queries_shape or x_shape

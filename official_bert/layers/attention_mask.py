@@ -1,4 +1,5 @@
-"""Which tokens see which (paper A.2: padding is not attended to; 2018 `create_attention_mask_from_input_mask`).
+"""The attention mask: it says which tokens see which (paper A.2: padding is not attended to; 2018
+`create_attention_mask_from_input_mask`).
 
 B batch, S sequence, Q query rows, N heads.
 """
@@ -14,11 +15,11 @@ UNSEEN = -1e9
 
 
 def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right: bool = False) -> Bool[Any, "B 1 _ S"]:
-    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] or left to right
-    [B,1,S,S]; true = visible.
+    """Returns the attention mask [B,1,1,S] of input_mask [B,S], or [B,1,S,S] with `instance_ids` [B,S] or left to
+    right; true = visible.
 
-    Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What
-    padding rows see does not matter.
+    Tokens of packed rows see their own instance only. Left to right, a token sees itself and the tokens before it. What
+    padding sees does not matter.
     """
     # Not [:, None, None, :]: those are strided slices, which LiteRT lacks.
     mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)  # [B,1,1,S]
@@ -31,15 +32,13 @@ def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right
 
 
 def masked_softmax(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "#B 1 #Q S"]) -> Float[Any, "B N Q S"]:
-    """Returns the weights of attention: the softmax of the scores of visible tokens, in float32 under every precision
-    policy.
-    """
+    """Returns the softmax of the scores over visible tokens, in float32 under every precision policy."""
     return ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenInputs:
-    """What the inputs say of the tokens, for layers that make masks of their own: long rows, windows, a convolution."""
+    """The inputs from which layers make masks of their own: for long rows, windows and a convolution."""
 
     input_mask: Any  # [B,S] bool, true = a real token
     instance_ids: Any = None  # [B,S]: tokens see their instance alone
@@ -49,7 +48,10 @@ class TokenInputs:
     def mask(
         self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None
     ) -> Bool[Any, "_ 1 _ S"]:
-        """Returns the mask of the queries at `query_positions`, or of all; with `first` and `last`, of some of them."""
+        """Returns the mask [B,1,1 or Q,S] of the queries at `query_positions`, by default of all tokens.
+
+        `first` and `last` select a block of these queries, from `first` to before `last`.
+        """
         mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)  # [B,1,1,S]
         if self.instance_ids is None and not self.left_to_right:
             return mask

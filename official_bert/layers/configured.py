@@ -1,4 +1,4 @@
-"""The base of the encoder's layers: their fields come from one `ModelConfig`, or one by one."""
+"""The base class of the encoder's layers, which take their fields from a `ModelConfig` or by name."""
 
 import operator
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
-    """Returns the initializer of every weight matrix (paper A.2; 2018 `create_initializer`)."""
+    """Returns an initializer for weight matrices (paper A.2; 2018 `create_initializer`)."""
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
@@ -33,7 +33,9 @@ class Configured(keras.layers.Layer):
         self.settings = settings
 
     def initializer(self) -> keras.initializers.Initializer:
-        """Returns an initializer for one weight: two weights that share one would begin with the same values."""
+        """Returns a new initializer for one weight, because two weights that share one would begin with the same
+        values.
+        """
         return truncated_normal(self.settings["initializer_range"])
 
     def get_config(self) -> dict[str, Any]:

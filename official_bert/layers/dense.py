@@ -1,4 +1,4 @@
-"""The dense layer: every product of rows with weights in the encoder is one of these."""
+"""The dense layer, which computes every product of rows with weights in the encoder."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from official_bert.layers.speed.extension_points import extension_point
 
 
 class Dense(keras.layers.Layer):
-    """A product with a kernel, a bias, and an activation: act(x W + b).
+    """A dense layer: act(x W + b).
 
-    The last axes of a row can be several: a kernel [D,N,H] makes N heads of H numbers of a row of D, a kernel [N,H,D]
-    takes heads back to a row (`contracted_axes=2`). It is computed as one product of matrices, which is faster than an
-    einsum and its gradients.
-    Other products may replace `multiply`. The output of an `adapter` is added (`layers/adapters.py`).
+    A row may have several axes. A kernel [D,N,H] maps a row of D to N heads of H numbers; a kernel [N,H,D] maps heads
+    back to a row (`contracted_axes=2`). Both run as one matrix product, which is faster than an einsum and its
+    gradients. Another implementation may replace `multiply`. The output of an `adapter` is added
+    (`layers/adapters.py`).
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Dense(keras.layers.Layer):
 
     @property
     def units(self) -> int:
-        """The numbers in a row of the result."""
+        """The number of outputs for each row."""
         return math.prod(self.row_shape)
 
     def call(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """x [...,K] -> [...,N], or with several axes for K or N."""
+        """Returns act(x W + b) of x [...,K] -> [...,N]; K or N may be several axes."""
         if len(self.kernel.shape) == 2:
             product = self.multiply(x)
         else:
@@ -73,5 +73,5 @@ class Dense(keras.layers.Layer):
         return product if self.adapter is None else product + self.adapter(rows)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        """[...,N]."""
+        """Returns the shape [...,N]."""
         return (*input_shape[: -self.contracted_axes], *self.row_shape)

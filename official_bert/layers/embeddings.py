@@ -17,13 +17,13 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 @keras.saving.register_keras_serializable("official_bert")
 class Embeddings(Configured):
-    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words, E width
-    of the tables.
+    """Sums word, segment and position embeddings, then applies layer norm and dropout. B batch, S sequence, D hidden
+    size, V words, E width of the tables.
 
     Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments), `dropout`,
-    `initializer_range`, `layer_norm_epsilon`; of relatives of BERT `embedding_size` (E, if a product brings the sum to
-    D after the layer norm), `first_position` (positions count from there; the row before it is padding's, which is not
-    counted: RoBERTa), `task_type_vocab_size` (ERNIE), `has_positions` (False: the attention knows distances or
+    `initializer_range`, `layer_norm_epsilon`. Fields for relatives of BERT: `embedding_size` (E; a product after the
+    layer norm maps the sum to D), `first_position` (RoBERTa: positions count from it and skip padding, which has the
+    row before it), `task_type_vocab_size` (ERNIE), `has_positions` (False if the attention adds distances or
     positions), `biases`.
     """
 
@@ -75,7 +75,7 @@ class Embeddings(Configured):
             setattr(self, f"{name}_initializer", self.initializer())
 
     def build(self, input_ids_shape: Any = (None, None), *_: Any) -> None:
-        """Makes the tables."""
+        """Makes the embedding tables and the layer norm."""
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():
             setattr(
@@ -103,10 +103,10 @@ class Embeddings(Configured):
         task_type_ids: Any = None,
         training: bool | None = None,
     ) -> Float[Any, "B S D"]:
-        """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) ->
-        [B,S,D].
+        """Returns the embeddings [B,S,D] of input_ids and segment_ids [B,S].
 
-        Raises ValueError for a sequence longer than the position table.
+        `position_ids` [B,S] default to 0, ..., S-1 and `task_type_ids` [B,S] to 0. Raises ValueError for a sequence
+        longer than the position table.
         """
         rows = self.dropout(self.normalized(input_ids, segment_ids, position_ids, task_type_ids), training=training)
         return rows if self.projection is None else self.projection(rows)
@@ -144,7 +144,7 @@ class Embeddings(Configured):
 
     @extension_point
     def read(self, name: str, places: Any) -> Float[Any, "..."]:
-        """Returns the rows of a table at `places`, a slice or numbers [...]: [rows,E] or [...,E]."""
+        """Returns the rows of a table at `places`: [rows,E] for a slice, [...,E] for indices [...]."""
         table = getattr(self, name)
         return table[places] if isinstance(places, slice) else ops.take(table, places, axis=0)
 
@@ -168,5 +168,5 @@ class Embeddings(Configured):
         return self.read("position_embeddings", position_ids + first)  # [B,S,E]
 
     def compute_output_shape(self, input_ids_shape: Any, *_: Any) -> tuple:
-        """[B,S,D]."""
+        """Returns the shape [B,S,D]."""
         return (*input_ids_shape, self.settings["hidden_size"])

@@ -27,12 +27,11 @@ def add_bias(logits: Float[Any, "M V"], bias: Float[Any, "V"], training: bool | 
 
 @keras.saving.register_keras_serializable("official_bert")
 class MaskedLMHead(Configured):
-    """Logits over the vocabulary, by the word embeddings and an output bias (paper 3.1, task 1; 2018
-    `get_masked_lm_output`).
+    """Predicts words by the product of rows with the word embeddings (paper 3.1, task 1; 2018 `get_masked_lm_output`).
 
     B batch, P predictions, D hidden size, E width of the word embeddings (D unless they are factorized), V words.
     Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size` (E,
-    0: D), `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
+    0: D), `transforms` (False if the rows come from a pooler with a layer norm, which replaces the transform).
     """
 
     FIELDS: ClassVar = {
@@ -73,7 +72,7 @@ class MaskedLMHead(Configured):
     def call(
         self, rows: Float[Any, "B P D"], word_embeddings: Float[Any, "V E"], training: bool | None = None
     ) -> Float[Any, "B P V"]:
-        """rows [B,P,D], word_embeddings [V,E], tied to the input's -> logits [B,P,V] in float32."""
+        """Returns float32 logits [B,P,V] of rows [B,P,D]; `word_embeddings` [V,E] are tied to the input's."""
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))  # [B*P,D]
@@ -84,20 +83,20 @@ class MaskedLMHead(Configured):
         return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
 
     def compute_output_shape(self, rows_shape: Any, *_: Any) -> tuple:
-        """[B,P,V]."""
+        """Returns the shape [B,P,V]."""
         return (*rows_shape[:-1], self.settings["vocab_size"])
 
     def compute_output_spec(self, rows: Any, word_embeddings: Any, training: bool | None = None) -> keras.KerasTensor:
-        """The logits are float32 under every precision policy."""
+        """Returns the spec of the logits, which are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(rows.shape), dtype="float32")
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class SpanBoundaryHead(Configured):
-    """Logits of the words of a span from the rows on both of its sides and the place of the word in it (SpanBERT 3.2).
+    """Predicts each word of a span from the rows beside the span and the word's position in it (SpanBERT 3.2).
 
-    B batch, P predictions, D hidden size, E width of the word embeddings, V words.
-    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size`.
+    B batch, P predictions, D hidden size, E width of the word embeddings, V words. Fields: `vocab_size`, `hidden_size`,
+    `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size`.
     """
 
     FIELDS: ClassVar = {name: key for name, key in MaskedLMHead.FIELDS.items() if name != "transforms"}
@@ -119,7 +118,7 @@ class SpanBoundaryHead(Configured):
         )
 
     def build(self, left_shape: Any, *_: Any) -> None:
-        """Makes the table of places, the two products, and the output bias."""
+        """Makes the position table, the two products, and the output bias."""
         self.place_embeddings = self.add_weight(
             shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer, name="place_embeddings"
         )
@@ -139,8 +138,9 @@ class SpanBoundaryHead(Configured):
         places: Int[Any, "B P"],
         word_embeddings: Float[Any, "V E"],
     ) -> Float[Any, "B P V"]:
-        """left, right [B,P,D], places in their spans [B,P] (from 0, below 20), word_embeddings [V,E] -> logits [B,P,V]
-        in float32.
+        """Returns float32 logits [B,P,V] from the rows `left` and `right` of each span, [B,P,D].
+
+        `places` [B,P] are positions within the span, from 0 and below 20; `word_embeddings` is [V,E].
         """
         table = ops.cast(self.place_embeddings, self.compute_dtype)
         rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)  # [B,P,2D+200]
@@ -150,15 +150,15 @@ class SpanBoundaryHead(Configured):
         return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
 
     def compute_output_shape(self, left_shape: Any, *_: Any) -> tuple:
-        """[B,P,V]."""
+        """Returns the shape [B,P,V]."""
         return (*left_shape[:-1], self.settings["vocab_size"])
 
 
 def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any, Any]:
-    """Where the spans of predicted tokens begin and end, and the place of each token in its span: [B,P] each, 0 if it
-    is not used.
+    """Returns the first and the last position of each prediction's span, and its place in the span: [B,P] each, 0 for
+    unused predictions.
 
-    `positions` [B,P] of used predictions (weight above 0) ascend; neighbours of each other are one span.
+    The `positions` [B,P] of used predictions (weight above 0) must ascend; adjacent positions belong to one span.
     """
     positions, used = ops.cast(positions, "int32"), weights > 0
     number = ops.arange(ops.shape(positions)[1], dtype="int32")
@@ -180,7 +180,7 @@ def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any,
 
 @keras.saving.register_keras_serializable("official_bert")
 class OutputLayer(keras.layers.Layer):
-    """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and
+    """A linear layer for K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and
     `output_bias`.
     """
 
@@ -201,16 +201,16 @@ class OutputLayer(keras.layers.Layer):
         self.built = True
 
     def call(self, x: Float[Any, "*M D"]) -> Float[Any, "*M K"]:
-        """x [...,D] -> logits [...,K] in float32."""
+        """Returns float32 logits [...,K] of x [...,D]."""
         logits = ops.matmul(x, ops.transpose(ops.cast(self.output_weights, self.compute_dtype)))
         return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
-        """[...,K]."""
+        """Returns the shape [...,K]."""
         return (*input_shape[:-1], self.settings["num_classes"])
 
     def compute_output_spec(self, x: Any) -> keras.KerasTensor:
-        """The logits are float32 under every precision policy."""
+        """Returns the spec of the logits, which are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype="float32")
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A frozen encoder's layers as features of words (paper 5.3, table 7)."""
+"""Mixes the layers of a frozen encoder to features of words (paper 5.3, table 7)."""
 
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ Features = Literal["embeddings", "last", "second_to_last", "weighted_sum", "sum"
 def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
     """Returns the numbers of the layers to mix: 0 is the embedding output, `num_layers` the last layer.
 
-    A sum or concatenation has the last `count` layers, or all (without the embeddings) if `count` is 0. Raises
-    ValueError if the encoder has too few.
+    Sums and concatenations use the last `count` layers, or all layers without the embeddings if `count` is 0. Raises
+    ValueError if the encoder has too few layers.
     """
     if features in ("embeddings", "last", "second_to_last"):
         layer = {"embeddings": 0, "last": num_layers, "second_to_last": num_layers - 1}[features]
@@ -27,9 +27,10 @@ def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
 
 @keras.saving.register_keras_serializable("official_bert")
 class LayerMixing(keras.layers.Layer):
-    """[B,W,N,D] -> [B,W,D], or [B,W,N*D] if layers are concatenated. B batch, W words, N layers, D hidden size.
+    """Mixes the layer outputs of each word: [B,W,N,D] -> [B,W,D], or [B,W,N*D] by concatenation.
 
-    The weighted sum learns a softmax over layers and one factor for all (Peters et al., 2018, section 3.2).
+    B batch, W words, N layers, D hidden size. The weighted sum learns a softmax over layers and one factor for all
+    (Peters et al., 2018, section 3.2).
     """
 
     def __init__(self, features: Features = "weighted_sum", **kwargs: Any) -> None:
@@ -37,14 +38,14 @@ class LayerMixing(keras.layers.Layer):
         self.settings = {"features": features}
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of the weighted sum, equal for all layers."""
+        """Makes the layer weights and the factor of the weighted sum; all layers begin with equal weights."""
         if self.settings["features"] == "weighted_sum":
             self.layer_weights = self.add_weight(shape=(input_shape[-2],), initializer="zeros", name="layer_weights")
             self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.built = True
 
     def call(self, x: Float[Any, "B W N D"]) -> Float[Any, "B W _"]:
-        """x [B,W,N,D] -> [B,W,D or N*D]."""
+        """Returns the mixed features of x [B,W,N,D] -> [B,W,D or N*D]."""
         kind = self.settings["features"]
         if kind == "weighted_sum":
             weights = ops.cast(ops.softmax(self.layer_weights) * self.scale, x.dtype)
@@ -54,7 +55,7 @@ class LayerMixing(keras.layers.Layer):
         return ops.concatenate([x[:, :, index] for index in range(x.shape[2])], axis=-1)
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
-        """[B,W,D or N*D]."""
+        """Returns the shape [B,W,D or N*D]."""
         width = input_shape[2] * input_shape[3] if self.settings["features"] == "concat" else input_shape[3]
         return (*input_shape[:2], width)
 

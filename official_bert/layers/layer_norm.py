@@ -1,4 +1,4 @@
-"""Layer normalization (Ba et al., 2016) over the last axis, in fewer passes over memory than Keras' form of it."""
+"""Layer normalization (Ba et al., 2016) over the last axis, in fewer passes over memory than Keras needs."""
 
 from typing import Any
 
@@ -9,11 +9,13 @@ from keras import ops
 
 @keras.saving.register_keras_serializable("official_bert")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras' layer, its weights and settings, over the last axis alone.
+    """Layer normalization over the last axis, with the weights and settings of Keras' layer.
 
-    Keras writes it as x * scale + (beta - mean * scale), with scale = gamma / std for every number; without a compiler
-    that is one more pass over memory, and two of its passes read the scale beside x. Here x - mean is computed once,
+    Keras computes x * scale + (beta - mean * scale), with scale = gamma / std for every number. Without a compiler that
+    takes one more pass over memory, and two of its passes read the scale beside x. This layer computes x - mean once,
     for the variance and the result.
+
+    Raises ValueError for another axis, `rms_scaling=True` or `scale=False`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -25,7 +27,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
             )
 
     def call(self, inputs: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
-        """[...,D] -> [...,D] of the layer's compute dtype; computed in float32 or better."""
+        """Returns the normalized inputs [...,D] in the compute dtype; the computation uses at least float32."""
         inputs = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
         centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 
 
 class Positions:
-    """BERT's: only the embeddings encode positions, so attention adds nothing (paper 3, figure 2).
+    """BERT's positions within attention: none, because only the embeddings encode positions (paper 3, figure 2).
 
     Relatives of BERT override `rotate` or `bias`. B batch, S sequence, Q query rows, N heads, H head size.
     """
@@ -18,25 +18,26 @@ class Positions:
     def rotate(
         self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None
     ) -> tuple[Any, Any]:
-        """Returns queries and keys, turned by their positions; `query_positions` None: queries stand at all S
-        positions.
+        """Returns queries and keys, rotated by their positions.
+
+        `query_positions` None means that queries stand at all S positions.
         """
         return q, k
 
     def bias(self, attention: Any, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Float[Any, "#B N Q S"] | None:
-        """Returns what is added to the scores of an attention layer, or None."""
+        """Returns the bias that is added to the scores of an attention layer, or None."""
         return None
 
     def at(self, query_positions: Int[Any, "B Q"]) -> Self:
-        """Returns the positions for queries at these positions only."""
+        """Returns these positions for queries at `query_positions` only."""
         return self
 
     def with_learned(self, *learned: Any) -> Self:
-        """Returns the same with other tensors for `learned`."""
+        """Returns a copy of these positions with other tensors as `learned`."""
         return self
 
     def in_windows(self) -> Self:
-        """Returns the positions for layers whose tokens see a window only."""
+        """Returns the positions for layers with windowed attention."""
         return self
 
 

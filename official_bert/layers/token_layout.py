@@ -1,4 +1,5 @@
-"""The layout of the tokens in every layer of an encoder: which see which, their positions, which rows are queries.
+"""The token layout, which every layer of an encoder shares: which tokens see which, their positions, and which are
+queries.
 
 B batch, S sequence, Q query rows, T real tokens of the batch, N heads, H head size.
 """
@@ -20,9 +21,9 @@ SOME = object()  # `query_positions` of queries that are given to a layer beside
 
 @dataclasses.dataclass(frozen=True)
 class TokenLayout:
-    """The mask of attention, and how the rows of a batch lie in memory. One object serves all layers of an encoder.
+    """The attention mask, and the order of the batch's rows in memory. One object serves all layers of an encoder.
 
-    All tensors are made before the first layer: one that is made inside a recomputed function cannot leave it.
+    All tensors exist before the first layer runs, because a tensor made inside a recomputed function cannot leave it.
     """
 
     mask: Bool[Any, "#B 1 #Q S"] | None  # true = visible; None: made for some queries at a time (`LongLayout`)
@@ -35,13 +36,13 @@ class TokenLayout:
 
     @classmethod
     def of(cls, attention_mask: Any, queries: Any = None) -> "TokenLayout":
-        """Returns the layout that a layer is given as its mask, or one for a plain mask [B,1,1 or Q,S]."""
+        """Returns `attention_mask` if it is a layout, or else a layout for this plain mask [B,1,1 or Q,S]."""
         if isinstance(attention_mask, TokenLayout):
             return attention_mask
         return cls(attention_mask, query_positions=None if queries is None else SOME)
 
     def at(self, query_positions: Int[Any, "B Q"]) -> Self:
-        """Returns the layout for queries at these query_positions only; keys and values come from all tokens."""
+        """Returns the layout for queries at `query_positions` only; keys and values still come from all tokens."""
         mask = self.mask
         if mask is not None and mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(query_positions, (1, 3)), axis=2)  # [B,1,Q,S]
@@ -54,41 +55,44 @@ class TokenLayout:
         )
 
     def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """Returns rows with their padding: [1,T,...] -> [B,S,...], or x as it is if it has them."""
+        """Returns rows with padding: [1,T,...] -> [B,S,...], or x itself if it is padded."""
         return self.tokens.pad(x)
 
     def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """Returns rows without padding, if the layers compute so: [B,S,...] -> [1,T,...]."""
+        """Returns rows without padding if the layers skip it: [B,S,...] -> [1,T,...]."""
         return self.tokens.unpad(x)
 
     def query_rows(self, x: Float[Any, "..."], queries: Any) -> Float[Any, "..."]:
-        """Returns the query rows: `queries` [B,Q,D], or all of x [B,S,D]."""
+        """Returns `queries` [B,Q,D] if given, or else x [B,S,D]."""
         return x if queries is None else queries
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,Q,N,H], [B,S,N,H] twice (or [1,T,N,H]) -> [B,N,Q,H], [B,N,S,H] twice, queries and keys turned by their
-        positions.
+        """Returns queries, keys and values with the heads before the rows, after rotation of queries and keys.
+
+        Shapes: [B,Q,N,H], [B,S,N,H] twice (or [1,T,N,H] without padding) -> [B,N,Q,H], [B,N,S,H] twice.
         """
         q = self.pad(q) if self.query_positions is None else q
         q, k = self.positions.rotate(q, self.pad(k), self.query_positions)
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
-        """Returns what `positions` add to the scores of an attention layer, [B or 1,N,Q,S], or None (BERT)."""
+        """Returns the bias [B or 1,N,Q,S] that `positions` add to an attention layer's scores, or None (BERT)."""
         return self.positions.bias(attention, q, k)
 
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
     ) -> Float[Any, "B N Q H"]:
-        """Computes attention by a `kernel` (`attention.attend`, or one of its kind) with the mask of this layout."""
+        """Returns the attention output [B,N,Q,H] that `kernel` (`attention.attend` or a variant) computes with this
+        mask.
+        """
         return kernel(q, k, v, self.mask, bias, dropout, training=training)
 
     def merge_rows(self, context: Float[Any, "B N Q H"]) -> Float[Any, "..."]:
-        """[B,N,Q,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
+        """Returns the context with the rows before the heads: [B,N,Q,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
         rows = swap_heads(context)
         return self.unpad(rows) if self.query_positions is None else rows
 
 
 def swap_heads(x: Float[Any, "B X Y H"]) -> Float[Any, "B Y X H"]:
-    """[B,S,N,H] -> [B,N,S,H], and back."""
+    """Returns x with heads and rows swapped: [B,S,N,H] -> [B,N,S,H], and back."""
     return ops.transpose(x, (0, 2, 1, 3))

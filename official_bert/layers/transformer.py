@@ -39,9 +39,9 @@ class TransformerLayer(Configured):
     size.
 
     Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers),
-    `attention_dropout` (of the weights of attention), `initializer_range`, `layer_norm_epsilon`, `biases`,
-    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is
-    the attention layer, by default a `SelfAttention` of these fields.
+    `attention_dropout` (of the attention weights), `initializer_range`, `layer_norm_epsilon`, `biases`, `feed_forward`
+    (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is the attention
+    layer, by default a `SelfAttention` of these fields.
     """
 
     FIELDS: ClassVar = {
@@ -81,7 +81,7 @@ class TransformerLayer(Configured):
         self.output_layer_norm = self.layer_norm("output_LayerNorm")
 
     def dense(self, units: int, name: str) -> Dense:
-        """Makes one of the two products of the feed-forward network."""
+        """Returns a dense layer for one of the two products of the feed-forward network."""
         return Dense(
             units,
             use_bias=self.settings["biases"] and name not in UNBIASED[self.settings["unbiased"]],
@@ -91,7 +91,7 @@ class TransformerLayer(Configured):
         )
 
     def layer_norm(self, name: str) -> LayerNormalization:
-        """Makes one of the two layer norms."""
+        """Returns one of the two layer norms."""
         return LayerNormalization(
             epsilon=self.settings["layer_norm_epsilon"],
             center=self.settings["biases"],
@@ -112,7 +112,10 @@ class TransformerLayer(Configured):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (None: x) -> [B,Q,D]."""
+        """Returns the layer's output [B,Q,D] of x [B,S,D].
+
+        `attention_mask` is a `TokenLayout` or a mask [B,1,1 or Q,S] (true = visible). `queries` [B,Q,D] default to x.
+        """
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
         rows = x if queries is None else queries  # [B,Q,D]
         x = normalized_sum(attended, rows, self.attention_dropout, self.attention_layer_norm, training=training)
@@ -120,7 +123,7 @@ class TransformerLayer(Configured):
         return normalized_sum(transformed, x, self.output_dropout, self.output_layer_norm, training=training)
 
     def feed_forward_of(self, x: Float[Any, "_ _ D"], training: bool | None = None) -> Float[Any, "_ _ D"]:
-        """Runs the feed-forward network on rows [B,Q,D] as one matrix.
+        """Returns the feed-forward network's output for rows [B,Q,D], computed as one matrix.
 
         TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         """
@@ -133,13 +136,11 @@ class TransformerLayer(Configured):
         return self.output_dense(self.activation(self.intermediate(rows), training=training))
 
     def attention_input(self, x: Float[Any, "B S D"]) -> Float[Any, "B S D"]:
-        """Returns the rows that the attention reads."""
+        """Returns the rows that attention reads: x itself, or in a pre-norm layer its layer norm."""
         return x
 
     def queries_keys_values(self, x: Float[Any, "B S D"]) -> list[Any]:
-        """Returns the queries, keys and values of attention for x [B,S,D], each [B,S,D] with the heads
-        concatenated.
-        """
+        """Returns the queries, keys and values of attention for x [B,S,D], each [B,S,D] with concatenated heads."""
         rows = self.attention_input(x)
         return [
             ops.reshape(product(rows), ops.shape(rows))
@@ -147,7 +148,7 @@ class TransformerLayer(Configured):
         ]
 
     def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:
-        """[B,Q,D]."""
+        """Returns the shape [B,Q,D]."""
         return queries_shape or x_shape
 
     def get_config(self) -> dict[str, Any]:

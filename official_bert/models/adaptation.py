@@ -1,4 +1,4 @@
-"""Adapters, as far as the core asks for them."""
+"""The core's access to adapters, which are imported only if they are used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ Adapted = tuple[Mapping[str, Any], tuple[str, ...]]  # what a run records of the
 
 
 class Adapters(Protocol):
-    """What the core asks of `models/adapters.py`."""
+    """The functions of `models/adapters.py` that the core calls."""
 
     read_peft: Callable[[str, str, str], StoredModel]  # what a folder makes of its base
     over_base: Callable[[StoredModel, RunFolder], StoredModel]  # the model of a run that keeps adapters and head
@@ -29,15 +29,16 @@ class Adapters(Protocol):
 
 
 def adapters() -> Adapters:
-    """Imports the adapters."""
+    """Imports and returns the module of adapters."""
     return by_name("official_bert.models.adapters")
 
 
 def adapt_to_base(
     model: keras.Model, settings: AdaptersConfig | None, run: RunFolder, init_checkpoint: str, reads_pooler: bool
 ) -> Adapted:
-    """Attaches the adapters of a training, if it has any, to a built model; returns what the run records of the base,
-    and lines. Raises ValueError without that base.
+    """Attaches the adapters of a training, if it has any, to a built model.
+
+    Returns what the run records of the base, and lines for the user. Raises ValueError if there is no such base.
     """
     if settings is None:
         return {}, ()
@@ -45,6 +46,6 @@ def adapt_to_base(
 
 
 def reset(model: keras.Model) -> None:
-    """Lets the adapters of a model add nothing."""
+    """Sets the adapters of a model, if it has any, so that they add nothing."""
     if any(ADAPTER in name for name in weights_by_name(model)):
         adapters().reset(model)

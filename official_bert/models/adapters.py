@@ -1,4 +1,4 @@
-"""Adapters in a model that is trained: which products get one, what else is trained, and the base below them."""
+"""Adapters in a trained model: which products get one, what else is trained, and their base."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,8 +28,8 @@ WHERE = "config.training.adapters"
 def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], bool]:
     """Returns what a run records of its base, `path` and `digest`, and whether the base has a pooler.
 
-    The base is `init_checkpoint`, or the one that the run in the folder has recorded. Raises ValueError if there is
-    none, and if it is another one than the recorded.
+    The base is `init_checkpoint`, or else the base that the run has recorded. Raises ValueError if there is none, or if
+    it differs from the recorded one.
     """
     recorded = run.base
     path = init_checkpoint or recorded.get("path", "")
@@ -54,19 +54,19 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
 def adapt_to_base(
     model: keras.Model, settings: AdaptersConfig, run: RunFolder, init_checkpoint: str, reads_pooler: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Attaches adapters to a built model; returns what the run records of the base, and lines.
+    """Attaches adapters to a built model and returns what the run records of the base, and lines for the user.
 
-    Raises ValueError without that base.
+    Raises ValueError as `find_base` and `adapt` do.
     """
     base, has_pooler = find_base(run, init_checkpoint)
     return base, (adapt(model, settings, reads_pooler and not has_pooler, reads_pooler),)
 
 
 def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, reads_pooler: bool = True) -> str:
-    """Attaches adapters to a built model, fixes all else but its heads, and returns a line for the user.
+    """Attaches adapters to a built model, freezes all other weights except the heads, and returns a line for the user.
 
-    A pooler that the base lacks belongs to the head: `trains_pooler`. One that is not read gets no adapter. Raises
-    ValueError if nothing is left to train, and as `adapted.targets` does.
+    With `trains_pooler`, the base has no pooler, and the new one is trained like a head. A pooler that no head reads
+    gets no adapter. Raises ValueError if nothing is left to train, and as `adapted.targets` does.
     """
     if hasattr(model, "generator"):
         raise ValueError(f"{WHERE}: expected none for the objective replaced_tokens, whose generator learns as a whole")
@@ -101,7 +101,7 @@ def products_of(model: keras.Model) -> Mapping[str, Dense]:
 
 
 def separate(model: keras.Model, products: Mapping[str, LowRank], base: StoredModel) -> None:
-    """Takes the products of adapters out of the kernels of a model, which then are the base's, and attaches them."""
+    """Restores the base's kernels in a model with merged adapters, and attaches the `products` as adapters."""
     layers = products_of(model)
     for name, product in products.items():
         dense = layers[name]
@@ -110,7 +110,7 @@ def separate(model: keras.Model, products: Mapping[str, LowRank], base: StoredMo
 
 
 def reset(model: keras.Model) -> None:
-    """Lets the adapters of a model add nothing: its weights then are all that it computes with."""
+    """Sets B of every adapter to 0, so that the adapters add nothing."""
     for name, weight in weights_by_name(model).items():
         if name.endswith(f"{ADAPTER}B"):
             weight.assign(np.zeros(weight.shape))

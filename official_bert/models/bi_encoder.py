@@ -1,5 +1,5 @@
-"""The models of embeddings: one encoder gives each text a vector by itself (Reimers and Gurevych 2019), or a weight for
-each word of the vocabulary (SPLADE, Formal et al. 2021).
+"""Embedding models: one encoder gives each text a vector by itself (Reimers and Gurevych 2019), or a weight for each
+word of the vocabulary (SPLADE, Formal et al. 2021).
 
 B batch, T texts of an example, R texts in all, S sequence, D hidden size, V words.
 """
@@ -21,10 +21,10 @@ TEXTS_AT_ONCE = 2  # whose logits for words are held together
 
 
 def cut_to_longest(rows: Any) -> Any:
-    """Returns rows [R,S] of the encoder's inputs without columns in which no row has a token; their number stays a
-    multiple of 8.
+    """Returns the encoder's inputs [R,S] without the columns in which no row has a token; their number stays a multiple
+    of 8.
 
-    Only if S changes from batch to batch: otherwise shapes are fixed, as compilers want them.
+    It cuts only if S changes from batch to batch: otherwise compilers need fixed shapes.
     """
     if rows["input_mask"].shape[1] is not None:
         return rows
@@ -35,12 +35,13 @@ def cut_to_longest(rows: Any) -> Any:
 
 @keras.saving.register_keras_serializable("official_bert")
 class BiEncoder(EncoderWithHeads):
-    """An encoder for T texts of an example, each a row of its own.
+    """An encoder that gives each of the T texts of an example a vector.
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S], perhaps `prompt_tokens` [B,T,1]. Outputs: `embedding`
-    [B,T,W], float32, of length 1. `layers` follow the pooling; of their result, the first `dimensions` numbers count
-    (0: all). With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as
-    large as one likes. With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S], optionally `prompt_tokens` [B,T,1]. Outputs: `embedding`
+    [B,T,W], float32, of length 1. `layers` follow the pooling; the vector is the first `dimensions` numbers of their
+    result (0: all). With `texts_at_once`, training encodes that many texts at a time and keeps no activations, so that
+    memory does not limit the size of a group. With `cuts`, first texts are encoded apart from the others, each part cut
+    to its longest text.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class BiEncoder(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class SparseEncoder(EncoderWithHeads):
-    """An encoder with the head for words: a word weighs log(1 + ReLU(its largest logit over the tokens of a text)).
+    """An encoder with the head for words: the weight of a word is log(1 + ReLU(its largest logit over the text's
+    tokens)).
 
     Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `weights` [B,T,V], float32. The logits [R,S,V]
     never exist whole: they are computed for the positions of a few texts at a time, and again in the backward pass.
@@ -122,8 +124,8 @@ class SparseEncoder(EncoderWithHeads):
         return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
 
     def word_weights(self, rows: Any, training: bool | None = None, in_parts: bool = True) -> Any:
-        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs; with `in_parts=False` from all logits
-        [R,S,V] at once.
+        """Returns the weights [R,V] of the encoder's inputs [R,S]; `in_parts=False` computes all logits [R,S,V] at
+        once.
         """
         hidden = self.encoder.read_rows(self.encoder(rows, training=training)["sequence_output"])  # [R,S,D]
         table = self.encoder.embeddings.word_embeddings

@@ -13,9 +13,7 @@ from official_bert.models.reader import Inputs, Reader, Rows, last_positions
 
 
 class BiLSTMReader(Reader):
-    """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a
-    BiLSTM).
-    """
+    """Runs BiLSTMs over the rows and pools the last state of each direction (paper 5.1, with a BiLSTM)."""
 
     def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]) -> None:
         self.texts, self.bilstms = texts, bilstms

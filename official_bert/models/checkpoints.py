@@ -1,4 +1,4 @@
-"""Weights on disk: our own checkpoints, and initial weights from a checkpoint of any format."""
+"""Weights on disk: our own checkpoints, and initial weights from checkpoints of any format."""
 
 import dataclasses
 import os
@@ -47,7 +47,7 @@ class Initialization:
     differences: tuple[config.Difference, ...]  # settings that make the model compute differently from the trained one
 
     def describe(self) -> str:
-        """Says all of it in one sentence, with at most six names of a kind."""
+        """Returns the result in one sentence, with at most six names of new and of unused weights."""
         facts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
         facts += [
             f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
@@ -61,6 +61,8 @@ class Initialization:
 def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:
     """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else
     `init_checkpoint`.
+
+    Raises ValueError if neither exists.
     """
     if run.has_weights(best):
         return str(newest_whole(local_checkpoint(run.answering_folder(best))))
@@ -70,20 +72,18 @@ def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = Fals
 
 
 def weights_checkpoint(model: keras.Model) -> tf.train.Checkpoint:
-    """Makes a checkpoint of the weights by name."""
+    """Returns a checkpoint object of the model's weights by name."""
     return tf.train.Checkpoint(weights=named_weights(model))
 
 
 def initialize_from(
     model: keras.Model, path: str, task: Classes | None = None, layers: Sequence[int] = ()
 ) -> Initialization:
-    """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the
-    `task`'s.
+    """Loads the weights of a checkpoint of any format into a model, with its classes in the order of the `task`.
 
-    A head of other classes is re-initialised; adapters of the model then add nothing. With `layers`, the model has
-    these of the checkpoint's, in this order.
-    Raises ValueError if there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of
-    another size.
+    A head for other classes is re-initialised, and adapters of the model then add nothing. With `layers`, the model
+    gets these layers of the checkpoint, in this order. Raises ValueError if there is no checkpoint, or if it holds a
+    model of another size; the error names the first weights that do not fit.
     """
     try:
         stored = formats.read(path)
@@ -121,9 +121,10 @@ def initialize_from(
 
 
 def merged_copy(path: str, base: str) -> str:
-    """Returns the path of the model that a PEFT folder makes of its base, for as long as this process lives.
+    """Returns the path of a temporary model, deleted at exit, in which the adapters of a PEFT folder are merged with
+    their base.
 
-    Without a base it is the path itself. Raises ValueError if the adapter does not fit.
+    Without a base, it returns `path`. Raises ValueError if the adapter does not fit.
     """
     if not base:
         return path
@@ -137,8 +138,9 @@ def merged_copy(path: str, base: str) -> str:
 
 
 def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
-    """Returns a model of some of its layers, in a given order. Raises ValueError for layers that it lacks, and for
-    shared ones.
+    """Returns a model with only these layers of a stored one, in this order.
+
+    Raises ValueError for layers that the model lacks, and if its layers share weights.
     """
     model = require_config(stored)
     if wrong := [layer for layer in layers if layer >= model.num_hidden_layers]:

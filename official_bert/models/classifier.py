@@ -1,8 +1,8 @@
-"""Models with one linear layer on an encoder: classes of whole texts (`Classifier`, `ChoiceClassifier`), of tokens
-(`Tagger`), and the ends of an answer (`SpanPredictor`).
+"""Models with one linear layer on an encoder: for classes of whole texts (`Classifier`, `ChoiceClassifier`), for tags
+of tokens (`Tagger`), and for the ends of an answer (`SpanPredictor`).
 
-B batch, S sequence, D hidden size, K classes, C choices. Those of whole texts read the pooled output of [CLS] only, so
-the last layer computes no other row.
+B batch, S sequence, D hidden size, K classes, C choices. Classifiers of whole texts read only the pooled output of
+[CLS], so the last layer computes no other row.
 """
 
 from collections.abc import Mapping
@@ -41,11 +41,10 @@ class Classifier(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class ChoiceClassifier(Classifier):
-    """One vector that scores each of C choices by itself; a softmax over them is left to the loss (paper 4.4, SWAG).
+    """Scores each of C choices by itself with one vector; the loss applies the softmax over them (paper 4.4, SWAG).
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,C,S]. Outputs: `logits` [B,C], float32. A choice without
-    any token (`input_mask` 0) is none, so that texts with different numbers of choices share a batch: its logit is
-    -1e9.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,C,S]. Outputs: `logits` [B,C], float32. Texts with different
+    numbers of choices share a batch: a choice without any token (`input_mask` 0) is absent and gets the logit -1e9.
     """
 
     def __init__(self, encoder: BertEncoder, dropout: float = 0.1, **kwargs: Any) -> None:

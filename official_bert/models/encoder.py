@@ -87,7 +87,7 @@ class BertEncoder(keras.Model):
 
     @extension_point
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
-        """The inputs and outputs of the class."""
+        """Returns the outputs of the class for its `inputs`."""
         self.check(inputs)
         others = [inputs.get(name) for name in ("position_ids", "task_type_ids")]
         embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], *others, training=training)  # [B,S,D]
@@ -115,8 +115,9 @@ class BertEncoder(keras.Model):
         self.reader.check(inputs)
 
     def read_rows(self, rows: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
-        """Returns the rows [...,D] that heads for words, tags and answers read: with `pooler_norm`, rows that have
-        passed through the pooler.
+        """Returns the rows [...,D] that heads for words, tags and answers read.
+
+        With `pooler_norm`, these rows have passed through the pooler.
         """
         return self.pooler(rows) if self.config.pooler_norm else rows
 
@@ -125,7 +126,9 @@ class BertEncoder(keras.Model):
 
 
 class EncoderWithHeads(keras.Model):
-    """Base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
+    """Base class of models with an encoder and heads: a subclass makes its heads in `__init__` and names them in
+    `heads`.
+    """
 
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds
@@ -137,8 +140,9 @@ class EncoderWithHeads(keras.Model):
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a configuration with all its weights; `settings` are the class's own, `options` the
-        encoder's.
+        """Returns the model of a configuration with all its weights.
+
+        `settings` are arguments of the class, `options` those of the encoder.
         """
         model = cls(make_encoder(config, **cls.encoder_options, **options), **(settings or {}))
         model.build()
@@ -166,9 +170,10 @@ def encoder_within(model: keras.Model) -> Any:
 
 
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights of an encoder, or of a model with heads, by their paths without the names of encoder and model.
+    """Returns the weights of an encoder, or of a model with heads, by their paths without the names of encoder and
+    model.
 
-    So a weight has one name, whatever the models are called and in whatever order they were built.
+    A weight has the same name in every model, in whatever order the models were built.
     """
     encoder = encoder_within(model)
     weights: dict[str, keras.Variable] = {}
@@ -180,12 +185,12 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def encoder_settings(config: ModelConfig) -> dict:
-    """The arguments of `BertEncoder` for a ModelConfig."""
+    """Returns the arguments of `BertEncoder` for a ModelConfig."""
     return {name: getattr(config, name) for name in ModelConfig.__dataclass_fields__}
 
 
 def make_encoder(config: ModelConfig, **options: Any) -> BertEncoder:
-    """Makes the encoder of a configuration with its weights; `options` are further arguments of `BertEncoder`."""
+    """Returns the encoder of a configuration with its weights; `options` are further arguments of `BertEncoder`."""
     encoder = BertEncoder(**encoder_settings(config), **{"name": "bert", **options})
     encoder.build()
     return encoder

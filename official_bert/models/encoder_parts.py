@@ -1,6 +1,7 @@
-"""Makes the parts of an encoder from its configuration: the one place that knows which relative of BERT has which part.
+"""Makes the parts of an encoder from its configuration, and chooses the parts that relatives of BERT replace.
 
-A new part is an object with the interface of an existing one, and a line here.
+Smaller variants, such as gated units and missing biases, are fields of the layers. A new part is an object with the
+interface of an existing one, and a line here.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ PARTS: Mapping[str, str] = {
 
 
 class PositionParts(Protocol):
-    """Positions of relatives."""
+    """The classes of `layers/relatives/relative_positions.py` that this module uses."""
 
     RelativePositions: type[keras.layers.Layer]
     DistanceEmbeddings: type[keras.layers.Layer]
@@ -53,7 +54,7 @@ def _positions() -> PositionParts:
 
 
 def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
-    """Makes the table of distances that all layers share, if there is one."""
+    """Returns the distance table that all layers share, or None for an encoder without one."""
     if config.positions.relative_buckets:
         return _positions().RelativePositions(config, name="relative_positions", dtype=dtype)
     if config.positions.position_buckets:
@@ -64,8 +65,10 @@ def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Lay
 def make_layers(
     config: ModelConfig, recompute: bool | str, dtype: Any, attention: type[SelfAttention] | None = None
 ) -> list[TransformerLayer]:
-    """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
-    class may be given.
+    """Returns the layers that have weights of their own.
+
+    With `recompute="attention"`, each layer recomputes its attention in the backward pass. `attention` is another class
+    for the attention layers.
     """
     own: type[SelfAttention] = SelfAttention
     if config.positions.position_buckets:
@@ -92,7 +95,7 @@ def make_layers(
 
 
 def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | None:
-    """Makes the layer norm after all layers, if norms stand before their sublayers."""
+    """Returns the layer norm after the last layer if layer norms stand before their sublayers, else None."""
     if config.norm != "pre":
         return None
     return LayerNormalization(
@@ -101,7 +104,7 @@ def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | Non
 
 
 def make_convolution(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
-    """Makes the convolution over the embeddings, if there is one."""
+    """Returns the convolution over the embeddings, or None."""
     if not config.convolution:
         return None
     convolution: type[keras.layers.Layer] = by_name(PARTS["convolution"])
@@ -109,7 +112,7 @@ def make_convolution(config: ModelConfig, dtype: Any) -> keras.layers.Layer | No
 
 
 def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirectional]:
-    """Makes the BiLSTMs on top of the encoder."""
+    """Returns the BiLSTMs on top of the encoder."""
     if not config.bilstm_layers:
         return []
     make: Callable[[int, str, Any], keras.layers.Bidirectional] = by_name(PARTS["bilstm"]).make_bilstm
@@ -117,7 +120,7 @@ def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirecti
 
 
 def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
-    """Makes the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
+    """Returns the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
     options = {
         "use_bias": config.biases,
         "kernel_initializer": truncated_normal(config.initializer_range),
@@ -132,7 +135,7 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
 
 
 def make_stack(encoder: Any, recompute: bool | str) -> Stack:
-    """Puts an encoder's layers in order, each wrapped in its further steps."""
+    """Returns the layers of an encoder in order, each wrapped in its further steps."""
     config: ModelConfig = encoder.config
     steps: list[Step] = []
     for index in range(config.num_hidden_layers):
@@ -148,7 +151,7 @@ def make_stack(encoder: Any, recompute: bool | str) -> Stack:
 
 
 def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> Reader:
-    """Makes the reader, which chooses the returned and the pooled rows."""
+    """Returns the reader, which chooses the returned and the pooled rows."""
     texts = Reader() if config.attention == "bidirectional" else LastRowReader()
     if bilstms:
         reader: Callable[[Reader, Sequence[keras.layers.Layer]], Reader] = by_name(PARTS["bilstm"]).BiLSTMReader
@@ -157,7 +160,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
 
 
 def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
-    """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
+    """Returns the token layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
     config: ModelConfig = encoder.config
     tokens = TokenInputs(
         ops.cast(inputs["input_mask"], "bool"),
@@ -181,7 +184,7 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
-    """Makes the `Positions` that attention reads."""
+    """Returns the `Positions` that attention reads."""
     if relative_positions is None and config.positions.have_table:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]

@@ -1,6 +1,6 @@
-"""First values of a model's weights: each variable's is a function of the seed and of its name alone.
+"""Initial weights of a model: each variable depends on the seed and its own name alone.
 
-Keras gives every initializer one seed, so that tables which share an initializer begin with the same rows, and a layer
+Keras gives every initializer one seed. Tables that share an initializer then begin with the same rows, and one layer
 more or less changes the values of all layers made after it.
 """
 
@@ -20,11 +20,11 @@ MATCH = 6.0  # the score of that token before the softmax; the others' are near 
 
 
 def draw_first_weights(model: keras.Model, seed: int) -> None:
-    """Draws every random weight of a built model anew, by its own initializer with a seed of (`seed`, the variable's
+    """Draws every random weight of a built model again, by its own initializer with a seed of (`seed`, the variable's
     name).
 
-    The same values under every strategy. Weights that begin as constants (biases, layer norms, a CRF's scores) stay as
-    they are.
+    The values are the same under every strategy. Weights that begin as constants (biases, layer norms, a CRF's scores)
+    keep their values.
     """
     names = {id(variable): name for name, variable in weights_by_name(model).items()}
     for layer in model._flatten_layers():
@@ -39,14 +39,14 @@ def draw_first_weights(model: keras.Model, seed: int) -> None:
 
 
 def begin_with_neighbours(model: keras.Model, seed: int) -> None:
-    """Lets up to four heads of a pre-trainer's first layer begin by looking at the next token, the one before, and
-    those behind these.
+    """Initializes up to four heads of a pre-trainer's first layer to attend to the next and the previous token, and to
+    the tokens two steps away.
 
-    From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads
-    begin with the tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than
-    the width), as long as they were; the head of masked words begins by answering with the word that it is given. All
-    else stays. A model that tells replaced tokens and its generator both begin so; where layers share weights, all that
-    have the first one's do. Raises ValueError for an encoder of other parts than BERT's.
+    A small model with random weights takes a thousand steps and more to learn that these tokens matter. In a
+    left-to-right model, heads attend to previous tokens only. Position embeddings become orthogonal (nearly, if there
+    are more positions than numbers in a row) and keep their length. The head for masked words begins by predicting its
+    input word. All other weights keep their values. A replaced-token model and its generator both begin this way;
+    layers with shared weights change together. Raises ValueError for an encoder with other parts than BERT's.
     """
     _look_at_neighbours(model.encoder, seed)
     guesser = getattr(model, "generator", model)

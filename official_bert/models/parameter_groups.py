@@ -1,5 +1,5 @@
-"""The parts of a model by depth: embeddings, layers, pooler, heads. Parts may be frozen, made anew, or learn at rates
-of their own.
+"""The parts of a model by depth: embeddings, layers, pooler, heads. Parts may be frozen, re-initialised, or trained at
+learning rates of their own.
 """
 
 import re
@@ -19,7 +19,9 @@ PARTS = ("embeddings", "pooler", "encoder")  # besides layers
 
 
 def part_of(name: str) -> str:
-    """The part of a weight by its name in `weights_by_name`: `embeddings`, `layer_3`, `pooler`, `head`."""
+    """Returns the part that a weight belongs to: `embeddings`, `layer_3`, `pooler` or `head`; `name` is its name in
+    `weights_by_name`.
+    """
     first = name.partition("/")[0]
     if first == "relative_positions":
         return "embeddings"
@@ -29,7 +31,7 @@ def part_of(name: str) -> str:
 
 
 def layers_of(model: keras.Model) -> int:
-    """The number of layers with weights of their own in a model's encoder. Raises ValueError if it has none."""
+    """Returns the number of layers with weights of their own in a model's encoder. Raises ValueError if it has none."""
     config = getattr(encoder_within(model), "config", None)
     if config is None:
         raise ValueError(
@@ -39,10 +41,10 @@ def layers_of(model: keras.Model) -> int:
 
 
 def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
-    """Returns the parts that `freeze` names, in a list or between commas: `embeddings`, `layers 0-5`, `layer 3`,
+    """Returns the parts that `freeze` names, as a list or separated by commas: `embeddings`, `layers 0-5`, `layer 3`,
     `pooler`, `encoder`.
 
-    Raises ValueError for another name, and for a layer that a model of so many layers lacks.
+    Raises ValueError for another name, and for a layer beyond the model's `layers`.
     """
     frozen: set[str] = set()
     every = [f"layer_{number}" for number in range(layers)]
@@ -68,7 +70,7 @@ def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
 
 
 def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
-    """Makes all weights of some parts of a model fixed, and returns lines for the user; dropout goes on in them.
+    """Freezes all weights of these parts of a model and returns lines for the user; dropout in them stays on.
 
     Raises ValueError if nothing is left to train, and as `frozen_parts` does.
     """
@@ -87,10 +89,10 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:
-    """Refuses parts that a model of so many layers cannot freeze, make anew, or train at rates of their own.
+    """Checks which parts a model of `layers` layers can freeze, re-initialise, or train at learning rates of their own.
 
-    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for frozen ones among them,
-    and for a decay if all layers below the last are frozen.
+    Raises ValueError as `frozen_parts` does, if more layers are re-initialised than there are, if a re-initialised
+    layer is frozen, and for a decay if all layers below the last are frozen.
     """
     frozen = frozen_parts(freeze, layers)
     if count > layers:
@@ -116,17 +118,17 @@ def first_values(model: keras.Model, count: int) -> Mapping[str, np.ndarray]:
 
 
 def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
-    """Gives weights, by name, these values."""
+    """Assigns `values` to the weights of these names."""
     weights = weights_by_name(model)
     for name, value in values.items():
         weights[name].assign(value)
 
 
 def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> list[float]:
-    """Returns what the learning rate is multiplied by for each trained weight, in their order.
+    """Returns the learning-rate factor of each trained weight, in their order.
 
-    Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the
-    whole rate, heads at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
+    The factor is layer_decay ** (L - 1 - l) for layer l of L, layer_decay ** L for the embeddings, 1 for the pooler and
+    `head_rate` for heads. Raises ValueError for a `head_rate` of a model without a head.
     """
     if layer_decay == head_rate == 1.0:
         return [1.0] * len(model.trainable_variables)

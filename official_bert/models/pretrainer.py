@@ -1,4 +1,4 @@
-"""Models of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head.
+"""Pre-training models: an encoder, a masked-LM head and, for most objectives, a next-sentence head.
 
 `ObservedPretrainer` also returns its last layer, by which distillation compares student and teacher.
 """
@@ -17,11 +17,12 @@ OF_RELATIONS = ("queries", "keys", "values")
 
 @keras.saving.register_keras_serializable("official_bert")
 class Pretrainer(EncoderWithHeads):
-    """An encoder with both pre-training heads (2018 `run_pretraining.py`), or without the one for sentences.
+    """An encoder with the masked-LM head and, unless `next_sentence` is False, the next-sentence head (2018
+    `run_pretraining.py`).
 
-    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is
-    False, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They distinguish next
-    from random sentences, or the two orders of segments, as the model was trained.
+    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs, float32: `mlm_logits` [B,P,V] and, with the second
+    head, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K]. `nsp_logits` distinguish next from
+    random sentences, or the two orders of segments, depending on the training.
     """
 
     def __init__(self, encoder: BertEncoder, next_sentence: bool = True, **kwargs: Any) -> None:
@@ -36,7 +37,7 @@ class Pretrainer(EncoderWithHeads):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Also reads files of before SpanBERT's model had a class of its own."""
+        """Returns the model of a configuration, also from files that predate `SpanPretrainer`."""
         known = {key: value for key, value in config.items() if key != "boundary"}
         if config.get("boundary"):
             spans: type[Self] = by_name("official_bert.models.span_boundary:SpanPretrainer")
@@ -48,7 +49,7 @@ class Pretrainer(EncoderWithHeads):
         return self.read_heads(encoded["sequence_output"], encoded)
 
     def read_heads(self, rows: Any, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs, from the rows [B,P,D] at the masked positions and the encoder's outputs."""
+        """Returns the outputs from the rows [B,P,D] at the masked positions and the encoder's outputs."""
         outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows), self.encoder.embeddings.word_embeddings)}
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
@@ -74,7 +75,7 @@ class ObservedPretrainer(Pretrainer):
         return self.observe(inputs, training=True) if training else super().call(inputs, training=training)
 
     def observe(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
-        """All outputs, in training or not."""
+        """Returns all outputs, in training or not."""
         encoder = self.encoder
         encoded = encoder(inputs, training=training)
         rows = encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"])

@@ -1,4 +1,4 @@
-"""Which rows of the last layer an encoder returns, and which one it pools.
+"""Readers: they choose the rows of the last layer that an encoder returns, and the row that it pools.
 
 B batch, S sequence, P output rows, K pooled rows, D hidden size.
 """
@@ -16,22 +16,25 @@ Rows = tuple[Any, Any]  # returned [B,S or P,D], pooled [B,D] or [B,K,D]
 
 
 class Reader:
-    """BERT's: the pooler reads [CLS], the first row (paper 3.1, task 2); of packed instances, the row of each."""
+    """BERT's reader: it pools [CLS], the first row (paper 3.1, task 2), or the [CLS] of each packed instance."""
 
     def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        """Returns the positions of the rows that stand for whole texts."""
+        """Returns the positions [B,1] of the rows that represent whole texts."""
         return ops.zeros_like(input_mask[:, :1], dtype="int32")
 
     def computed_positions(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
-        """Returns the only positions that the last layer must compute: of the pooled rows, then the output positions;
-        None: all.
+        """Returns the positions [B,Q] that the last layer must compute, pooled rows before output rows, or None for
+        all.
         """
         if "output_positions" not in inputs:
             return None
         return ops.concatenate([self._pooled(inputs), ops.cast(inputs["output_positions"], "int32")], axis=1)
 
     def read(self, x: Float[Any, "B _ D"], inputs: Inputs, training: bool | None = None) -> Rows:
-        """Splits the rows of the last layer, all or those at `computed_positions`."""
+        """Returns the output rows and the pooled row of the last layer.
+
+        x has all rows, or only those at `computed_positions`.
+        """
         packed = "cls_positions" in inputs
         if "output_positions" in inputs:
             count = ops.shape(inputs["cls_positions"])[1] if packed else 1
@@ -41,12 +44,12 @@ class Reader:
         return x, pooled if packed else pooled[:, 0]
 
     def text_rows(self, x: Float[Any, "B S D"], inputs: Inputs) -> Float[Any, "B 1 D"]:
-        """Returns the row that stands for the whole text, of all rows."""
+        """Returns the row [B,1,D] that represents the whole text."""
         return x[:, :1]
 
     @extension_point
     def gather_rows(self, x: Float[Any, "B S D"], positions: Int[Any, "B P"]) -> Float[Any, "B P D"]:
-        """Returns the rows at `positions`."""
+        """Returns the rows [B,P,D] at `positions`."""
         return ops.take_along_axis(x, ops.expand_dims(ops.cast(positions, "int32"), 2), axis=1)
 
     def _pooled(self, inputs: Inputs) -> Any:
@@ -59,7 +62,7 @@ class Reader:
 
 
 class LastRowReader(Reader):
-    """The pooler reads the last real row: in a left-to-right model only this one has seen the others."""
+    """Pools the last real row: in a left-to-right model, only this row has seen all others."""
 
     def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
         return last_positions(input_mask)
@@ -69,7 +72,7 @@ class LastRowReader(Reader):
 
 
 class MeanReader(Reader):
-    """The pooler reads the mean of the rows of a text; so the last layer computes all rows."""
+    """Pools the mean of a text's rows; the last layer therefore computes all rows."""
 
     def __init__(self, texts: Reader) -> None:
         self.texts = texts
@@ -95,6 +98,6 @@ class MeanReader(Reader):
 
 
 def last_positions(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-    """Returns the place of the last real token of each row, 0 for a row without any."""
+    """Returns the position of the last real token of each row, 0 for a row without any."""
     positions = ops.arange(ops.shape(input_mask)[1], dtype="int32")
     return ops.max(ops.cast(input_mask, "int32") * positions, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The models that tell replaced tokens: ELECTRA's discriminator, alone and with its generator (Clark et al. 2020)."""
+"""Models that detect replaced tokens: ELECTRA's discriminator, alone and with its generator (Clark et al. 2020)."""
 
 import dataclasses
 import functools
@@ -22,11 +22,11 @@ from official_bert.models.pretrainer import Pretrainer
 
 @keras.saving.register_keras_serializable("official_bert")
 class ReplacedTokenDetector(EncoderWithHeads):
-    """An encoder with a number for each token: above 0 if a generator seems to have replaced it. B batch, S sequence, P
+    """An encoder with a logit for each token: above 0 if a generator has probably replaced it. B batch, S sequence, P
     output rows.
 
-    With `adds_first`, the row of [CLS] is added to each, and the sum normalized (DeBERTa v3). Inputs: the encoder's.
-    Outputs: `logits` [B,S or P], float32.
+    With `adds_first`, the row of [CLS] is added to each row and the sum is normalized (DeBERTa v3). Inputs: the
+    encoder's. Outputs: `logits` [B,S or P], float32.
     """
 
     heads: tuple[str, ...] = ("replaced_transform", "replaced")
@@ -63,18 +63,16 @@ class ReplacedTokenDetector(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class ReplacedTokenPretrainer(ReplacedTokenDetector):
-    """A discriminator and its generator, a smaller model for masked words whose guesses it must tell from the words of
-    the text.
+    """A discriminator and its generator, a smaller masked LM; the discriminator detects which words the generator has
+    replaced.
 
     `discriminator` and `generator` are the fields of their `ModelConfig`. Tables and layer norm of the embeddings are
     `shared` (ELECTRA), or the discriminator adds differences of its own to the generator's tables (`disentangled`:
     DeBERTa v3), or both have their own (`separate`). B batch, S sequence, P predictions, V words.
 
-    Inputs: those of masked LM, with `masked_lm_ids` and `masked_lm_weights`, and `sample_keys` [B,2], of which the
-        guesses of a row are
-    a function. Outputs: `mlm_logits` [B,P,V] of the generator, `replaced_logits` [B,S] of the discriminator, float32,
-        and `replaced`
-    [B,S]: 1 for each token that is another than in the text.
+    Inputs: those of masked LM, with `masked_lm_ids` and `masked_lm_weights`, and `sample_keys` [B,2], which determine
+    the guesses of a row. Outputs, float32: `mlm_logits` [B,P,V] of the generator, `replaced_logits` [B,S] of the
+    discriminator, and `replaced` [B,S], 1 for each token that differs from the text.
     """
 
     next_sentence = None  # no head reads the pooler
@@ -114,14 +112,16 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a discriminator's configuration with all its weights; `settings`: other arguments."""
+        """Returns the model of a discriminator's configuration with all its weights; `settings` are further arguments
+        of the class.
+        """
         model = cls(encoder_settings(config), **(settings or {}), **options)
         model.build_parts()  # here, so that no weight has the whole model's name in its path
         model.build()
         return model
 
     def build_parts(self) -> None:
-        """Makes the weights of both models, tables before those who borrow them."""
+        """Makes the weights of both models, tables before the parts that borrow them."""
         parts = (self.encoder, self.generator)
         for part in parts if self.settings["embedding_sharing"] == "shared" else reversed(parts):
             if not part.built:
@@ -147,11 +147,11 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
 
 
 def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
-    """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted places, and 1 where they are not the
-    text's: both [B,S].
+    """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted positions, and 1 for each token that
+    differs from the text: both [B,S].
 
-    A place that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code
-    (`scatter_update`). A guess that is right is a token of the text like any other (paper 2).
+    A position that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code
+    (`scatter_update`). A correct guess counts as an original token (paper 2).
     """
     rows, length = ops.shape(batch["input_ids"])
     used = ops.cast(batch["masked_lm_weights"] > 0, "int32")  # [B,P]
@@ -172,11 +172,12 @@ def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
 
 
 def generator_config(config: ModelConfig, width: float, layers: float) -> ModelConfig:
-    """Returns the configuration of the generator of a discriminator: shares of its width (heads, feed-forward network)
-    and of its layers.
+    """Returns the configuration of a discriminator's generator; `width` and `layers` are fractions of the
+    discriminator's.
 
-    Heads are as wide as the discriminator's, or one is as wide as the generator. The tables are as wide as the
-    discriminator's. Raises ValueError for a model that there cannot be.
+    `width` applies to the hidden size and the feed-forward network. The generator has the most heads that divide its
+    hidden size and are at least as wide as the discriminator's, or else one head. The tables are as wide as the
+    discriminator's. Raises ValueError for an impossible model.
     """
     hidden = max(1, round(config.hidden_size * width))
     most = max(1, hidden // (config.hidden_size // config.num_attention_heads))

@@ -1,4 +1,4 @@
-"""SpanBERT's model of pre-training (Joshi et al. 2020): it also predicts words from the rows beside their span."""
+"""SpanBERT's pre-training model (Joshi et al. 2020): it also predicts words from the rows beside their span."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,9 +1,8 @@
-"""The layers of an encoder in the order in which they are computed, each a step `(x, attention_mask, queries, training)
--> x`.
+"""The layers of an encoder in the order of computation, each a step `(x, attention_mask, queries, training) -> x`.
 
-BERT's steps are its layers. Relatives wrap them: a window, a convolution after the first layer, a norm after the last;
-a training step wraps them in recomputation. ALBERT has one layer several times. B batch, S sequence, Q query rows, D
-hidden size.
+BERT's steps are its layers. Relatives wrap them: with a window, with a convolution after the first layer, with a norm
+after the last. A training step wraps them with recomputation. ALBERT repeats one layer. B batch, S sequence, Q query
+rows, D hidden size.
 """
 
 import dataclasses
@@ -20,9 +19,7 @@ Step = Callable[..., Any]  # a `TransformerLayer`, or one of the classes below
 
 
 class Stack:
-    """The steps of an encoder; not a layer, so that the names of its weights do not depend on how the steps are
-    wrapped.
-    """
+    """The steps of an encoder. It is not a layer, so that the names of weights do not depend on the wrapping."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
@@ -30,7 +27,7 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class InWindows:
-    """A step whose tokens see a window only."""
+    """A step with windowed attention."""
 
     step: Step
 
@@ -42,7 +39,7 @@ class InWindows:
 
 @dataclasses.dataclass(frozen=True)
 class Recomputed:
-    """A layer whose activations the backward pass computes again; of few rows it keeps them."""
+    """A layer whose activations the backward pass recomputes; for a few query rows it keeps them."""
 
     layer: keras.layers.Layer
 
@@ -63,7 +60,7 @@ class Recomputed:
 
 @dataclasses.dataclass(frozen=True)
 class WithConvolution:
-    """A step with a convolution over the embeddings after it (DeBERTa v2)."""
+    """A step followed by a convolution over the embeddings (DeBERTa v2)."""
 
     step: Step
     convolution: keras.layers.Layer
@@ -80,7 +77,7 @@ class WithConvolution:
 
 @dataclasses.dataclass(frozen=True)
 class Normalized:
-    """A step with a layer norm after it (ModernBERT)."""
+    """A step followed by a layer norm (ModernBERT)."""
 
     step: Step
     layer_norm: keras.layers.Layer

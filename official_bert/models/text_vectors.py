@@ -1,7 +1,6 @@
-"""The vector of a text: the rows of an encoder are pooled, then layers follow, as in the modules of
-sentence-transformers.
+"""Text vectors: the rows of an encoder are pooled, then layers follow, as in the modules of sentence-transformers.
 
-`text_vectors` is the one function behind training, evaluation, answers, exports and servers.
+Training, evaluation, answers, exports and servers all call `text_vectors`.
 
 B batch, S sequence, D hidden size, W numbers of a vector.
 """
@@ -20,7 +19,9 @@ LOWEST = -1e9  # in place of rows that the maximum does not see
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:
-    """Makes the layers after a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
+    """Returns the layers after a pooling to `width` numbers, with their weights; they compute as PyTorch does, in
+    float32.
+    """
     made: list[keras.layers.Layer] = []
     for number, layer in enumerate(layers):
         name = f"{LAYER_PREFIX}{number}"
@@ -46,11 +47,13 @@ def text_vectors(
     layers: Sequence[keras.layers.Layer] = (),
     training: bool | None = None,
 ) -> Any:
-    """Returns a vector for each text, float32 [B,W]: the results of the poolings one after the other, then the layers.
+    """Returns a vector [B,W] for each text, float32: the results of the poolings are concatenated and passed through
+    the layers.
 
-    Inputs are the encoder's, and perhaps `prompt_tokens`. `cls` is the row of [CLS] (left to right, of the last token),
-    or the first one behind the prompt; the others see the rows of real tokens behind it. `mean_sqrt_len_tokens` divides
-    their sum by the root of their number, `weightedmean` weighs each row by its place from 1.
+    Inputs are the encoder's, and optionally `prompt_tokens`. `cls` takes the row of [CLS] (left to right, of the last
+    token), or the first row behind the prompt. The other poolings read the rows of real tokens behind it.
+    `mean_sqrt_len_tokens` divides their sum by the square root of their number; `weightedmean` weights each row by its
+    position, from 1.
     """
     rows_of = {name: value for name, value in inputs.items() if name != PROMPT_TOKENS}
     if poolings_of(pooling) == ("cls",) and PROMPT_TOKENS not in inputs:

@@ -1,4 +1,4 @@
-"""How the vector of a text is made, as configurations and checkpoints say it."""
+"""The settings of text vectors in configurations and checkpoints: poolings, and the layers after them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ LAYER_PREFIX = "vector_"  # of the names of layers and of their weights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorLayer:
-    """A layer behind the pooling. A dense one has `units`, an `activation` and perhaps a bias."""
+    """A layer after the pooling. A dense layer has `units`, an `activation` and optionally a bias."""
 
     kind: Literal["dense", "layer_norm", "normalize"]
     units: int = 0
@@ -31,5 +31,5 @@ def poolings_of(pooling: Poolings) -> tuple[Pooling, ...]:
 
 
 def vector_width(hidden_size: int, pooling: Poolings, layers: Sequence[VectorLayer]) -> int:
-    """Returns how many numbers a vector has."""
+    """Returns the number of values in a vector."""
     return next((layer.units for layer in reversed(layers) if layer.units), hidden_size * len(poolings_of(pooling)))

@@ -1,6 +1,6 @@
-"""Cross-entropy of the right one of K classes in each place: most objectives of pre-training.
+"""Cross-entropy over K classes at each position, the base of most pre-training objectives.
 
-A kind gives logits, labels and weights; loss, accuracy and what an interval needs follow.
+A subclass gives logits, labels and weights; the loss, the accuracy and the sums for intervals follow from them.
 """
 
 import abc
@@ -18,18 +18,18 @@ Predicted = tuple[Float[Any, "*rows K"], Int[Any, "*rows"]]  # logits, labels
 
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy(Objective):
-    """A loss `name`, times `factor`, and `name_accuracy`."""
+    """A cross-entropy loss `name`, multiplied by `factor`, and its accuracy `name_accuracy`."""
 
     name: str = "loss"
     factor: float = 1.0
 
     @abc.abstractmethod
     def predicted(self, outputs: Outputs, batch: Batch) -> Predicted:
-        """Logits and labels of the places of a batch."""
+        """Returns the logits [...,K] and labels [...] of a batch's positions."""
 
     @abc.abstractmethod
     def place_weights(self, batch: Batch) -> Float[Any, "*rows"]:
-        """The weight of each place, from the batch alone."""
+        """Returns the weight of each position [...], from the batch alone."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,7 +50,9 @@ class CrossEntropy(Objective):
         return {f"{self.name}_accuracy": losses.accuracy(*self.predicted(outputs, batch), self.place_weights(batch))}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """`sums`, for intervals: of each row the loss, the right answers and their weight, float32 [B,1,3]."""
+        """Returns `sums`, from which intervals are computed: for each row the sums of losses, of correct answers and of
+        weights, float32 [B,1,3].
+        """
         (logits, labels), weights = self.predicted(outputs, batch), self.place_weights(batch)
         each = losses.negative_log_likelihoods(tf.cast(logits, tf.float32), labels) * self.factor
         right = tf.reshape(losses.largest_places(losses.as_rows(logits)), tf.shape(labels)) == labels

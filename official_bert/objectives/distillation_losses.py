@@ -1,6 +1,7 @@
-"""Distillation losses of a student on its teacher's outputs, as (sum, weight): the step divides, over the global batch.
+"""Losses that compare a student's outputs with its teacher's, as (sum, weight): only the step divides, over the global
+batch.
 
-A student equal to its teacher has the loss 0 in each of them.
+Each loss is 0 for a student equal to its teacher.
 """
 
 import tensorflow as tf
@@ -11,11 +12,11 @@ from official_bert.objectives.losses import ABSENT, Fraction, weighted_sum
 def divergence(
     logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float, present: tf.Tensor | None = None
 ) -> Fraction:
-    """Weighted sum of temperature² * KL(teacher || student) of the softmax of logits / temperature: logits [...,K],
-    weights [...].
+    """Returns the weighted sum of temperature² * KL(teacher || student) of softmax(logits / temperature), and the sum
+    of weights.
 
-    The square keeps the size of the gradients when the temperature changes (Hinton et al. 2015, 2). Choices that are
-    not `present` [...,K] have no part in it.
+    `logits` and `teacher` are [...,K], `weights` [...]. The square keeps the size of the gradients when the temperature
+    changes (Hinton et al. 2015, 2). Choices that are not `present` [...,K] are ignored.
     """
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     if present is not None:
@@ -27,9 +28,7 @@ def divergence(
 
 
 def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float) -> Fraction:
-    """`divergence` of independent labels, the mean over them: logits [B,K], each a choice between yes and no, weights
-    [B].
-    """
+    """Returns `divergence` averaged over K independent yes-or-no labels: logits [B,K], weights [B]."""
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     each = tf.math.sigmoid(theirs) * (tf.math.log_sigmoid(theirs) - tf.math.log_sigmoid(ours))
     each += tf.math.sigmoid(-theirs) * (tf.math.log_sigmoid(-theirs) - tf.math.log_sigmoid(-ours))
@@ -37,7 +36,9 @@ def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor,
 
 
 def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Weighted sum of 1 - the cosine of both models' states: [...,D], weights [...] (Sanh et al. 2019, 2)."""
+    """Returns the weighted sum of 1 - cos(student, teacher) of states [...,D], and the sum of weights [...] (Sanh et
+    al. 2019, 2).
+    """
     ours, theirs = (tf.nn.l2_normalize(tf.cast(values, tf.float32), axis=-1) for values in (states, teacher))
     return weighted_sum(1.0 - tf.reduce_sum(ours * theirs, axis=-1), weights)
 
@@ -45,12 +46,11 @@ def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -
 def relation_divergence(
     states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor, heads: int
 ) -> Fraction:
-    """Weighted sum over tokens of KL(teacher || student) of their relations to all others, the mean over heads (Wang et
-    al. 2021, 3.1).
+    """Returns the weighted sum over tokens of KL(teacher || student) of their relations, averaged over heads, and the
+    sum of weights (Wang et al. 2021, 3.1).
 
-    The rows [B,S,D], of which both models may have any width, are divided into `heads`; a relation is the softmax of
-    the products of rows / sqrt(width of a head). A token is related to those that it may see: `visible` bool [B,1,1 or
-    S,S]. weights [B,S].
+    Relations are softmax(x xᵀ / sqrt(head width)) of rows x, split into `heads`. The rows [B,S,D] of the two models may
+    differ in width. `visible`, bool [B,1,1 or S,S], says which tokens a token is related to; weights [B,S].
     """
     ours, theirs = (
         tf.nn.log_softmax(tf.where(visible, _relations(tf.cast(values, tf.float32), heads), ABSENT))

@@ -1,4 +1,4 @@
-"""A student (Hinton et al. 2015): it learns its own objective, and its teacher's outputs."""
+"""Distillation (Hinton et al. 2015): a student learns its own objective and its teacher's outputs."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ LABELS = "labels"  # the name of a student's own loss, if that has none but `los
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
-    """A model that does not learn."""
+    """A model with fixed weights, from which a student learns."""
 
     model: keras.Model
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the weights, which do not change."""
+        """The SHA-256 of the teacher's weights, which do not change."""
         digest = hashlib.sha256()
         for name, variable in sorted(weights_by_name(self.model).items()):
             digest.update(name.encode() + np.asarray(variable.value).tobytes())
@@ -32,7 +32,7 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherTargets(Objective):
-    """Losses on a teacher's outputs in the batch. `answers` is the factor of the one on its answers."""
+    """Losses on the teacher's outputs in a batch; `answers` is the factor of the loss on its answers."""
 
     teacher: Teacher | None = None
     answers: float = 0.5
@@ -42,7 +42,7 @@ class TeacherTargets(Objective):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distilled(Objective):
-    """A student's own objective, its losses times `labels`, and what it learns of its teacher."""
+    """A student's own objective, multiplied by `labels`, plus the losses on its teacher's outputs."""
 
     own: Objective
     targets: TeacherTargets
@@ -90,5 +90,5 @@ def _beside_teacher(name: str) -> str:
 
 
 def times(factor: float, loss: Fraction) -> Fraction:
-    """A loss with a factor."""
+    """Returns a loss (sum, weight) multiplied by a factor."""
     return factor * loss[0], loss[1]

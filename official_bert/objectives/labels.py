@@ -1,4 +1,4 @@
-"""What a text, or each of its choices, is: one label (paper 4.1, 4.4), several labels, or a score.
+"""Objectives for a text or for each of its choices: one label (paper 4.1, 4.4), several labels, or a score.
 
 B rows, K labels or choices. Training batches may have `loss_weights`.
 """
@@ -14,7 +14,7 @@ from official_bert.objectives.objective import Batch, Fractions, Objective, Outp
 
 
 class OfLogits(Objective):
-    """An objective on `logits` [B,K], which are the predictions."""
+    """An objective on `logits` [B,K], which are also its predictions."""
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         return {"logits": tf.cast(outputs["logits"], tf.float32)}
@@ -46,7 +46,7 @@ class OneLabel(OfLogits):
 
 @dataclasses.dataclass(frozen=True)
 class SeveralLabels(OfLogits):
-    """Binary cross-entropy of `label_ids` [B,K]; weights of labels do not count as rows."""
+    """Binary cross-entropy of `label_ids` [B,K]; `loss_weights` of labels do not count as rows."""
 
     smoothing: float = 0.0
 

@@ -19,11 +19,11 @@ ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 def cross_entropy(
     logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"], smoothing: float = 0.0
 ) -> Fraction:
-    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and
-    weights [...].
+    """Returns the weighted sum of -log softmax(logits)[label] and the sum of weights, in float32.
 
-    With `smoothing` s, each of the K labels gets s / K of the target, and the row's own label the rest, 1 - s (Szegedy
-    et al. 2016). A logit of -1e9 stands for a label that the row does not have.
+    `logits` are [...,K], `labels` and `weights` [...]. With `smoothing` s, each of the K labels gets s / K of the
+    target, and the row's own label also gets the rest, 1 - s (Szegedy et al. 2016). A logit of -1e9 marks a label that
+    the row does not have.
     """
     logits = tf.cast(logits, tf.float32)
     losses = negative_log_likelihoods(logits, labels)
@@ -36,7 +36,7 @@ def cross_entropy(
 
 
 def weighted_sum(values: Float[Any, "*rows"], weights: Shaped[Any, "*rows"]) -> Fraction:
-    """Returns the sum of values times weights and the sum of weights, float32: both [...]."""
+    """Returns the sum of values * weights and the sum of weights in float32; both arguments are [...]."""
     weights = tf.cast(weights, tf.float32)
     return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
 
@@ -44,9 +44,9 @@ def weighted_sum(values: Float[Any, "*rows"], weights: Shaped[Any, "*rows"]) -> 
 def negative_log_likelihoods(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"]) -> Float[Any, "*rows"]:
     """Returns -log softmax(logits)[label] of each row: logits [...,K] float32, labels [...] -> [...].
 
-    Takes fewer passes over the logits than TensorFlow's operation: a softmax, which also is the gradient but for one
-    number a row, and the place of the largest logit, which `accuracy` wants too. The probability there is at least 1 /
-    K, so its logarithm loses no digits.
+    It takes fewer passes over the logits than TensorFlow's operation. It computes a softmax, which is also the gradient
+    except for one number a row, and the index of the largest logit, which `accuracy` needs too. The probability there
+    is at least 1 / K, so its logarithm loses no digits.
     """
     targets = tf.cast(tf.reshape(labels, [-1]), tf.int32)
 
@@ -69,15 +69,15 @@ def negative_log_likelihoods(logits: Float[Any, "*rows K"], labels: Int[Any, "*r
 
 
 def as_rows(logits: Float[Any, "*rows K"]) -> Float[Any, "M K"]:
-    """[...,K] -> [M,K]."""
+    """Returns the logits as a matrix: [...,K] -> [M,K]."""
     return tf.reshape(logits, (-1, logits.shape[-1] or tf.shape(logits)[-1]))
 
 
 def largest_places(rows: Float[Any, "M K"]) -> Int[Any, " M"]:
-    """Returns the place of the largest logit of each row, the first of equal ones: [M,K] -> [M].
+    """Returns the index of the largest logit of each row, the first among equal ones: [M,K] -> [M].
 
-    Of many logits, first the block that has the largest: TensorFlow finds a maximum in half the time that it takes to
-    find its place.
+    For many logits, it first finds the block with the largest one: TensorFlow finds a maximum in half the time of an
+    argmax.
     """
     width = rows.shape[-1] or 0
     count = next((count for count in BLOCKS if width >= MANY and width % count == 0), 1)
@@ -95,10 +95,10 @@ def binary_cross_entropy(
     label_weights: Float[Any, "#B K"] | float = 1.0,
     smoothing: float = 0.0,
 ) -> Fraction:
-    """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B].
+    """Returns the weighted sum over examples of the mean loss over K independent labels, and the sum of weights.
 
-    `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1
-    - s / 2.
+    `logits` and `labels` are [B,K], `weights` [B]. `label_weights` [B,K] multiply the losses of single labels. With
+    `smoothing` s, the targets 0 and 1 become s / 2 and 1 - s / 2.
     """
     labels = tf.cast(labels, tf.float32) * (1.0 - smoothing) + 0.5 * smoothing
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32)) * label_weights
@@ -112,9 +112,10 @@ def masked_diffusion(
     t: Float[Any, " B"],
     maskable: Shaped[Any, "B P"],
 ) -> Fraction:
-    """Sum over the masked places of -log softmax(logits)[id] / t, and the number of maskable places: the bound of
-    masked diffusion (Sahoo et al. 2024, Nie et al. 2025) for rows of which each maskable place was hidden with
-    probability t.
+    """Returns the sum over masked tokens of -log softmax(logits)[id] / t, and the number of maskable tokens.
+
+    This is the bound of masked diffusion (Sahoo et al. 2024, Nie et al. 2025) for rows in which each maskable token was
+    masked with probability t.
     """
     weights = tf.cast(masked, tf.float32) / tf.cast(t, tf.float32)[:, None]
     total, _ = weighted_sum(negative_log_likelihoods(tf.cast(logits, tf.float32), ids), weights)
@@ -122,22 +123,22 @@ def masked_diffusion(
 
 
 def squared_error(scores: Float[Any, " B"], targets: Shaped[Any, " B"], weights: Shaped[Any, " B"]) -> Fraction:
-    """Weighted sum of squared differences and the sum of weights: all [B]."""
+    """Returns the weighted sum of squared differences and the sum of weights; all arguments are [B]."""
     return weighted_sum(tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32)), weights)
 
 
 def accuracy(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"]) -> Fraction:
-    """Weighted number of rows whose largest logit is the label's, and the sum of weights."""
+    """Returns the weighted number of rows whose largest logit is that of the label, and the sum of weights."""
     # As rows, so that the graph holds one search for the largest logits, that of the loss.
     right = tf.equal(tf.reshape(largest_places(as_rows(logits)), tf.shape(labels)), tf.cast(labels, tf.int32))
     return weighted_sum(tf.cast(right, tf.float32), weights)
 
 
 def prediction_weights(batch: Mapping[str, Shaped[Any, "B ..."]]) -> Float[Any, "B P"]:
-    """The weight of each prediction of masked words, 0 in rows that only fill a batch: [B,P]."""
+    """Returns the weight [B,P] of each masked-LM prediction, 0 in filler rows."""
     return batch["masked_lm_weights"] * batch["example_weights"][:, None]
 
 
 def token_weights(batch: Mapping[str, Shaped[Any, "B ..."]]) -> Float[Any, "B S"]:
-    """1 for each real token of a real row, else 0: [B,S]."""
+    """Returns 1 for each real token of a real row, else 0: [B,S]."""
     return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]

@@ -1,7 +1,8 @@
-"""Masked diffusion (Sahoo et al. 2024; Nie et al. 2025): a masked LM whose masking rate is drawn anew for each row.
+"""Masked diffusion (Sahoo et al. 2024; Nie et al. 2025): a masked LM whose masking rate is drawn for each row.
 
-A row's rate t is uniform in (0, 1], each maskable token is hidden with probability t, and the loss of a hidden token
-weighs 1 / t. Its mean over rates and masks is an upper bound of -log p(row): so this masked LM is a language model.
+The rate t of a row is uniform in (0, 1], each maskable token is masked with probability t, and the loss of a masked
+token is weighted by 1 / t. Averaged over rates and masks, it is an upper bound of -log p(row), so this masked LM is a
+language model.
 
 B rows, P places.
 """
@@ -23,10 +24,10 @@ LEAST_RATE = 1e-3  # so that 1 / t stays below 1,000
 
 @dataclasses.dataclass(frozen=True)
 class MaskedDiffusion(Objective):
-    """The bound in nats for each maskable token.
+    """The upper bound of the negative log-likelihood, in nats for each maskable token.
 
-    A batch has `masked_lm_ids` at the P places, `masked_lm_weights` (1 if hidden, else 0), `maskable` (1 if it could
-    have been), each [B,P], and `masking_rates` t [B]. A row with nothing hidden counts, with the loss 0.
+    A batch has `masked_lm_ids`, `masked_lm_weights` (1 if masked, else 0) and `maskable` (1 if the token could have
+    been masked), [B,P] each, and `masking_rates` t [B]. A row without masked tokens counts, with the loss 0.
     """
 
     names = ("loss",)
@@ -48,12 +49,12 @@ class MaskedDiffusion(Objective):
         return {"loss": tf.reduce_sum(batch["maskable"] * batch["example_weights"][:, None])}
 
     def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
-        """The share of hidden words that are the likeliest of their place."""
+        """Returns the share of masked words that have the largest logit."""
         hidden = batch["masked_lm_weights"] * batch["example_weights"][:, None]
         return {"mlm_accuracy": losses.accuracy(outputs["mlm_logits"], batch["masked_lm_ids"], hidden)}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """`bound`: of each row the loss and its maskable tokens, float32 [B,2]."""
+        """Returns `bound`: the loss and the number of maskable tokens of each row, float32 [B,2]."""
         logits = tf.cast(outputs["mlm_logits"], tf.float32)
         each = losses.negative_log_likelihoods(logits, batch["masked_lm_ids"]) * batch["masked_lm_weights"]
         bound = tf.reduce_sum(each, axis=1) / batch["masking_rates"]
@@ -61,7 +62,9 @@ class MaskedDiffusion(Objective):
 
 
 def bound_of(bounds: np.ndarray) -> dict[str, float]:
-    """Returns `bound`, in nats for each token, and `perplexity` of rows [N,2], losses and tokens."""
+    """Returns `bound`, in nats for each token, and `perplexity`; `bounds` [N,2] are the losses and token counts of
+    rows.
+    """
     total, tokens = bounds.sum(axis=0, dtype=np.float64)
     bound = float(total / max(tokens, 1.0))
     return {"bound": bound, "perplexity": math.exp(min(bound, 700.0))}

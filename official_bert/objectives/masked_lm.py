@@ -1,4 +1,4 @@
-"""Masked LM (paper 3.1, task 1), and the left-to-right objective (paper 5.1), whose places are all but the last."""
+"""Masked LM (paper 3.1, task 1), and the left-to-right objective (paper 5.1), which predicts the next tokens."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from official_bert.objectives.objective import Batch, Outputs
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(CrossEntropy):
-    """The words at `masked_lm_positions`: `mlm`."""
+    """Predicts the words at `masked_lm_positions`; the loss is `mlm`."""
 
     name: str = "mlm"
 
@@ -25,6 +25,6 @@ class MaskedLM(CrossEntropy):
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(MaskedLM):
-    """The token that follows each one: `next_token`."""
+    """Predicts the token after each token; the loss is `next_token`."""
 
     name: str = "next_token"

@@ -11,12 +11,12 @@ from official_bert.objectives.objective import Batch, Outputs
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(CrossEntropy):
-    """Whether the second segment follows the first (`nsp`), or which order they have (`sop`)."""
+    """Predicts whether the second segment follows the first (`nsp`), or the order of the two (`sop`)."""
 
     name: str = "nsp"
 
     def predicted(self, outputs: Outputs, batch: Batch) -> Predicted:
-        """Of packed rows [B,K,2], else [B,2]."""
+        """Returns logits [B,2], or [B,K,2] for packed rows, and their labels."""
         labels = batch["next_sentence_labels"]
         return outputs["nsp_logits"], labels if "instance_weights" in batch else labels[:, 0]
 

@@ -1,4 +1,4 @@
-"""What a training step minimises and measures: pure functions of a model's outputs and a batch.
+"""The losses and metrics of a training step: pure functions of a model's outputs and a batch.
 
 An objective is a value: a frozen dataclass of numbers. It knows no files and no configuration.
 """
@@ -22,7 +22,7 @@ RowValues = dict[str, Shaped[Any, "B ..."]]  # a value for each row of a batch
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """One or more losses, with what is counted beside them. B rows."""
+    """One or more losses, and metrics computed with them. B rows."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,41 +36,41 @@ class Objective(abc.ABC):
 
     @property
     def parts(self) -> tuple["Objective", ...]:
-        """The objectives that a sum consists of."""
+        """The objectives that a `Sum` consists of; any other objective is its only part."""
         return (self,)
 
     @property
     def eval_objective(self) -> "Objective":
-        """What evaluation measures: of a student, its own labels."""
+        """The objective that evaluation measures: for a student, its own."""
         return self
 
     @abc.abstractmethod
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """(sum, weight) by name, float32; the training loss is the sum over names of sum / weight.
+        """Returns (sum, weight) for each name, float32; the training loss is the sum over names of sum / weight.
 
-        {} in evaluation for data without labels.
+        Returns {} in evaluation if the data have no labels.
         """
 
     def weights(self, batch: Batch) -> Weights:
-        """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
+        """Returns the weight of each loss from the training batch alone, by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.names}
 
     def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
+        """Returns (sum, weight) for each of the cheap metrics (accuracies) that the step computes."""
         return {}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The outputs, row by row, that the task's `evaluate` and `write` need."""
+        """Returns the outputs by row that the task's `evaluate` and `write` need, [B,...] each."""
         return {}
 
     def add_teacher_outputs(self, batch: Batch) -> Batch:
-        """The micro-batch of a training step with its teacher's outputs, computed outside the graph of gradients."""
+        """Returns a training micro-batch with its teacher's outputs, which are computed outside the gradient tape."""
         return batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Sum(Objective):
-    """Several objectives at once, whose losses have different names."""
+    """The sum of several objectives, whose losses must have different names."""
 
     terms: tuple[Objective, ...]
 
@@ -105,7 +105,7 @@ class Sum(Objective):
         return {name: pair for term in self.terms for name, pair in term.counters(outputs, batch).items()}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """Values that several terms give stand beside each other, [B,terms,...]."""
+        """Returns the predictions of all terms; values with the same name are concatenated to [B,terms,...]."""
         values: dict[str, list[tf.Tensor]] = {}
         for term in self.terms:
             for name, value in term.predictions(outputs, batch).items():
@@ -119,5 +119,5 @@ class Sum(Objective):
 
 
 def is_own(objective: Objective) -> bool:
-    """Whether a part of an objective comes from outside this package."""
+    """Returns whether any part of an objective comes from outside this package."""
     return any(not type(part).__module__.startswith("official_bert.") for part in objective.parts)

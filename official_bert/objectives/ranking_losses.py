@@ -1,8 +1,8 @@
-"""Losses of search (contrastive, triplet, margin, listwise): a text and its right answer against wrong ones, as (sum,
-weight).
+"""Losses of search (contrastive, triplet, margin, listwise), which compare a text's right answer with wrong ones, as
+(sum, weight).
 
-A group is a number of rows, one after another, that lies whole in one micro-batch of one replica: so a loss over groups
-is the same in a global batch and in its parts. Scores are cosines divided by a temperature, or a reranker's logits.
+A group is a number of consecutive rows, whole in one micro-batch of one replica, so that a loss over groups is the same
+in a global batch and in its parts. Scores are cosines divided by a temperature, or a reranker's logits.
 
 B rows, G rows of a group, T texts of a row (anchor, positive, negatives), C = G * (T - 1) candidates of a group, D
 numbers of a vector.
@@ -20,12 +20,12 @@ MISSING = -1  # the number of a text that a row does not have
 def group_logits(
     vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares the anchor of each row with all positives and negatives of its group: logits [B,C], and the place of the
+    """Returns logits [B,C] of each row's anchor with all positives and negatives of its group, and the index of the
     positive [B].
 
-    vectors [B,T,D] of length 1; `texts` [B,T] are numbers, equal for equal texts; weights [B]. Not a candidate
-    (`ABSENT`) is a text of a row of weight 0, a missing text, the anchor itself, and a positive of the same anchor in
-    any row of the group.
+    `vectors` [B,T,D] have length 1; equal `texts` [B,T] mean equal texts; weights [B]. These are no candidates
+    (`ABSENT`): texts of rows with weight 0, missing texts, the anchor itself, and positives of the same anchor in other
+    rows of the group.
     """
     anchors, positives, candidates = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]  # [B/G,G,G]
@@ -45,8 +45,8 @@ def group_logits(
 def reverse_logits(
     vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares the positive of each row with all anchors of its group: logits [B,G], and the place of the row's own
-    anchor [B].
+    """Returns logits [B,G] of each row's positive with all anchors of its group, and the index of the row's own anchor
+    [B].
     """
     anchors, positives, _ = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]
@@ -65,10 +65,11 @@ def contrastive(
     temperature: float,
     both_directions: bool = False,
 ) -> Fraction:
-    """Cross-entropy of the positive among the candidates (InfoNCE, van den Oord et al. 2018), inputs as of
-    `group_logits`.
+    """Returns (sum, weight) of the cross-entropy of the positive among the candidates (InfoNCE, van den Oord et al.
+    2018).
 
-    With `both_directions`, the mean of it and of that of the anchor among the anchors (Radford et al. 2021).
+    The arguments are those of `group_logits`. With `both_directions`, the loss is the mean with the cross-entropy of
+    the anchor among the anchors (Radford et al. 2021).
     """
     total, weight = cross_entropy(*group_logits(vectors, texts, weights, group_size, temperature), weights)
     if both_directions:
@@ -79,31 +80,34 @@ def contrastive(
 
 
 def triplet(scores: tf.Tensor, present: tf.Tensor, weights: tf.Tensor, margin: float) -> Fraction:
-    """Mean over the negatives of max(0, margin - positive + negative) (Schroff et al. 2015, with cosines).
+    """Returns (sum, weight) of each row's mean over negatives of max(0, margin - positive + negative) (Schroff et al.
+    2015, with cosines).
 
-    scores [B,T-1], the positive's first; `present` says which of them a row has; weights [B].
+    `scores` [B,T-1] begin with the positive; `present` marks the scores that a row has; weights [B].
     """
     return _mean_of_negatives(tf.nn.relu(margin - scores[:, :1] + scores[:, 1:]), present, weights)
 
 
 def margin_mse(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Mean over the negatives of the squared difference of margins, positive minus negative, to the teacher's
-    (Hofstätter et al. 2020).
+    """Returns (sum, weight) of each row's mean over negatives of the squared difference between the student's and the
+    teacher's margins, positive minus negative (Hofstätter et al. 2020).
     """
     margins, teacher_margins = (values[:, :1] - values[:, 1:] for values in (scores, tf.cast(teacher, tf.float32)))
     return _mean_of_negatives(tf.math.squared_difference(margins, teacher_margins), present, weights)
 
 
 def kl_divergence(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """KL divergence of the softmax of a row's scores from that of the teacher's scores, all [B,T-1]."""
+    """Returns (sum, weight) of KL(teacher || student) of the softmax of each row's scores; `scores` and `teacher` are
+    [B,T-1].
+    """
     return divergence(scores, teacher, weights, 1.0, present)
 
 
 def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float) -> Fraction:
-    """log(1 + sum of exp((cosine of the less similar pair - that of the more similar) / temperature)) over all pairs of
-    rows of a group.
+    """Returns (sum, weight) of log(1 + sum of exp((cosine of the less similar pair - that of the more similar) /
+    temperature)) over all pairs of rows of a group (Su 2022).
 
-    All [B]: Su 2022. Each group counts with its real rows.
+    `cosines`, `targets` and `weights` are [B]. The weight of a group is the number of its real rows.
     """
     values, scores, real = (
         tf.reshape(tf.cast(part, tf.float32), (-1, group_size)) for part in (cosines, targets, weights)
@@ -117,14 +121,14 @@ def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_siz
 
 
 def pointwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Mean over a row's texts of the binary cross-entropy of each by itself: scores and labels (0 or 1) [B,C]."""
+    """Returns (sum, weight) of the mean binary cross-entropy of each row's texts: scores and labels (0 or 1) [B,C]."""
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=scores)
     return weighted_sum(_mean(each, present), weights)
 
 
 def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Mean over a row's pairs of a more and a less relevant text of log(1 + exp(less - more)) (RankNet, Burges et al.
-    2005).
+    """Returns (sum, weight) of each row's mean of log(1 + exp(less - more)) over pairs of a more and a less relevant
+    text (RankNet, Burges et al. 2005).
     """
     labels = tf.cast(labels, tf.float32)
     pairs = (labels[:, :, None] > labels[:, None]) & present[:, :, None] & present[:, None]  # [B,C,C]
@@ -134,8 +138,8 @@ def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
 
 
 def listwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Cross-entropy of the softmax of a row's scores with its labels, scaled to the sum 1 (ListNet, Cao et al. 2007,
-    with linear gains).
+    """Returns (sum, weight) of the cross-entropy of the softmax of each row's scores with its labels, scaled to sum to
+    1 (ListNet, Cao et al. 2007, with linear gains).
     """
     shares = tf.where(present, tf.cast(labels, tf.float32), 0.0)
     shares = tf.math.divide_no_nan(shares, tf.reduce_sum(shares, axis=-1, keepdims=True))

@@ -1,4 +1,4 @@
-"""How well a passage answers a query, both read together (Nogueira and Cho 2019).
+"""The objective of rerankers, which read query and passage together (Nogueira and Cho 2019).
 
 B rows, C passages of a row: the positive first.
 """
@@ -20,21 +20,21 @@ LOSSES = {
 
 @dataclasses.dataclass(frozen=True)
 class Relevance(Objective):
-    """The loss `loss` of `logits` [B,C] over the passages of each query."""
+    """The ranking loss `loss` of `logits` [B,C] over the passages of each query."""
 
     loss: Literal["pointwise", "pairwise", "listwise"] = "listwise"
 
     counter_names = ("accuracy",)
 
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """{} for passages that are only ranked."""
+        """Returns the loss, or {} if passages are only ranked."""
         if "labels" not in batch:
             return {}
         present = tf.reduce_max(batch["input_mask"], axis=-1) > 0
         return {"loss": LOSSES[self.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])}
 
     def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """The share of queries whose positive has the highest score."""
+        """Returns the share of queries whose positive has the highest score."""
         if "labels" not in batch:
             return {}
         best = tf.gather(batch["labels"], tf.argmax(outputs["logits"], axis=-1), batch_dims=1)

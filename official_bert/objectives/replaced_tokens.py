@@ -1,4 +1,4 @@
-"""Replaced-token detection (ELECTRA; Clark et al. 2020): which real tokens has a generator replaced?"""
+"""Replaced-token detection: which real tokens has a generator replaced (ELECTRA; Clark et al. 2020)?"""
 
 import dataclasses
 from typing import Any
@@ -13,9 +13,7 @@ from official_bert.objectives.objective import Batch, Fractions, Outputs
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokens(CrossEntropy):
-    """A yes or no for each real token; also the shares of tokens called replaced that are, and of those replaced that
-    are called so.
-    """
+    """A binary loss for each real token, with the precision and the recall of detected replacements."""
 
     name: str = "replaced"
     factor: float = 50.0
@@ -25,7 +23,7 @@ class ReplacedTokens(CrossEntropy):
         return (*super().counter_names, "replaced_precision", "replaced_recall")
 
     def predicted(self, outputs: Outputs, batch: Batch) -> Predicted:
-        """As two classes: their softmax is the logistic function of the one logit."""
+        """Returns logits of two classes, whose softmax is the logistic function of the one logit, and their labels."""
         logits = outputs["replaced_logits"]
         return tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"]
 

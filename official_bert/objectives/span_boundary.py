@@ -1,4 +1,6 @@
-"""The boundary objective of SpanBERT (Joshi et al. 2020, 3.2): masked words from the rows beside their span."""
+"""The span boundary objective of SpanBERT (Joshi et al. 2020, 3.2): it predicts masked words from the rows beside their
+span.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,7 +16,7 @@ from official_bert.objectives.objective import Batch, Outputs
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(CrossEntropy):
-    """The first words of each span of masked ones."""
+    """Predicts the first words of each masked span, at most `LONGEST_SPAN`."""
 
     name: str = "boundary"
 

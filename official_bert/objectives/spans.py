@@ -10,7 +10,7 @@ from official_bert.objectives.objective import Batch, Fractions, Objective, Outp
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSpan(Objective):
-    """The mean of the losses of start and end, over the real tokens of a row; [CLS] if the window has no answer."""
+    """The mean of the start and end losses over the real tokens of a row; windows without an answer point to [CLS]."""
 
     names = ("start", "end")
 
@@ -27,5 +27,5 @@ class AnswerSpan(Objective):
         return fractions
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The logits, those of padding too."""
+        """Returns the start and end logits, including those of padding."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}

@@ -1,4 +1,4 @@
-"""Sparse vectors of words (SPLADE; Formal et al. 2021): texts that belong together have large products, and few words.
+"""Sparse word vectors (SPLADE; Formal et al. 2021): related texts get large dot products, and each text few words.
 
 B rows, T texts of a row, V words.
 """
@@ -17,7 +17,7 @@ MOST_WORDS = 256  # of a vector that is evaluated
 
 @dataclasses.dataclass(frozen=True)
 class SparseVectors(NearVectors):
-    """The loss of `NearVectors` on the products of `weights` [B,T,V], and the penalty of both sides."""
+    """The loss of `NearVectors` on the dot products of `weights` [B,T,V], and penalties on queries and passages."""
 
     query_penalty: float = 0.0
     passage_penalty: float = 0.0
@@ -26,7 +26,7 @@ class SparseVectors(NearVectors):
     counter_names = ("words",)
 
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """{} for texts that are only searched."""
+        """Returns the losses, or {} if texts are only searched."""
         if "penalty_share" not in batch:
             return {}
         weights, real = outputs["weights"], batch["example_weights"]
@@ -39,22 +39,22 @@ class SparseVectors(NearVectors):
         return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
 
     def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """The mean number of words of second texts; of texts that are searched by themselves, of these."""
+        """Returns the mean number of words of second texts, or of the only text of each row."""
         weights = outputs["weights"]
         words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)
         return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """The heaviest words."""
+        """Returns `ids` and `weights` of the heaviest words."""
         weights, ids = tf.math.top_k(outputs["weights"], min(MOST_WORDS, outputs["weights"].shape[-1]))
         return {"ids": ids, "weights": weights}
 
 
 def flops_penalty(weights: Float[Any, "B V"], present: Shaped[Any, " B"], group_size: int) -> Float[Any, ""]:
-    """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present
-    [B] -> [] (FLOPS, Paria et al. 2020).
+    """Returns the sum over groups of (sum over words of the squared mean weight) * the group's number of real rows
+    (FLOPS, Paria et al. 2020).
 
-    The mean is that of a group, which is the same in a global batch and in its parts.
+    weights [B,V], present [B] -> []. The mean is over a group, which is the same in a global batch and in its parts.
     """
     real = tf.reshape(tf.cast(present, tf.float32), (-1, group_size, 1))
     count = tf.reduce_sum(real, axis=1)  # [B/G,1]

@@ -1,4 +1,4 @@
-"""The tags of a sentence's words as a chain (CRF): T tags."""
+"""The tags of a sentence's words, modelled as a chain (CRF). T tags."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with
 
 @dataclasses.dataclass(frozen=True)
 class ChainOfTags(Tags):
-    """Negative log-likelihood by word of the chains over the words of a row's sentences."""
+    """The negative log-likelihood of the tag chains of a row's sentences, divided by the number of words."""
 
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
         likelihood = crf.log_likelihood(
@@ -24,14 +24,14 @@ class ChainOfTags(Tags):
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(word_weights(batch)))}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
-        """Also the CRF's scores, equal for all rows."""
+        """Returns the predictions of `Tags` and the CRF's scores, which are equal for all rows."""
         rows = tf.shape(outputs["logits"])[0]
         chain = {name: tf.repeat(outputs[name][None], rows, axis=0) for name in CHAIN}
         return super().predictions(outputs, batch) | chain
 
 
 def chain_scores(outputs: Mapping[str, Any]) -> crf.Scores:
-    """The CRF's scores in a model's outputs; zeros without a CRF."""
+    """Returns the CRF's scores in a model's outputs, or zeros for a model without a CRF."""
     if CHAIN[0] in outputs:
         return crf.Scores(*(outputs[name] for name in CHAIN))
     return crf.no_scores(outputs["logits"].shape[-1])

@@ -26,11 +26,11 @@ class Tags(Objective):
         return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch), self.smoothing)}
 
     def weights(self, batch: Batch) -> Weights:
-        """The number of words, or the sum of their weights."""
+        """Returns the number of words, or the sum of their weights."""
         return {"loss": tf.reduce_sum(_weights(batch))}
 
     def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """Accuracy of each word's likeliest tag."""
+        """Returns the accuracy of each word's likeliest tag."""
         return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], word_weights(batch))}
 
     def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
@@ -38,7 +38,7 @@ class Tags(Objective):
 
 
 def word_weights(batch: Mapping[str, Shaped[Any, "B ..."]]) -> Float[Any, "B S"]:
-    """1 at the first piece of each word of a real row, else 0."""
+    """Returns 1 at the first piece of each word of a real row, else 0: [B,S]."""
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
 

@@ -1,7 +1,7 @@
-"""What a student learns of its teacher's outputs (Hinton et al. 2015): for each kind of task, which ones, and the loss.
+"""The losses of a student on its teacher's outputs, by kind of task (Hinton et al. 2015).
 
-In a batch the teacher's outputs stand beside the labels, under the output's name with `teacher_` before it, whether
-they were kept or are computed in the step.
+In a batch, the teacher's outputs have the names of the outputs with the prefix `teacher_`, whether they were stored or
+are computed in the step.
 """
 
 import dataclasses
@@ -20,17 +20,19 @@ from official_bert.objectives.vectors import IN_GROUPS, NearVectors
 
 
 class SoftAnswers(TeacherTargets):
-    """The soft answers of a kind of task; `outputs` are those of the models that are compared."""
+    """The loss on the teacher's probabilities for one label; subclasses are for other tasks. `outputs` are the compared
+    outputs.
+    """
 
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     by_token: ClassVar[bool] = False  # whether they have a value for each token, in the last axis of a column
 
     def columns(self, outputs: Outputs) -> dict[str, tf.Tensor]:
-        """Returns a teacher's outputs as they stand in a batch, float32, without gradient."""
+        """Returns a teacher's outputs as columns of a batch, float32, without gradient."""
         return {COLUMN + name: tf.stop_gradient(tf.cast(outputs[name], tf.float32)) for name in self.outputs}
 
     def add_teacher_outputs(self, batch: Batch) -> Batch:
-        """Unless it has them."""
+        """Returns the batch with its teacher's outputs, which it computes unless the batch has them."""
         if self.teacher is None or any(name.startswith(COLUMN) for name in batch):
             return batch
         return dict(batch) | self.columns(self.teacher.model(dict(batch), training=False))
@@ -39,19 +41,21 @@ class SoftAnswers(TeacherTargets):
         return {"answers": times(self.answers, self.compare(outputs, batch))}
 
     def compare(self, outputs: Outputs, batch: Batch) -> Fraction:
-        """The loss of a student's outputs on the columns of a batch: of one label, the divergence of probabilities."""
+        """Returns the loss (sum, weight) of a student's outputs on the teacher's columns of a batch."""
         return divergence(outputs["logits"], batch["teacher_logits"], batch["example_weights"], self.temperature)
 
 
 class SeveralLabelsOf(SoftAnswers):
-    """The probability of each label, of which a text may have several."""
+    """The loss on the teacher's probability of each of several labels."""
 
     def compare(self, outputs: Outputs, batch: Batch) -> Fraction:
         return binary_divergence(outputs["logits"], batch["teacher_logits"], batch["example_weights"], self.temperature)
 
 
 class ScoresOf(SoftAnswers):
-    """A score, by squared error; of rows [B,C,S], the probabilities of their texts, the softmax of the scores."""
+    """The squared error from the teacher's score, or for rows of texts [B,C,S] the divergence of the softmax of their
+    scores.
+    """
 
     def compare(self, outputs: Outputs, batch: Batch) -> Fraction:
         logits, teacher = outputs["logits"], batch["teacher_logits"]
@@ -61,7 +65,7 @@ class ScoresOf(SoftAnswers):
 
 
 class TagsOf(SoftAnswers):
-    """The probabilities of each word's tags, at its first piece; a column is [B,T,S]."""
+    """The loss on the teacher's tag probabilities of each word, at its first piece; a column is [B,T,S]."""
 
     by_token = True
 
@@ -73,12 +77,12 @@ class TagsOf(SoftAnswers):
         return divergence(outputs["logits"], teacher, word_weights(batch), self.temperature)
 
     def weights(self, batch: Batch) -> Weights:
-        """The number of words."""
+        """Returns the number of words."""
         return {"answers": tf.reduce_sum(word_weights(batch))}
 
 
 class SpansOf(SoftAnswers):
-    """The probabilities of the tokens to begin and to end the answer, the mean of both losses."""
+    """The mean of the losses on the teacher's start and end probabilities."""
 
     outputs = ("start_logits", "end_logits")
     by_token = True
@@ -94,10 +98,11 @@ class SpansOf(SoftAnswers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorsOf(SoftAnswers):
-    """How near texts are to each other: the vectors themselves may have other widths.
+    """The loss on how near the teacher finds texts to each other; vectors of student and teacher may differ in width.
 
-    Of rows that are compared with their group, the probabilities of all its texts to answer the first one; of rows with
-    negatives, those of their own texts; of pairs with scores, the cosines, by squared error.
+    It compares the probabilities of a group's texts as answers to the first text, for rows compared within groups. For
+    rows with negatives it compares the probabilities of their own texts, and for scored pairs the cosines, by squared
+    error.
     """
 
     own: NearVectors

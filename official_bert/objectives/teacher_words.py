@@ -1,4 +1,4 @@
-"""What a student learns of a teacher in pre-training: probabilities of words, last states (Sanh et al. 2019), or the
+"""Losses of a student on its teacher's outputs in pre-training: word probabilities, last states (Sanh et al. 2019), or
 relations in the last layer (Wang et al. 2021).
 """
 
@@ -20,7 +20,7 @@ OUTPUTS = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordTargets(TeacherTargets):
-    """Each loss whose factor is not 0."""
+    """The losses on words, states and relations whose factor is not 0."""
 
     states: float = 0.0
     relations: float = 0.0
@@ -40,7 +40,7 @@ class WordTargets(TeacherTargets):
         return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in read}
 
     def weights(self, batch: Batch) -> Weights:
-        """Answers count by predictions, states and relations by tokens."""
+        """Returns the number of predictions for answers, and of tokens for states and relations."""
         return {
             name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
             for name in self.names

@@ -1,4 +1,4 @@
-"""Vectors of texts that belong together are near each other (Reimers and Gurevych 2019).
+"""Text embeddings: vectors of related texts lie near each other (Reimers and Gurevych 2019).
 
 B rows, T texts of a row (anchor, positive, negatives), D numbers of a vector.
 """
@@ -18,7 +18,7 @@ IN_GROUPS = ("contrastive", "contrastive_both")  # compare a row with the others
 
 @dataclasses.dataclass(frozen=True)
 class NearVectors(Objective):
-    """The `loss` of `embedding` [B,T,D], summed over the sizes of Matryoshka vectors."""
+    """The ranking loss `loss` of `embedding` [B,T,D], summed over the sizes of Matryoshka vectors."""
 
     loss: str = "contrastive"
     group_size: int = 1
@@ -31,7 +31,7 @@ class NearVectors(Objective):
         return ("accuracy",) if self.loss in IN_GROUPS else ()
 
     def losses(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """{} for texts that are only searched."""
+        """Returns the loss, or {} if texts are only searched."""
         if not {"scores", "teacher", "text_numbers"} & set(batch):
             return {}
         fractions = [
@@ -40,7 +40,7 @@ class NearVectors(Objective):
         return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
 
     def of_vectors(self, vectors: Float[Any, "B T D"], batch: Batch) -> Fraction:
-        """The loss of vectors of length 1, or of sparse ones."""
+        """Returns the loss (sum, weight) of vectors [B,T,D], of length 1 or sparse."""
         weights = batch["example_weights"]
         cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])  # [B,T-1]
         if "scores" in batch:
@@ -63,7 +63,7 @@ class NearVectors(Objective):
         )
 
     def counters(self, outputs: Outputs, batch: Batch) -> Fractions:
-        """The share of rows whose own second text is the nearest of the group."""
+        """Returns the share of rows whose own second text is the nearest of the group."""
         if self.loss not in IN_GROUPS or "text_numbers" not in batch:
             return {}
         weights = batch["example_weights"]
@@ -77,5 +77,5 @@ class NearVectors(Objective):
 
 
 def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:
-    """The first `size` numbers of vectors [...,D], scaled to length 1 again; None leaves them as they are."""
+    """Returns the first `size` numbers of vectors [...,D], scaled to length 1; None returns the vectors unchanged."""
     return vectors if size is None else tf.math.l2_normalize(vectors[..., :size], axis=-1)

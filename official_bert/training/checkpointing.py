@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written, restored and removed; and the best one."""
+"""Writes, restores and removes the checkpoints of a run, and keeps the best one."""
 
 import glob
 import math
@@ -21,7 +21,7 @@ from official_bert.storage.files import disk_full_reason, remove, written_whole
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:
     """Restores everything from one checkpoint; warns and returns False if it cannot be read.
 
-    Raises ValueError, naming the first, for weights that are not numbers.
+    Raises ValueError for weights that are NaN or infinite and names the first of them.
     """
     try:
         checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
@@ -42,11 +42,11 @@ def _holds_weights_alone(prefix: str) -> bool:
 
 
 class CheckpointFolder:
-    """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None:
+    """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, and keeps the last `keep` (None:
     all).
 
-    Those of multiples of `keep_every` steps are kept for good. One at a time may be written in the background; whatever
-    reads or writes the folder's checkpoints then waits for it.
+    Checkpoints of multiples of `keep_every` steps are never removed. One checkpoint at a time may be written in the
+    background; other reads and writes of the folder's checkpoints wait for it.
 
     TensorFlow's `checkpoint` state file is written for other tools, and not read.
     """
@@ -59,7 +59,7 @@ class CheckpointFolder:
         self._last_step = -1  # of the checkpoint that was begun last
 
     def restore_newest(self) -> str | None:
-        """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no
+        """Restores everything from the newest readable checkpoint and returns its prefix, or None if there are no
         checkpoints.
 
         Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
@@ -80,7 +80,7 @@ class CheckpointFolder:
         return None
 
     def newest(self) -> str:
-        """The prefix of the newest checkpoint, readable or not; "" if there are none."""
+        """Returns the prefix of the newest checkpoint, readable or not, or "" if there are none."""
         self.wait()
         return next(iter(self.run.checkpoints()), "")
 
@@ -88,14 +88,14 @@ class CheckpointFolder:
         """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later
         steps.
 
-        `same` is the prefix of a checkpoint with the same content: its files are shared if the disk can do so. Raises
-        OSError if the checkpoint cannot be written; earlier ones stay intact.
+        `same` is the prefix of a checkpoint with the same content: its files are shared if the disk supports that.
+        Raises OSError if the checkpoint cannot be written; earlier ones stay intact.
         """
         self.wait()
         return self._write(self.checkpoint, step, same)
 
     def save_in_background(self, snapshot: tf.train.Checkpoint, step: int, then: Callable[[str], None]) -> None:
-        """Begins to do what `save` does with a snapshot of the checkpoint; `then` is called with its name, in the same
+        """Starts to save a snapshot of the checkpoint as `save` does, then calls `then` with its name in the same
         thread.
         """
         self.wait()
@@ -103,15 +103,11 @@ class CheckpointFolder:
         self._unfinished = self._writer.submit(lambda: then(self._write(snapshot, step)))
 
     def written(self, step: int) -> str:
-        """The prefix of the checkpoint of `step`, if it is the last one that this process has written in the
-        background; else "".
-        """
+        """Returns the prefix of the checkpoint of `step` if this process wrote it last in the background, else ""."""
         return self.run.checkpoint(step) if self._last_step == step else ""
 
     def wait(self, only_if_done: bool = False) -> None:
-        """Waits until the checkpoint that is being written in the background is whole. Raises OSError if it could not
-        be written.
-        """
+        """Waits until the background checkpoint is complete. Raises OSError if it could not be written."""
         if (unfinished := self._unfinished) and (unfinished.done() or not only_if_done):
             self._unfinished = None
             unfinished.result()
@@ -184,7 +180,7 @@ def _flush(path: str) -> None:
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best value of a metric (`-` before: less is better) in `best/` of the run."""
+    """Keeps the checkpoint with the best value of a metric (prefix `-`: less is better) in the run's folder `best/`."""
 
     def __init__(self, run: RunFolder, metric: str):
         self.run, self.folder, self.metric = run, run.best.path, metric.removeprefix("-")
@@ -201,14 +197,14 @@ class BestCheckpoint:
         saved: str = "",
         tuned: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> bool:
-        """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns
-        whether it does.
+        """Writes the weights, the options `tuned` for them and the metric if it beats the best so far; returns whether
+        it does.
 
-        Of equal metrics, the lower held-out loss is better: a small held-out set has many ties.
-        `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice.
-        `phase` is the first phase that is measured like this one, `batches` the number of batches measured, 0 for all.
-        The best of a phase measured otherwise, on other lengths say, or on another number of batches, is not
-        comparable, and gives way.
+        Among equal metrics, the lower held-out loss is better: a small held-out set has many ties. `saved` is the
+        prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
+        first phase that is measured like this one, `batches` the number of measured batches, 0 for all. A best
+        checkpoint that was measured differently, on other lengths or another number of batches, is not comparable and
+        is replaced.
         """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
@@ -234,12 +230,12 @@ class BestCheckpoint:
         return True
 
     def forget(self) -> None:
-        """Removes the best checkpoint: it is of another run, or measured on other data."""
+        """Removes the best checkpoint, because it belongs to another run or was measured on other data."""
         self.record = {}
         remove(self.folder)
 
     def describe(self) -> str:
-        """Metric, value, place."""
+        """Returns a line for the user with metric, value, step and folder."""
         value = shown(self.metric, self.record["value"])
         return f"{self.record['metric']} {value} at step {self.record['step']}, saved in {BEST_FOLDER}/"
 

@@ -1,5 +1,5 @@
-"""Evaluations during training: when they are due, the best checkpoint, early stopping (patience), the weights that
-answer.
+"""Evaluations during training: when they are due, the best checkpoint, early stopping (patience), and the weights that
+a run answers with.
 """
 
 import bisect
@@ -15,7 +15,7 @@ from official_bert.training.trainer import Trainer
 
 
 class Evaluations:
-    """Measures a run's weights on its held-out data, and keeps the best of them."""
+    """Evaluates a run's weights on its held-out data, and keeps the best of them."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class Evaluations:
         return BestCheckpoint(self.folder.run, self.phases[0].best_metric)
 
     def is_due(self, step: int) -> bool:
-        """Whether weights are measured after `step` steps; those after the last step always are, at the end."""
+        """Returns whether an evaluation is due after `step`; the one after the last step runs at the end."""
         return step < self.phases[-1].last and self.due[bisect.bisect_left(self.due, step)] == step
 
     def follow(self, step: int) -> bool:
-        """Whether weights are measured after `step` steps, or after the last step."""
+        """Returns whether an evaluation follows `step`, including the last step."""
         return self.phases[-1].held_out is not None and (self.is_due(step) or step == self.phases[-1].last)
 
     def next_due(self, step: int) -> int:
-        """The step of the first evaluation after `step`."""
+        """Returns the step of the first evaluation after `step`."""
         return self.due[bisect.bisect_right(self.due, step)]
 
     def make_up(self) -> None:
-        """Measures the restored weights if that was due when the run was stopped, and is not in its log."""
+        """Evaluates the restored weights if that was due when the run was stopped, and is not in its log."""
         step = self.trainer.steps_done
         for phase in self.phases:
             if (
@@ -63,7 +63,9 @@ class Evaluations:
                 self.evaluate(phase, step)
 
     def evaluate(self, phase: PhasePlan, step: int) -> dict[str, float]:
-        """Measures on the held-out data, if there are any; keeps the best checkpoint so far."""
+        """Evaluates on the held-out data, keeps the best checkpoint so far, and returns the metrics ({} without such
+        data).
+        """
         if phase.held_out is None:
             return {}
         metrics = self.measure(phase)
@@ -101,7 +103,7 @@ class Evaluations:
         return next(other.number for other in self.phases if other.is_measured_like(phase))
 
     def are_out_of_patience(self, step: int) -> bool:
-        """Whether so many evaluations up to `step` have not been better that training ends."""
+        """Returns whether training ends early: at least `patience` evaluations up to `step` followed the best one."""
         patience, best = self.settings.patience, self.best.record.get("step", 0)
         return (
             bool(patience)

@@ -1,4 +1,4 @@
-"""The FLOPs of a training step, as `model FLOP/s` counts them."""
+"""Counts the FLOPs of a training step for `model FLOP/s`."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from official_bert.config import ModelConfig
 
 
 def training_flops(model: ModelConfig, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Counts the floating-point operations of all matrix products, forward and backward, over a batch with its padding.
+    """Returns the floating-point operations of all matrix products, forward and backward, for a batch with its padding.
 
-    The usual convention of model FLOP/s: a multiply-add counts two, backward twice the forward pass, recomputation
-    nothing; the last layer counts for every row, although ours computes only the rows that are read. 0 for precomputed
-    features of a frozen encoder.
+    It follows the usual convention of model FLOP/s: a multiply-add counts as two, backward as twice the forward pass,
+    recomputation as nothing. The last layer counts for every row, although ours computes only the rows that are read.
+    The result is 0 for precomputed features of a frozen encoder.
     """
     if "input_ids" not in batch:
         return tf.constant(0.0)

@@ -13,38 +13,39 @@ from official_bert.config import OptimizerConfig
 
 
 class LearningRate(abc.ABC):
-    """The form of the rate after the warm-up."""
+    """The shape of the learning rate after the warm-up."""
 
     @abc.abstractmethod
     def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
-        """The share of the way from `end_learning_rate` to the peak, at a place from 0 to `total`, of which the last
-        `decay` are those of `decay_steps`.
+        """Returns the fraction of the way from `end_learning_rate` to the peak rate.
+
+        `place` runs from 0 to `total`; its last `decay` are the `decay_steps`.
         """
 
 
 class Constant(LearningRate):
-    """The peak, to the end."""
+    """Stays at the peak rate to the end."""
 
     def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
         return tf.ones_like(place)
 
 
 class Linear(LearningRate):
-    """Falls evenly (2018)."""
+    """Decays linearly (2018)."""
 
     def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
         return 1.0 - tf.minimum(place / (total or 1), 1.0)
 
 
 class Polynomial(Linear):
-    """A power of the linear one."""
+    """Decays as the linear schedule to the power of `config.power`."""
 
     def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
         return tf.pow(super().share(config, place, total, decay), config.power)
 
 
 class WarmupStableDecay(LearningRate):
-    """The peak, and a decay in the last steps (Hu et al., 2024, 4)."""
+    """Stays at the peak rate and decays in the last steps (Hu et al., 2024, 4)."""
 
     def share(self, config: OptimizerConfig, place: tf.Tensor, total: float, decay: float) -> tf.Tensor:
         done = tf.clip_by_value((place - (total - decay)) / (decay or 1), 0.0, 1.0)
@@ -62,14 +63,14 @@ CLASSES: Mapping[str, type[LearningRate]] = types.MappingProxyType(
 
 
 def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all
+    """Returns the learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all
     `total_steps`.
 
-    2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because
-    the decay counts from the first step, the rate drops a little at the end of the warm-up. `warmup_stable_decay` (Hu
-    et al., 2024, 4; the root of Haegele et al., 2024) keeps the peak after the warm-up and lowers the rate in the last
-    steps alone: so a run can go on from its stable part to any number of steps, which one with `linear` cannot without
-    other rates before.
+    2018 counted the step before it computed the rate. The first step therefore has 1 / warm-up of the peak rate, and
+    because the decay counts from the first step, the rate drops a little at the end of the warm-up.
+    `warmup_stable_decay` (Hu et al., 2024, 4; the square root of Haegele et al., 2024) keeps the peak after the warm-up
+    and lowers the rate in the last steps only. A run can therefore continue from its stable part to any number of
+    steps; with `linear`, earlier rates would have been different.
     """
     return _rate(
         config,
@@ -81,8 +82,8 @@ def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -
 
 
 def rate_at_share(config: OptimizerConfig, share: tf.Tensor) -> tf.Tensor:
-    """The learning rate at a share, from 0 to 1, of the time of a training, float32; warm-up and decay are shares of
-    it, too.
+    """Returns the learning rate at a fraction, from 0 to 1, of a training's time, float32; warm-up and decay are
+    fractions too.
     """
     return _rate(config, tf.cast(share, tf.float32), 1.0, config.warmup_proportion, config.decay_proportion)
 
@@ -95,18 +96,23 @@ def _rate(config: OptimizerConfig, place: tf.Tensor, total: float, warmup: float
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The steps of warm-up: a number, or a share of all steps (2018's fine-tuning, rounded down)."""
+    """Returns the number of warm-up steps, given as a number or as a fraction of all steps (2018's fine-tuning, rounded
+    down).
+    """
     return config.warmup_steps or int(total_steps * config.warmup_proportion)
 
 
 def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all (rounded down)."""
+    """Returns the number of last steps in which `warmup_stable_decay` lowers the rate: a number, or a fraction of all,
+    rounded down.
+    """
     return config.decay_steps or int(total_steps * config.decay_proportion)
 
 
 def check_shares(config: OptimizerConfig) -> None:
-    """Raises ValueError for a schedule that counts steps, of which a training of some hours does not know how many it
-    has.
+    """Raises ValueError for a schedule that a training limited in hours cannot follow.
+
+    The number of its steps is unknown, so warm-up and decay must be fractions, of at most 1 together.
     """
     for key in ("warmup_steps", "decay_steps"):
         if steps := getattr(config, key):
@@ -122,7 +128,9 @@ def check_shares(config: OptimizerConfig) -> None:
 
 
 def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
-    """Raises ValueError if `warmup_stable_decay` has no room for its warm-up and its decay, or no step to decay in."""
+    """Raises ValueError if the steps of `warmup_stable_decay` are too few for its warm-up and decay, or if no step
+    decays.
+    """
     if config.schedule != "warmup_stable_decay":
         return
     warmup, decay = warmup_steps(config, total_steps), decay_steps(config, total_steps)

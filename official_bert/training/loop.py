@@ -26,7 +26,7 @@ STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to 
 
 
 class Run:
-    """One training run, from its trainer's step to the last one."""
+    """One training run, from the trainer's current step to the last one."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Run:
                 self.folder.wait()
 
     def enter(self, phase: PhasePlan) -> None:
-        """Makes the trainer ready for a phase."""
+        """Prepares the trainer for a phase."""
         if phase.number:
             self.trainer.enter(phase.recipe)
         if len(self.phases) > 1:
@@ -85,7 +85,7 @@ class Run:
             )
 
     def train(self, phase: PhasePlan) -> None:
-        """Takes the steps that are left of a phase, or fewer if patience ends."""
+        """Takes the remaining steps of a phase, or fewer if patience or time runs out."""
         step = self.trainer.steps_done
         if step >= phase.last:
             return
@@ -121,7 +121,7 @@ class Run:
         return iter(distribution.distribute(phase.source, self.trainer.strategy, first, end))
 
     def steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
-        """Returns how many steps follow `step` before the host has something to do, or wants to look."""
+        """Returns how many steps follow `step` before the host must act, or checks for signals and time."""
         events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every]
         steps_left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
         steps_left += [edge - step for edge in self.profile.edges if edge > step]
@@ -139,7 +139,7 @@ class Run:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
 
     def after_step(self, phase: PhasePlan, step: int) -> None:
-        """Logs, saves, stops or evaluates if that is due after `step` steps."""
+        """Logs, saves, stops or evaluates if that is due after `step`."""
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.signals.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self._write_log(phase, step)
@@ -162,7 +162,7 @@ class Run:
                 self.evaluations.evaluate(phase, step)
 
     def save(self) -> None:
-        """Begins to write a checkpoint, on the chief only; the next steps do not wait for it."""
+        """Starts to write a checkpoint, on the chief only; the next steps do not wait for it."""
         self.folder.wait()  # files that change while it copies the folder to a store would confuse it
         if self.watcher.enabled:
             began = clock.now()

@@ -28,7 +28,7 @@ NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["Lay
 
 
 def is_decayed(path: str) -> bool:
-    """Whether a weight of that path decays: all do except those of LayerNorm and biases."""
+    """Returns whether the weight at `path` decays: all do except those of LayerNorm and biases."""
     return NOT_DECAYED.search(path) is None
 
 
@@ -48,7 +48,7 @@ def update(
     step: tf.Tensor,
     decayed: bool,
 ) -> tuple[tf.Tensor, Moments]:
-    """Returns one weight after step number `step` (from 0), and its moments. Pure; all float32."""
+    """Returns one weight after step number `step` (from 0), and its moments. Pure; all tensors are float32."""
     first = config.beta_1 * moments.first + (1.0 - config.beta_1) * gradient
     second = config.beta_2 * moments.second + (1.0 - config.beta_2) * tf.square(gradient)
     corrected_first, corrected_second = first, second
@@ -68,14 +68,14 @@ def update(
 
 
 def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-    """LAMB's `|weight| / |change|`, 1 if either is 0."""
+    """Returns LAMB's `|weight| / |change|`, or 1 if either is 0."""
     weight_norm, change_norm = tf.norm(weight), tf.norm(change)
     return tf.where((weight_norm > 0) & (change_norm > 0), tf.math.divide_no_nan(weight_norm, change_norm), 1.0)
 
 
 def surprise(gradient: tf.Tensor, second: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """The root mean square of a weight's gradient over its expected size: above 1 if the gradients are larger than
-    before.
+    """Returns the root mean square of a weight's gradient divided by its expected size: above 1 if gradients have
+    grown.
 
     The second moment follows a sudden growth of the gradients only after many steps; until then, updates are too large.
     `second` is bias-corrected. A gradient that was always 0 counts as 0.
@@ -84,12 +84,12 @@ def surprise(gradient: tf.Tensor, second: tf.Tensor, epsilon: float) -> tf.Tenso
 
 
 def clip_scale(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """The factor that clips gradients of global norm `norm` to `clip_norm`; 1 if `clip_norm` is 0."""
+    """Returns the factor that clips gradients of global norm `norm` to `clip_norm`, or 1 if `clip_norm` is 0."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.constant(1.0)
 
 
 class Decision(NamedTuple):
-    """What the update of every weight needs beside its gradient: scalars."""
+    """The scalars that every weight's update needs besides its gradient."""
 
     gradient_scale: tf.Tensor
     rate: tf.Tensor
@@ -103,18 +103,18 @@ Update = Callable[..., tuple[tf.Tensor, Moments]]  # with the arguments of `upda
 def pure_update(
     rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Compiles `change`: a function of (weight, first, second, gradient, decision) -> (weight, first, second)."""
+    """Returns `change` compiled: a function (weight, first, second, gradient, decision) -> (weight, first, second)."""
     return _compiled(_updated, change, _read_fields(rule), shape, decayed)
 
 
 def update_in_place(
     rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
 ) -> Callable[..., None]:
-    """`change`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which
-    it overwrites.
+    """Returns `change` compiled: a function of (weight, first, second, gradient, decision) that overwrites the first
+    three, which are variables.
 
-    The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that
-    it was traced with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
+    The variables are plain ones. A compiled function confuses `DistributedVariable`s of the same shape (TensorFlow's
+    `DistributedVariableTraceType`): pass the copy of one device.
     """
     # of whole weights; another update may need them too
     needs_norms = change is not update or rule.name == "stable_adamw" or (rule.name == "lamb" and decayed)
@@ -124,8 +124,8 @@ def update_in_place(
 
 @functools.cache
 def block_size(size: int) -> int:
-    """The largest divisor of a weight's size that is at most BLOCK; 1 for a weight below that, for which blocks would
-    not pay.
+    """Returns the largest divisor of a weight's size that is at most BLOCK, or 1 for smaller weights, which need no
+    blocks.
     """
     return 1 if size <= BLOCK else next(block for block in range(BLOCK, 0, -1) if size % block == 0)
 
@@ -237,9 +237,9 @@ def _overwrite_in_blocks(
 
 @keras.saving.register_keras_serializable("official_bert")
 class BertOptimizer(keras.optimizers.Optimizer):
-    """The optimizers above as a Keras optimizer, for `compile` or a loop of your own.
+    """The optimizers above as a Keras optimizer, for `compile` or your own loop.
 
-    The schedule ends at `total_steps`. Clips the gradients as Keras passes them: under `tf.distribute`, clip them
+    The schedule ends at `total_steps`. It clips the gradients that Keras passes to it: under `tf.distribute`, clip them
     before.
     """
 
@@ -293,7 +293,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def apply(
         self, grads: Sequence[tf.Tensor | None], trainable_variables: Sequence[keras.Variable] | None = None
     ) -> tf.Tensor:
-        """Clips by the global norm, then updates; Keras leaves out variables whose gradient is None, with a warning."""
+        """Clips by the global norm, then updates; Keras skips variables whose gradient is None, with a warning."""
         tensors = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
         scale = clip_scale(tf.linalg.global_norm(tensors), self.rule.clip_norm)
         return super().apply([None if grad is None else grad * scale for grad in tensors], trainable_variables)

@@ -1,4 +1,4 @@
-"""A phase of a run as plain data: what its steps learn from, and what measures them."""
+"""The plan of a phase of a run as plain data: its training data, and how it is evaluated."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from official_bert.training_config import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PhasePlan:
-    """Steps first + 1 to last of a run: what they learn, on the batches of `source` from number `first_batch` on."""
+    """The plan for steps `first` + 1 to `last` of a run, on the batches of `source` from number `first_batch` on."""
 
     number: int = 0
     first: int = 0
@@ -32,7 +32,7 @@ class PhasePlan:
         return self.first_batch + step - self.first
 
     def follows_in(self, source: BatchSource) -> int | None:
-        """Gives the batch number of `source` at which this phase ends, if the data are the same; None for others."""
+        """Returns the batch number of `source` at which this phase ends, or None if `source` has other data."""
         if self.source.content != source.content:
             return None
         epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
@@ -40,14 +40,15 @@ class PhasePlan:
         return epoch * source.batches_per_epoch + min(-(-rows // source.batch_size), source.batches_per_epoch)
 
     def is_measured_like(self, other: "PhasePlan") -> bool:
-        """Whether another phase is measured on the same data with the same options."""
+        """Returns whether another phase is evaluated on the same data with the same options."""
         content, other_content = (phase.held_out and phase.held_out.source.content for phase in (self, other))
         return (content, self.options) == (other_content, other.options)
 
 
 def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
-    """The steps of `epochs` (default: `training.epochs`); rounded down they count rows as 2018 did: for SQuAD
-    questions, not windows.
+    """Returns the steps of `epochs` (default: `training.epochs`).
+
+    Rounded down, they count rows as 2018 did: for SQuAD questions, not windows.
     """
     epochs = training.epochs if epochs is None else epochs
     if training.epoch_rounding == "up":
@@ -56,8 +57,8 @@ def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | N
 
 
 def evaluation_steps(phase: PhasePlan) -> Sequence[int]:
-    """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and
-    its last one.
+    """Returns the steps after which a phase evaluates, in order: by `eval_every`, or else `eval_epochs`, and its last
+    step.
     """
     training = phase.recipe.training
     if training.hours:

@@ -1,4 +1,4 @@
-"""All that a training step knows: what is learned, by which model, with which settings."""
+"""The recipe of a training step: objective, model and settings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from official_bert.training_config import OptimizerConfig, TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Recipe:
-    """An objective and its model, and how the model learns."""
+    """An objective, its model, and the settings with which the model learns."""
 
     objective: Objective
     model: keras.Model

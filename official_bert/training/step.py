@@ -42,7 +42,7 @@ Evaluated = tuple[dict[str, Fraction], dict[str, Fraction], dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Everything that a step changes: weights, Adam's moments, float16's loss scale, and the finite steps since it
+    """The values that a step changes: weights, Adam's moments, float16's loss scale, and the finite steps since it
     changed.
     """
 
@@ -54,10 +54,11 @@ class State:
 
 
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: Int[Any, ""], part: Int[Any, ""]) -> Tensors:
-    """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
+    """Returns the values of `sites` for a step, with a new dropout seed for each seed state.
 
-    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged.
-    Seed states alone are numbered, so that frozen weights do not change the seeds.
+    A seed is a function of (seed, step, part = replica and micro-batch, site) alone. `sites` are the variables that
+    training does not change: seed states and frozen weights. Only seed states are numbered, so that frozen weights do
+    not change the seeds.
     """
     numbers = itertools.count()
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
@@ -71,7 +72,7 @@ def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: Int[Any, ""], p
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether a variable is the state of a dropout's seed, not a frozen weight."""
+    """Returns whether a variable is the state of a dropout seed, not a frozen weight."""
     return tf.as_dtype(variable.dtype).is_integer
 
 
@@ -96,7 +97,7 @@ def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _
 
 
 def compiles_every_length(sizes: ModelConfig, training: TrainingConfig, total_steps: int) -> bool:
-    """Whether the pieces between the products are compiled for each length of batches whose length changes.
+    """Returns whether the element-wise chains are compiled for each length of batches whose length varies.
 
     On a CPU, compiling takes about half a second for each length. Steps are then 1.3 to 1.5 times as fast in bfloat16.
     In float32 they are 1.05 times as fast, which rounding lengths up takes back (docs/results/finetuning.md).
@@ -112,8 +113,10 @@ def compiles_every_length(sizes: ModelConfig, training: TrainingConfig, total_st
 
 
 def skips_padding(training: TrainingConfig) -> bool:
-    """Whether layers skip the padding of batches whose length changes: by default on CPUs, where it was measured. XLA
-    and TPUs need shapes that are known beforehand; raises ValueError if it is asked for there.
+    """Returns whether layers skip the padding of batches whose length varies: by default on CPUs, where it was
+    measured.
+
+    Raises ValueError if it is asked for with XLA or on TPUs, which need shapes that are known beforehand.
     """
     choice = training.skip_padding
     fixed = "training.xla" if training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
@@ -126,7 +129,7 @@ def skips_padding(training: TrainingConfig) -> bool:
 
 
 class Step:
-    """The step functions of a recipe. `names` are the names of the metrics that `train` returns, in their order."""
+    """The step functions of a recipe. `names` are the metrics that `train` returns, in their order."""
 
     def __init__(self, recipe: Recipe, total_steps: int, num_replicas: int = 1, share: tf.Variable | None = None):
         self.recipe, self.objective, self.model = recipe, recipe.objective, recipe.model
@@ -175,8 +178,10 @@ class Step:
     def prepare(
         self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce
     ) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
-        """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for
-        each of the `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
+        """Returns the inputs of the weights' update.
+
+        They are the gradients of the global batch, the decision for each of the `rate_factors`, the new loss scale, its
+        finite steps, and values for the log.
         """
         gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
         decision, *scaling, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
@@ -206,7 +211,7 @@ class Step:
         return gradients, loss, row
 
     def metrics(self, row: dict[str, Shaped[Any, ""]], parameter_norm: Float[Any, ""]) -> Float[Any, " names"]:
-        """Returns the values of `names`, from the results of `measure` and `decide` and the norm of the new weights."""
+        """Returns the values of `names` from the results of `measure` and `decide` and the norm of the new weights."""
         failed = row["failed"] | ~tf.math.is_finite(parameter_norm)
         row = row | {"parameter_norm": parameter_norm, "failed": failed, "skipped": ~failed & ~row["taken"]}
         return tf.stack([tf.cast(row[name], tf.float32) for name in self.names])
@@ -245,9 +250,11 @@ class Step:
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor) -> SumsOfBatch:
-        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
+        """Returns one micro-batch's gradients of the (scaled) global loss, the sums of its losses, and (sum, weight) of
+        counters.
 
-        The batch has its teacher's outputs. Raises ValueError for a training with a teacher that would run without it.
+        The batch has its teacher's outputs. Raises ValueError if the configuration has a teacher and the objective does
+        not.
         """
         if self.recipe.training.teacher and self.objective.eval_objective is self.objective:
             raise ValueError(
@@ -273,8 +280,8 @@ class Step:
     def decide(
         self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor, finite_steps: tf.Tensor
     ) -> tuple[Decision, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts
-        for the log.
+        """Returns the decision (clipping, and whether the step is taken), the new loss scale, its finite steps, and
+        values for the log.
         """
         rule, training = self.recipe.optimizer, self.recipe.training
         gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)

@@ -1,4 +1,4 @@
-"""A model, its optimizer's moments and its step on the devices of a strategy: training steps and evaluation."""
+"""The trainer: a model, its optimizer's moments and its step on the devices of a strategy."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +21,9 @@ EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=F
 
 
 class Trainer:
-    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy, the
-    recipe's model too.
+    """The variables that a run changes, and the compiled functions that change them.
+
+    Create it and the recipe's model under the strategy.
     """
 
     def __init__(self, recipe: Recipe, strategy: tf.distribute.Strategy, total_steps: int):
@@ -63,7 +64,7 @@ class Trainer:
         self.enter(recipe)
 
     def enter(self, recipe: Recipe) -> None:
-        """Makes the step functions for the batches of a recipe, at the start and for every further phase."""
+        """Makes the step functions for the batches of a recipe, at the start and for each further phase."""
         share = self.share if recipe.training.hours else None
         self.step = Step(recipe, self.total_steps, self.strategy.num_replicas_in_sync, share)
         self.run_steps = tf.function(self._run_steps)
@@ -72,16 +73,16 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        """Optimizer steps so far."""
+        """The number of optimizer steps so far."""
         return int(self.done.numpy())
 
     @property
     def bytes_saved(self) -> int:
-        """The size of a checkpoint."""
+        """The size of a checkpoint in bytes."""
         return sum(math.prod(variable.shape) * variable.dtype.size for variable in tf.nest.flatten(self.saved))
 
     def snapshot(self) -> tf.train.Checkpoint:
-        """A checkpoint of the present values, on the host, which further steps do not change.
+        """Returns a checkpoint of the current values, on the host, which further steps do not change.
 
         On a CPU it shares the variables' memory until the next step, which then writes its results elsewhere.
         """
@@ -181,7 +182,7 @@ class Trainer:
         """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real
         rows.
 
-        Raises ValueError, naming file and record, for a record that cannot be read or is refused.
+        Raises ValueError for a record that cannot be read or is refused; the error names its file and number.
         """
         try:
             return self._evaluate(source, limit)
@@ -206,23 +207,25 @@ class Trainer:
         return means, rows
 
     def steps_agree(self) -> bool:
-        """Whether every worker is at the same step; each has restored from the output folder that it sees."""
+        """Returns whether all workers are at the same step; each has restored from the output folder that it sees."""
         return (
             distribution.sum_over_replicas(self.strategy, self.done)
             == self.steps_done * self.strategy.num_replicas_in_sync
         )
 
     def newest(self, folder: CheckpointFolder) -> str:
-        """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be
-        writing.
+        """Returns the prefix of a folder's newest checkpoint, the same on all workers.
+
+        They wait for a checkpoint that the first worker is writing.
         """
         folder.wait()
         self.any_worker(False)
         return folder.newest()
 
     def restore_newest(self, folder: CheckpointFolder) -> str | None:
-        """Restores the newest readable checkpoint of a folder, as the folder does. Raises ValueError if workers find
-        different ones.
+        """Restores the newest readable checkpoint of a folder and returns its prefix, or None if there is none.
+
+        Raises ValueError if the workers found different checkpoints, and if all are unreadable.
         """
         restored = folder.restore_newest() if self.newest(folder) else None
         if not self.steps_agree():
@@ -232,7 +235,7 @@ class Trainer:
         return restored
 
     def any_worker(self, claim: bool) -> bool:
-        """Whether at least one worker claims it. All workers must ask."""
+        """Returns whether `claim` is true on at least one worker. All workers must call it."""
         return distribution.sum_over_replicas(self.strategy, tf.constant(int(claim), tf.int64)) > 0
 
 

@@ -10,7 +10,7 @@ from keras import ops
 
 
 def make_bilstm(width: int, name: str, dtype: Any = None) -> keras.layers.Bidirectional:
-    """Makes the layer: [B,S,any] -> [B,S,D], the forward direction in the first half."""
+    """Returns the layer [B,S,any] -> [B,S,D], whose first half is the forward direction."""
     lstm = keras.layers.LSTM(width // 2, return_sequences=True, name="lstm", dtype=dtype)
     return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
 
@@ -18,15 +18,16 @@ def make_bilstm(width: int, name: str, dtype: Any = None) -> keras.layers.Bidire
 def run_bilstm(
     bilstm: keras.layers.Bidirectional, x: Float[Any, "B S _"], mask: Bool[Any, "B S"], training: bool | None = None
 ) -> Float[Any, "B S D"]:
-    """x [B,S,any], mask [B,S] (true = real) -> [B,S,D]: both directions skip rows that are not real, which become 0."""
+    """Returns the outputs [B,S,D] of both directions for x [B,S,any].
+
+    Rows where mask [B,S] is false (padding) are skipped, and their outputs are 0.
+    """
     x = bilstm(x, mask=mask, training=training)
     return x * ops.cast(mask, x.dtype)[:, :, None]
 
 
 def last_states(x: Float[Any, "B S D"], last: Int[Any, "B 1"]) -> Float[Any, "B D"]:
-    """Returns the state of each direction at its end, [B,D]: of x [B,S,D] forward at the row `last` [B,1], backward at
-    row 0.
-    """
+    """Returns the last states of x [B,S,D]: [B,D], forward at the row `last` [B,1], backward at row 0."""
     half = x.shape[-1] // 2
     forward = ops.take_along_axis(x[:, :, :half], last[:, :, None], axis=1)[:, 0]
     return ops.concatenate([forward, x[:, 0, half:]], axis=-1)

@@ -15,8 +15,8 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 @keras.saving.register_keras_serializable("official_bert")
 class Convolution(Configured):
-    """A sum of products of neighbouring rows, activated, added and normalized. B batch, S sequence, D hidden size, T
-    neighbours.
+    """Convolves T neighbouring rows, then applies the activation, a residual sum and layer norm. B batch, S sequence, D
+    hidden size, T neighbours.
 
     Fields: `tokens` (T), `hidden_size`, `act`, `dropout`, `initializer_range`, `layer_norm_epsilon`, `biases`.
     """
@@ -60,8 +60,10 @@ class Convolution(Configured):
         instance_ids: Any = None,
         training: bool | None = None,
     ) -> Float[Any, "B S D"]:
-        """x, the rows after the layer, and embedded [B,S,D], input_mask [B,S] -> [B,S,D]; packed rows see those of
-        their instance.
+        """Returns LayerNorm(x + act(convolution of the embeddings)), [B,S,D].
+
+        x [B,S,D] are the rows after the layer, `embedded` [B,S,D] the embeddings, `input_mask` is [B,S]. Packed rows
+        read only rows of their instance.
         """
         length = ops.shape(embedded)[1]
         owners = (

@@ -17,7 +17,7 @@ IMPOSSIBLE = -1e4
 
 
 class Scores(NamedTuple):
-    """Scores added to the emissions: of a tag after another tag, at the start, at the end."""
+    """The scores of a tag after another tag, at the start and at the end of a chain, which are added to emissions."""
 
     transitions: object  # [T,T], from the row's tag to the column's
     start: object  # [T]
@@ -25,14 +25,14 @@ class Scores(NamedTuple):
 
 
 def log_likelihood(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
-    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a row without a
-    position.
+    """Returns the log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for an empty
+    row.
     """
     return path_score(emissions, tags, mask, scores, begins) - log_partition(emissions, mask, scores, begins)
 
 
 def path_score(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
-    """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
+    """Returns the sum of emissions, transitions, start and end scores of the given tags, [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]  # [B,S]
     order = chain_first(mask)
@@ -55,14 +55,14 @@ def path_score(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any
 
 
 def chain_first(mask: Any) -> Any:
-    """Returns int32 [B,S]: the positions of the chain in order, then the others."""
+    """Returns the positions of the chain in order, followed by the others, int32 [B,S]."""
     size = ops.shape(mask)[1]
     places = ops.cast(ops.arange(size), "int32")[None]
     return ops.cast(ops.argsort(ops.where(mask, places, places + size), axis=1), "int32")
 
 
 class Marginals(NamedTuple):
-    """Probabilities under a row's distribution over paths, and the logarithm of its partition function."""
+    """The tag probabilities, the expected counts of transitions, and the log partition function of a row."""
 
     log_partition: object  # [B], 0 for a row without a position
     tags: object  # [B,S,T], 0 outside the chain
@@ -72,7 +72,7 @@ class Marginals(NamedTuple):
 
 
 def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Marginals:
-    """Computes the marginals by the forward and the backward algorithm."""
+    """Returns the marginals, computed by the forward and the backward algorithm."""
 
     def anew(emission: Any, after: Any) -> Any:
         """Of ending a chain in each tag and beginning another one here: [...,T]."""
@@ -112,7 +112,7 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
 
 
 def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
-    """Logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a row without a position.
+    """Returns the logarithm of the sum over all paths of exp(path score), [B]; 0 for an empty row.
 
     Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
     """
@@ -128,9 +128,9 @@ def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None)
 
 
 def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
-    """Highest-scoring tags of one chain a row by the Viterbi algorithm: -> int32 [B,S], 0 outside the chain.
+    """Returns the highest-scoring tags of each row's chain by the Viterbi algorithm, int32 [B,S], 0 outside the chain.
 
-    Of equally good paths, it chooses the one whose last tags have the lowest numbers.
+    Among equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
     rows = _pack(emissions, mask)
     reached = _forward(rows, scores, ops.max)  # [S+1,B,T+1]
@@ -194,21 +194,21 @@ def _unpack(row: Any, flags: int = 1) -> Any:
 
 
 def constrain(scores: Scores, legal: Any) -> Scores:
-    """Adds `IMPOSSIBLE` to the scores wherever `legal`, bool ([T,T], [T], [T]), is false."""
+    """Returns the scores with `IMPOSSIBLE` added wherever `legal`, bool ([T,T], [T], [T]), is false."""
     return Scores(*(score + ops.where(allowed, 0.0, IMPOSSIBLE) for score, allowed in zip(scores, legal)))
 
 
 def no_scores(num_tags: int) -> Scores:
-    """Zero scores: with `constrain`, they restrict a softmax to legal tags."""
+    """Returns scores of 0; with `constrain`, they restrict a softmax to legal tags."""
     return Scores(ops.zeros((num_tags, num_tags)), ops.zeros((num_tags,)), ops.zeros((num_tags,)))
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class CRF(keras.layers.Layer):
-    """The scores of a chain as weights; with `boundary_scores` also those for the first and the last tag.
+    """The trained scores of a chain; `boundary_scores` adds those of the first and the last tag.
 
-    The scores learn `rate` times faster than the optimizer's learning rate, which suits an encoder: in some thousand
-    steps of 5e-5 they would hardly change.
+    The scores learn `rate` times faster than the optimizer's learning rate, which suits the encoder: at 5e-5 they would
+    hardly change in some thousand steps.
     """
 
     def __init__(self, num_tags: int = 9, boundary_scores: bool = True, rate: float = 100.0, **kwargs: Any) -> None:
@@ -227,7 +227,7 @@ class CRF(keras.layers.Layer):
         self.built = True
 
     def scores(self) -> Scores:
-        """The weights as `Scores`; boundary scores are 0 if there are none."""
+        """Returns the weights as `Scores`; boundary scores are 0 if there are none."""
         transitions = ops.convert_to_tensor(self.transitions) * self.settings["rate"]
         if not self.settings["boundary_scores"]:
             return no_scores(self.settings["num_tags"])._replace(transitions=transitions)
@@ -235,7 +235,7 @@ class CRF(keras.layers.Layer):
         return Scores(transitions, *ends)
 
     def call(self, emissions: Any, tags: Any, mask: Any) -> Any:
-        """emissions [B,S,T], tags and mask [B,S] -> the log-likelihood of each chain [B]."""
+        """Returns the log-likelihood of each chain [B] for emissions [B,S,T], tags and mask [B,S]."""
         return log_likelihood(emissions, tags, mask, self.scores())
 
     def get_config(self) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Disentangled attention (He et al. 2021, 3.1; DeBERTa): scores of words with words, words with distances, distances
-with words.
-"""
+"""Disentangled attention (He et al. 2021, 3.1; DeBERTa): words score words and distances, and distances score words."""
 
 from typing import Any, ClassVar
 
@@ -16,8 +14,8 @@ from official_bert.layers.token_layout import swap_heads
 class DisentangledAttention(SelfAttention):
     """A `SelfAttention` whose scores are the sum of three products.
 
-    One more field: with `distance_projections`, distances have products of their own, instead of those of queries and
-        keys.
+    One more field: with `distance_projections`, distances have products of their own instead of those of queries and
+    keys.
     """
 
     FIELDS: ClassVar = {**SelfAttention.FIELDS, "distance_projections": "distance_projections"}
@@ -42,10 +40,10 @@ class DisentangledAttention(SelfAttention):
     def distance_scores(
         self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], distances: Float[Any, "R D"], rows: Int[Any, "_ Q S"]
     ) -> Float[Any, "B N Q S"]:
-        """Returns how well queries fit distances and distances fit keys.
+        """Returns the scores of queries with distances plus those of keys with distances, [B,N,Q,S].
 
-        q is scaled. Pair Q,S has the distance of row `rows` [B or 1,Q,S] of `distances`: R products a row, not S, then
-        a choice among them.
+        q is scaled. Pair Q,S has the distance of row `rows` [B or 1,Q,S] of `distances`, so R products a row suffice
+        instead of S.
         """
         distances = ops.expand_dims(distances, 0)
         query, key = self.distance_query or self.query, self.distance_key or self.key

@@ -1,4 +1,4 @@
-"""Embeddings that read the tables of another model's: generator and discriminator share them (ELECTRA, DeBERTa v3)."""
+"""Embeddings that read the tables of another model: generator and discriminator share them (ELECTRA, DeBERTa v3)."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 class DisentangledEmbeddings(Embeddings):
-    """Embeddings whose tables are those of a `lender` and a difference of their own (DeBERTa v3, 3.3).
+    """Embeddings whose tables are the sum of a `lender`'s tables and a difference of their own (DeBERTa v3, 3.3).
 
-    Gradients reach the differences alone, which begin at 0: the two models that read the lender's tables do not pull
-    them two ways.
+    Gradients reach only the differences, which begin at 0, so that the two models do not pull the lender's tables in
+    two directions.
     """
 
     suffix = "_difference"
@@ -33,8 +33,8 @@ class DisentangledEmbeddings(Embeddings):
 
 
 class SharedEmbeddings(keras.layers.Layer):
-    """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own
-    (ELECTRA).
+    """Embeddings with the tables and the layer norm of a `lender`, and with their own dropout and projection to another
+    width (ELECTRA).
     """
 
     def __init__(self, lender: Embeddings, hidden_size: int, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ class SharedEmbeddings(keras.layers.Layer):
 
     @property
     def word_embeddings(self) -> keras.Variable:
-        """The table of words [V,E], which a head for words reads."""
+        """The word table [V,E], which a head for words reads."""
         return self.lender().word_embeddings
 
     def build(self, *_: Any) -> None:
@@ -73,7 +73,7 @@ class SharedEmbeddings(keras.layers.Layer):
         task_type_ids: Any = None,
         training: bool | None = None,
     ) -> Float[Any, "B S D"]:
-        """The arguments of `Embeddings` -> [B,S,D], D the width of this layer."""
+        """Returns the embeddings [B,S,D], D the width of this layer; the arguments are those of `Embeddings`."""
         rows = self.lender().normalized(input_ids, segment_ids, position_ids, task_type_ids)
         rows = self.dropout(rows, training=training)
         return rows if self.projection is None else self.projection(rows)

@@ -44,7 +44,7 @@ class TwiceNormLayer(TransformerLayer):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """The arguments of `TransformerLayer` -> [B,Q,D]."""
+        """Returns the layer's output [B,Q,D]; the arguments are those of `TransformerLayer`."""
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
         rows = x if queries is None else queries
         norm = self.attention_layer_norm

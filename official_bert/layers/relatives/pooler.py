@@ -21,12 +21,12 @@ class NormalizedDense(Dense):
         )
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of both."""
+        """Makes the weights of the product and the layer norm."""
         super().build(input_shape)
         self.layer_norm.build((*input_shape[:-1], self.units))
 
     def call(self, x: Float[Any, "*M K"]) -> Float[Any, "..."]:
-        """[...,K] -> [...,N], or with several axes for N."""
+        """Returns the normalized outputs [...,N] of x [...,K]; N may be several axes."""
         product = super().call(x)
         if len(self.row_shape) == 1:
             return self.layer_norm(product)

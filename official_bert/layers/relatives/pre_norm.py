@@ -33,7 +33,7 @@ class PreNormLayer(TransformerLayer):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """The arguments of `TransformerLayer` -> [B,Q,D]."""
+        """Returns the layer's output [B,Q,D]; the arguments are those of `TransformerLayer`."""
         attended = self.attention(
             self.attention_input(x),
             attention_mask=attention_mask,

@@ -1,6 +1,6 @@
-"""How the attention knows of the distance of two tokens: a table of buckets (Raffel et al. 2020, 2.1; MPNet),
-disentangled embeddings (DeBERTa), a slope for each head (Press et al. 2022; JinaBERT), or queries and keys that are
-turned by their position (Su et al. 2021; ModernBERT).
+"""Positions within attention: a table of distance buckets (Raffel et al. 2020, 2.1; MPNet), disentangled embeddings
+(DeBERTa), a slope for each head (Press et al. 2022; JinaBERT), or rotation of queries and keys (Su et al. 2021;
+ModernBERT).
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def buckets_of_distances(buckets: int, longest: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable("official_bert")
 class RelativePositions(Configured):
-    """A number for each head and bucket of distances (MPNet). B batch, Q query rows, S sequence, N heads.
+    """A table with a score for each head and bucket of distances (MPNet). B batch, Q query rows, S sequence, N heads.
 
     Fields: `buckets`, `num_heads`, `longest` (tokens of the longest row), `initializer_range`.
     """
@@ -65,9 +65,7 @@ class RelativePositions(Configured):
         self.built = True
 
     def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
-        """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or
-        1,N,Q,S].
-        """
+        """Returns the bias [B or 1,N,Q,S] for the positions of queries [B or 1,Q] and of keys [S] in their row."""
         longest = self.settings["longest"]
         # [2*longest-1,N]
         of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)
@@ -85,7 +83,7 @@ class RelativePositions(Configured):
 
 @dataclasses.dataclass(frozen=True)
 class Bucketed(Positions):
-    """Scores get the number of the bucket of their distance."""
+    """Adds to each score the bias of its distance's bucket."""
 
     layer: RelativePositions
     key_positions: Any  # [S]
@@ -119,11 +117,11 @@ def rows_of_distances(buckets: int, span: int, longest: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable("official_bert")
 class DistanceEmbeddings(Configured):
-    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D
-    hidden size.
+    """A table with a normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R
+    rows, D hidden size.
 
     Fields: `buckets`, `span`, `hidden_size`, `longest` (tokens of the longest row), `initializer_range`,
-        `layer_norm_epsilon`.
+    `layer_norm_epsilon`.
     """
 
     FIELDS: ClassVar = {
@@ -152,8 +150,9 @@ class DistanceEmbeddings(Configured):
     def call(
         self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]
     ) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
-        """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or
-        1,Q,S].
+        """Returns the table [R,D] and the row of each pair of tokens [B or 1,Q,S].
+
+        The arguments are the positions of queries [B or 1,Q] and of keys [S] in their row.
         """
         longest = self.settings["longest"]
         numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
@@ -169,7 +168,7 @@ class DistanceEmbeddings(Configured):
 
 @dataclasses.dataclass(frozen=True)
 class Distances(Positions):
-    """Scores get products of words with distances (`DisentangledAttention`)."""
+    """Adds to the scores the products of words with distances (`DisentangledAttention`)."""
 
     layer: DistanceEmbeddings
     key_positions: Any  # [S]
@@ -197,7 +196,9 @@ def slopes_of_heads(heads: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Alibi(Positions):
-    """Scores fall with the distance of two tokens on either side, by the slope of their head (Press et al. 2022)."""
+    """Lowers the scores with the distance of two tokens in either direction, by the slope of their head (Press et al.
+    2022).
+    """
 
     heads: int
     key_positions: Int[Any, "1 S"]
@@ -217,11 +218,10 @@ class Alibi(Positions):
 
 
 class Rotary(Positions):
-    """Turns pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
+    """Rotates pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
 
     `position_ids` [B or 1,S]; `size` is H; `factor` divides the angles; `windows` are the positions of layers with a
-    window, by default the same.
-    Rows of one distance are turned by one angle against each other, wherever they stand.
+    window, by default the same. The product of two rotated rows depends on their distance, not on their positions.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Rotary(Positions):
         return self.windows or self
 
     def turn(self, rows: Float[Any, "B Q N H"], query_positions: Any = None) -> Float[Any, "B Q N H"]:
-        """Returns rows [B,S or Q,N,H] at `query_positions` [B,Q] (None: all S), turned."""
+        """Returns rows [B,S or Q,N,H] rotated by `query_positions` [B,Q], or by all S positions if None."""
         turns = self.turns
         if query_positions is not None:
             turns = ops.broadcast_to(turns, (ops.shape(query_positions)[0], *ops.shape(turns)[1:]))

@@ -18,7 +18,7 @@ MIXERS = ((16, 0x7FEB352D), (15, 0x846CA68B))
 
 
 def draw_words(logits: Float[Any, "B P V"], keys: Int[Any, "B 2"]) -> Int[Any, "B P"]:
-    """Draws a word for each prediction, word v with the probability softmax(logits)[v]: logits [B,P,V], keys [B,2]
+    """Returns a word for each prediction, drawn with the probabilities softmax(logits): logits [B,P,V], keys [B,2]
     int32 -> [B,P] int32.
 
     No gradient flows through it.
@@ -28,9 +28,7 @@ def draw_words(logits: Float[Any, "B P V"], keys: Int[Any, "B 2"]) -> Int[Any, "
 
 
 def gumbel_noise(keys: Int[Any, "B 2"], predictions: Any, words: Any) -> Float[Any, "B P V"]:
-    """Returns numbers of the standard Gumbel distribution, a function of each row's key: keys [B,2] int32 -> [B,P,V]
-    float32.
-    """
+    """Returns standard Gumbel noise, a function of each row's key: keys [B,2] int32 -> [B,P,V] float32."""
     numbers = ops.reshape(ops.cast(ops.arange(predictions * words, dtype="int32"), "uint32"), (1, predictions, words))
     first, second = (ops.reshape(ops.cast(keys[:, part], "uint32"), (-1, 1, 1)) for part in (0, 1))
     bits = _mix(ops.bitwise_xor(_mix(numbers * ops.cast(STRIDE, "uint32") + first), second))

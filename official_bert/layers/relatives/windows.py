@@ -1,4 +1,4 @@
-"""Attention within windows: a token sees so many tokens on each side (Beltagy et al. 2020; ModernBERT).
+"""Windowed attention: a token sees a fixed number of tokens on each side (Beltagy et al. 2020; ModernBERT).
 
 B batch, S sequence, W a window, K windows that a row of S has, N heads, H head size.
 """
@@ -18,23 +18,29 @@ from official_bert.layers.token_layout import TokenLayout, swap_heads
 
 @dataclasses.dataclass(frozen=True)
 class WindowedLayout(TokenLayout):
-    """Layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
+    """The layout of layers with a window.
+
+    Each window of queries sees three windows of keys; the mask is [B*K,1,W,3W].
+    """
 
     @property
     def window(self) -> int:
-        """W, the tokens on each side."""
+        """The number W of tokens on each side."""
         assert self.mask is not None
         return self.mask.shape[2]
 
     def at(self, query_positions: Any) -> "WindowedLayout":
-        """Returns the layout for these queries: all rows are computed, and theirs are returned."""
+        """Returns the layout for these queries: all rows are computed, and only theirs are returned."""
         return dataclasses.replace(self, query_positions=query_positions)
 
     def query_rows(self, x: Any, queries: Any) -> Any:
         return x
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by positions."""
+        """Returns queries [B*K,N,W,H], and keys and values [B*K,N,3W,H], after rotation of queries and keys.
+
+        The arguments are [B,S,N,H] each, or [1,T,N,H] without padding.
+        """
         q, k = self.positions.rotate(self.pad(q), self.pad(k), None)
         keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
         return swap_heads(windows_of(q, self.window)), keys, values
@@ -45,7 +51,7 @@ class WindowedLayout(TokenLayout):
         return kernel(q, k, v, self.mask, None, dropout, training=training)
 
     def merge_rows(self, context: Float[Any, "BK N W H"]) -> Any:
-        """[B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
+        """Returns the context as rows: [B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
         batch, length = ops.shape(self.inputs.input_mask)
         rows = ops.reshape(swap_heads(context), (batch, -1, *context.shape[1::2]))[:, :length]  # [B,S,N,H]
         if self.query_positions is None:
@@ -56,7 +62,7 @@ class WindowedLayout(TokenLayout):
 def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
     """Returns the layout for layers in which a token sees `window` tokens on each side.
 
-    Rows that are known to be no longer than the window are left whole.
+    Rows known to be no longer than the window are not divided.
     """
     positions = layout.positions.in_windows()
     length = layout.inputs.input_mask.shape[1]
@@ -80,7 +86,7 @@ def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
 
 
 def windows_of(x: Any, window: int) -> Any:
-    """Cuts rows x [B,S,...] into windows, the last one filled up: [B*K,W,...]."""
+    """Returns the windows of x [B,S,...], the last one padded: [B*K,W,...]."""
     length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
     # no remainder of a negative number, which ONNX has of another sign
     count = (length + window - 1) // window * window

@@ -1,7 +1,6 @@
-"""The one setting that changes from outside what the layers compute: a context variable, read while a graph is traced.
+"""The one setting that changes how the layers compute: a context variable, read while a graph is traced.
 
-A training step and an export open `computing` around their trace. Everything else gets the defaults, which are the
-plain layers.
+A training step and an export set `computing` around their trace. Everything else gets the defaults, the plain layers.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ Overrides = Mapping[tuple[int, str], Callable]  # id of an object and the name o
 
 @dataclasses.dataclass(frozen=True)
 class Computing:
-    """How the layers compute."""
+    """The settings of how the layers compute."""
 
     # layers skip the padding of rows whose length is not known beforehand (`real_tokens`)
     removes_padding: bool = False
@@ -34,7 +33,7 @@ def current() -> Computing:
 
 @contextlib.contextmanager
 def computing(**changes: Any) -> Iterator[None]:
-    """Changes fields of `Computing` for the graphs that are traced inside; the others keep their values."""
+    """Sets fields of `Computing` for the graphs that are traced inside; the other fields keep their values."""
     token = _computing.set(dataclasses.replace(current(), **changes))
     try:
         yield

@@ -40,8 +40,7 @@ def original(owner: Any, name: str) -> Callable:
 
 
 def overridden(overrides: Mapping[tuple[Any, str], Callable]) -> contextlib.AbstractContextManager[None]:
-    """Calls these functions instead of the methods `(object, name)` for the graphs that are traced inside; nested ones
-    add to it.
+    """Replaces the methods `(object, name)` by functions for the graphs that are traced inside; nested calls add to it.
 
     Raises TypeError for a method that is no extension point.
     """

@@ -27,9 +27,9 @@ LEAST = 2**18
 
 
 def pays(x: Any) -> bool:
-    """Whether compiled pieces are used for a tensor: in TensorFlow, if it is large and its shape is known.
+    """Returns whether compiled functions are used for a tensor: in TensorFlow, if it is large and its shape is known.
 
-    They are compiled for one shape: rows whose length changes from batch to batch compile them for each, which only
+    A compiled function serves one shape. If row lengths vary from batch to batch, each length is compiled, which only
     long trainings win back (`Computing.compiles_every_length`).
     """
     if not USED or None in tuple(x.shape):
@@ -38,10 +38,11 @@ def pays(x: Any) -> bool:
 
 
 def compiled_in_training(compiled: Callable) -> Callable:
-    """Decorates a function of tensors, the largest one first: in training, `compiled` computes it if that pays.
+    """Decorates a function so that `compiled` computes it in training if that pays; its first tensor must be the
+    largest.
 
-    The decorated function says what is computed, with `training` as its last argument; `compiled` has the same
-    arguments without it.
+    The decorated function is the definition, with `training` as its last argument; `compiled` has the same arguments
+    without it.
     """
 
     def decorate(plain: Callable) -> Callable:
@@ -62,15 +63,18 @@ def compiled_if_large(function: Callable, *tensors: Any) -> Any:
 
 
 def product_with_rows(x: Float[Any, "M D"], table: Float[Any, "V D"]) -> Float[Any, "M V"]:
-    """x [M,D], table [V,D] -> [M,V]. In TensorFlow, the gradient of the table then needs no transpose."""
+    """Returns x [M,D] times the transposed table [V,D]: [M,V]. In TensorFlow, the table's gradient then needs no
+    transpose.
+    """
     return tf.matmul(x, table, transpose_b=True) if USED else ops.matmul(x, ops.transpose(table))
 
 
 def in_turn(function: Callable, count: Any, shape: tuple) -> Float[Any, "_ ..."]:
-    """Returns function(number) [*shape], float32, for each number below `count`, one after another: [count,*shape].
+    """Returns function(number) [*shape], float32, for each number below `count`, computed one after another:
+    [count,*shape].
 
-    `ops.scan` does not say how often it runs at most, without which XLA compiles no gradient of a loop; `ops.map` runs
-    ten at a time.
+    `ops.scan` has no bound on its iterations, without which XLA compiles no gradient of a loop; `ops.map` runs ten at a
+    time.
     """
     if not USED:
         return ops.map(function, ops.arange(count))
@@ -83,8 +87,9 @@ def in_turn(function: Callable, count: Any, shape: tuple) -> Float[Any, "_ ..."]
 
 
 def add_bias(x: Float[Any, "M D"], bias: Float[Any, "D"]) -> Float[Any, "M D"]:
-    """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over
-    rows.
+    """Returns x [M,D] + bias [D] in training.
+
+    The gradient of the bias is a product with ones, which is faster than a sum over rows.
     """
 
     @tf.custom_gradient
@@ -95,10 +100,10 @@ def add_bias(x: Float[Any, "M D"], bias: Float[Any, "D"]) -> Float[Any, "M D"]:
 
 
 class Dropout(keras.layers.Dropout):
-    """Keras' dropout with masks that are drawn faster."""
+    """Keras' dropout, with faster drawing of masks."""
 
     def call(self, inputs: Float[Any, "*M"], training: bool | None = False) -> Float[Any, "*M"]:
-        """[...] -> [...]."""
+        """Returns the inputs after dropout, of the same shape."""
         if not training or not self.rate or not pays(inputs):
             return super().call(inputs, training=training)
         keep_mask = self.draw(inputs)
@@ -113,24 +118,24 @@ class Dropout(keras.layers.Dropout):
         return dropped(inputs)
 
     def draw(self, like: Float[Any, "*M"]) -> Bool[Any, "*M"]:
-        """Draws which numbers of a tensor of that shape are kept: bool, a function of the seed."""
+        """Returns which numbers of a tensor of that shape are kept: bool, a function of the seed."""
         return run_compiled(draw_mask, like, self.seed_generator.next(), rate=self.rate)
 
 
 def gelu(x: Float[Any, "*M"]) -> Float[Any, "*M"]:
-    """`keras.ops.gelu(x, approximate=True)`: the tanh form."""
+    """Returns `keras.ops.gelu(x, approximate=True)`: the tanh form."""
     return _activated(_gelu, _gelu_gradient, x)
 
 
 def gelu_erf(x: Float[Any, "*M"]) -> Float[Any, "*M"]:
-    """x Φ(x), Φ the normal distribution."""
+    """Returns x Φ(x), Φ the normal distribution."""
     return _activated(_gelu_erf, _gelu_erf_gradient, x)
 
 
 def normalized_sum(
     x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: Dropout, norm: keras.layers.LayerNormalization
 ) -> Float[Any, "*M D"]:
-    """norm(residual + dropout(x)) in training: x, residual [...,D] -> [...,D]."""
+    """Returns norm(residual + dropout(x)) in training, all [...,D]."""
     mask = (dropout.draw(x),) if dropout.rate else ()
     options = {"rate": dropout.rate, "epsilon": norm.epsilon}
 
@@ -150,7 +155,9 @@ def normalized_sum(
 def attention_weights(
     scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout, dtype: Any
 ) -> Float[Any, "B N Q S"]:
-    """dropout(softmax(scores where mask)) of training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> `dtype` [B,N,Q,S]."""
+    """Returns dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> `dtype`
+    [B,N,Q,S].
+    """
     keep_mask = (dropout.draw(scores),) if dropout.rate else ()
 
     @tf.custom_gradient

@@ -1,4 +1,4 @@
-"""Attention of long rows: queries are taken by blocks, so that no tensor of [Q,S] exists, in either pass.
+"""Attention of long rows by blocks of queries, so that no tensor of [Q,S] exists in either pass.
 
 B batch, S sequence, Q query rows, N heads, H head size.
 """
@@ -24,13 +24,15 @@ class LongLayout(TokenLayout):
     """The layout of long rows: the mask is made for a few queries at a time."""
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
-        """Returns None if blocks of queries get their bias one by one."""
+        """Returns the bias of attention, or None if each block of queries gets its own."""
         return None if self.positions.between else super().bias(attention, q, k)
 
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
     ) -> Any:
-        """Takes queries by blocks, unless a bias for every pair of tokens exists anyway."""
+        """Returns the attention output, computed by blocks of queries unless a bias for every pair of tokens exists
+        anyway.
+        """
         if bias is None:
             return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training, self.positions.between)
         return kernel(q, k, v, self.mask_of_queries(), bias, dropout, training=training)
@@ -49,13 +51,13 @@ def attend_in_turn(
     training: bool | None = None,
     bias_of: Callable | None = None,
 ) -> Float[Any, "B N Q H"]:
-    """dropout(softmax(q k + bias where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in
-    either pass.
+    """Returns dropout(softmax(q k + bias where mask)) v, computed by blocks of queries.
 
-    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S],
-    `bias_of(first, last)` [B or 1,N,last-first,S] without gradients -> [B,N,Q,H]. A block begins when the
-    one before it is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes
-    the weights again.
+    No tensor of [Q,S] exists in either pass. q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or
+    last-first,S], `bias_of(first, last)` [B or 1,N,last-first,S] without gradients -> [B,N,Q,H].
+
+    A block begins when the previous one is done: otherwise TensorFlow would run the same product of all blocks first.
+    The backward pass computes the weights again.
     """
     edges = _edges(q, k)
     if isinstance(edges[-1], int) or training:

@@ -19,7 +19,7 @@ class AllTokens:
     """The tokens of rows that keep their padding."""
 
     def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """[B,S,...], as it is."""
+        """Returns x [B,S,...] unchanged."""
         return x
 
     pad = unpad
@@ -29,7 +29,7 @@ ALL = AllTokens()
 
 
 class RealTokens(AllTokens):
-    """The real tokens of rows: input_mask [B,S], 1 = real; rows of 0 make T a multiple of a number."""
+    """The real tokens of rows by input_mask [B,S] (1 = real); filler rows round T up to a multiple of a number."""
 
     def __init__(self, input_mask: Any, multiple: int = 1):
         real = ops.cast(input_mask, "bool")
@@ -45,18 +45,21 @@ class RealTokens(AllTokens):
         self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)  # [B,S]
 
     def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """[B,S,...] -> [1,T,...]."""
+        """Returns the real tokens as one row: [B,S,...] -> [1,T,...]."""
         rows = ops.take(ops.reshape(x, (-1, *x.shape[2:])), self.places, axis=0)
         filled = ops.pad(rows, [(0, self.zeros), *[(0, 0)] * (len(x.shape) - 2)]) if self.rounded else rows
         return ops.expand_dims(filled, 0)
 
     def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
-        """[1,T,...] -> [B,S,...], in which padding repeats a real token. Nothing may read it: it has no gradient."""
+        """Returns rows with padding: [1,T,...] -> [B,S,...].
+
+        Padding repeats a real token. Nothing may read it, because it has no gradient.
+        """
         return ops.take(ops.squeeze(x, 0), self.numbers, axis=0)
 
 
 class LearningTokens(RealTokens):
-    """Real tokens whose gradients are gathers, too."""
+    """Real tokens whose gradients are gathers too."""
 
     def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
@@ -78,8 +81,8 @@ class LearningTokens(RealTokens):
 
 
 def tokens_of(input_mask: Any, training: bool | None) -> AllTokens:
-    """Returns the tokens that layers compute of rows with the mask [B,S]: all, unless `Computing.removes_padding` and S
-    is unknown.
+    """Returns the tokens that the layers compute for the mask [B,S]: all, unless `Computing.removes_padding` is set and
+    S is unknown.
     """
     if not current().removes_padding or None not in tuple(input_mask.shape):
         return ALL

@@ -1,4 +1,4 @@
-"""Activation checkpointing: a computation keeps its inputs only, and the backward pass does it again."""
+"""Activation checkpointing: a computation keeps only its inputs, and the backward pass repeats it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from official_bert.layers.speed.fused import in_turn
 
 
 def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors: Any) -> Any:
-    """function(*tensors) for a backward pass that runs `function` again instead of keeping what it made in between.
+    """Returns function(*tensors); the backward pass runs `function` again instead of keeping intermediate results.
 
     Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its
     values when the backward pass runs. Dropout gets the seeds of the first pass, because its generators, whose states
@@ -31,11 +31,11 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors:
 def recomputed_in_chunks(
     function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int
 ) -> Any:
-    """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not
-    kept.
+    """Returns function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time without keeping
+    activations.
 
-    So memory is that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao et al.
-    2021). Each chunk has dropout of its own. The last chunk is filled up with zeros.
+    Memory is therefore that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao
+    et al. 2021). Each chunk has its own dropout. The last chunk is filled up with zeros.
     """
     count = ops.shape(next(iter(rows.values())))[0]
     chunks = (count + size - 1) // size

@@ -15,9 +15,7 @@ GOOGLES_CASING = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12
 
 
 def by_name(prefix: str) -> bool | None:
-    """Returns the casing in the name of a checkpoint's folder (`uncased_L-12...`: True, `cased_L-12...`: False); None
-    if it has none.
-    """
+    """Returns the casing in a checkpoint folder's name (`uncased_L-12...`: True, `cased_L-12...`: False), or None."""
     name = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
     if match := re.search(r"(?:^|[_.-])(un)?cased(?:[_.-]|$)", name, re.IGNORECASE):
         return match[1] is not None
@@ -25,9 +23,9 @@ def by_name(prefix: str) -> bool | None:
 
 
 def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
-    """Tells whether text is lower-cased for a checkpoint of a format that has no field for it; None if it is unknown.
+    """Returns whether a checkpoint's text is lower-cased if its format has no field for it; None if it is unknown.
 
-    A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two
+    A vocabulary with capitals is cased; without capitals, the folder's name decides. Raises ValueError if the two
     contradict each other.
     """
     casing_of_name = by_name(prefix)
@@ -42,7 +40,7 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
 
 
 def is_lower_case(stored: StoredModel) -> bool | None:
-    """Tells whether text is lower-cased: as the files say; False with a vocabulary that has capitals; None if it is
+    """Returns whether text is lower-cased: what the files say, or else False if the vocabulary has capitals; None if
     unknown.
     """
     if stored.do_lower_case is None and stored.vocab is not None and has_capitals(stored.vocab):
@@ -53,9 +51,9 @@ def is_lower_case(stored: StoredModel) -> bool | None:
 def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     """Returns the model with the user's vocabulary, or with its own for "".
 
-    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased, and for one of the
-    same size with other entries, unless they fill its `[unused]` slots: the rows of its embeddings belong to other
-    words.
+    Raises ValueError for a vocabulary with capitals if the checkpoint's text is lower-cased. Raises it also for a
+    vocabulary of the same size with other entries, which would belong to other rows of the embeddings, unless they fill
+    its `[unused]` slots.
     """
     if not vocab_file:
         return stored
@@ -78,9 +76,7 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
 
 
 def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[str] | None, origin: str) -> None:
-    """Raises ValueError if a vocabulary is as long as the `model_vocab`, with other entries than new ones in `[unused]`
-    slots.
-    """
+    """Raises ValueError if a vocabulary is as long as `model_vocab` but differs in more than its `[unused]` slots."""
     if model_vocab is not None and len(vocab) == len(model_vocab):
         for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
@@ -91,8 +87,8 @@ def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[s
 
 
 def agreed(lower_case: bool | None, asked_lower_case: bool | None, origin: str) -> bool | None:
-    """Tells whether text is lower-cased, by a checkpoint and --do_lower_case. Raises ValueError if they contradict each
-    other.
+    """Returns whether text is lower-cased, by the checkpoint and --do_lower_case. Raises ValueError if they contradict
+    each other.
     """
     if None not in (lower_case, asked_lower_case) and lower_case != asked_lower_case:
         raise ValueError(

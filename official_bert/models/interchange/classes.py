@@ -19,14 +19,12 @@ class Classes:
 
 
 def named(labels: Sequence[str]) -> bool:
-    """Tells whether classes have real names, other than LABEL_0, LABEL_1, ..."""
+    """Returns whether classes have real names, other than LABEL_0, LABEL_1, ..."""
     return bool(labels) and not all(UNNAMED.fullmatch(label) for label in labels)
 
 
 def places(labels: Sequence[str], names: Sequence[str]) -> list[int] | None:
-    """Returns the place of each of the `names` in `labels`, ignoring case, `_` and `-`; None if they are not the same
-    classes.
-    """
+    """Returns the index of each of the `names` in `labels`, ignoring case, `_` and `-`, or None for other classes."""
     for key in (str, _plain):
         place_of = {key(label): place for place, label in enumerate(labels)}
         if len(place_of) == len(labels) == len(names) and set(place_of) == set(map(key, names)):

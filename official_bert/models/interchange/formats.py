@@ -55,7 +55,7 @@ MODULES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Misfit:
-    """A weight whose shape is not that of the variable of its name."""
+    """A weight with another shape than the variable of the same name."""
 
     name: str  # ours
     theirs: str  # in the file
@@ -63,12 +63,12 @@ class Misfit:
     shape: tuple[int, ...]
 
     def describe(self) -> str:
-        """Name and both shapes."""
+        """Returns the weight's name and both shapes as text."""
         return f"{self.theirs}: expected {self.expected_shape}, got {self.shape}"
 
 
 class Format(Protocol):
-    """A module of `MODULES`; not each has all."""
+    """The interface of a module of `MODULES`; not every module has all functions."""
 
     read: Callable[..., StoredModel]  # of a path
     write: Callable[[StoredModel, str], list[str]]  # gives the names of the weights that have no place there
@@ -83,10 +83,10 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18` for 2018's
-    `model.ckpt-18`.
+    """Returns the prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18`
+    also finds 2018's `model.ckpt-18`.
 
-    Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
+    In a folder it is the newest complete checkpoint; in a run that answers with its best checkpoint, the best one.
     """
     return _prefix_here(prefixes.local_checkpoint(RunFolder(path).answering_folder()))
 
@@ -101,9 +101,9 @@ def _prefix_here(path: str) -> str | None:
 
 
 def find_format(path: str) -> tuple[str, str]:
-    """Returns the name of the format that a path holds, and the path by which its module reads it.
+    """Returns the name of the format of a path, and the path by which the format's module reads it.
 
-    Raises ValueError, with the files that are there, if the path holds none of the formats.
+    Raises ValueError with the files that are there if the path holds none of the formats.
     """
     path = prefixes.local_checkpoint(path)
     if path.endswith(".keras") and os.path.isfile(path):
@@ -129,7 +129,7 @@ def find_format(path: str) -> tuple[str, str]:
 
 
 def holds_model(path: str) -> bool:
-    """Whether a path holds a model of any format, which may be damaged."""
+    """Returns whether a path holds a model of any format, even a damaged one."""
     try:
         find_format(path)
     except ValueError:
@@ -170,10 +170,10 @@ def _format_of_checkpoint(prefix: str) -> str:
 
 
 def read(path: str, head: Head = "", base: str = "") -> StoredModel:
-    """Reads the model at a path, of any format; `head` says which one of a checkpoint of several (ELECTRA's in TF 1),
-    `base` what a PEFT folder is an adapter for.
+    """Returns the model at a path, of any format.
 
-    Raises ValueError for no model, another architecture, damaged files, and weights that are not numbers.
+    `head` chooses among several models of a checkpoint (ELECTRA's in TF 1); `base` is the base of a PEFT folder. Raises
+    ValueError for no model, another architecture, damaged files, and weights that are NaN or infinite.
     """
     name, where = find_format(path)
     if name == "peft":
@@ -199,10 +199,10 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
 
 
 def vocab_file_of(model: StoredModel) -> str:
-    """The vocabulary file of a model that was read from files, "" if there is none.
+    """Returns the vocabulary file of a model that was read from files, or "" if there is none.
 
     It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a
-    preset) is written to a temporary file that stays until the process ends.
+    preset) is written to a temporary file, deleted at exit.
     """
     for place in (RunFolder(model.folder), RunFolder.around(model.folder)):
         if (file := place.vocab_file) and bool(model.tokenizer) == file.endswith(tokenizer_files.BUNDLE):
@@ -215,12 +215,11 @@ def vocab_file_of(model: StoredModel) -> str:
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
-    """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot
-    hold.
+    """Writes a model in a format to a folder that appears once it is complete; returns the names of the weights left
+    out.
 
-    A discriminator's generator is written to the folder `generator` in it.
-
-    Raises ValueError for a folder that exists already, or a model that the format cannot hold.
+    A discriminator's generator is written to the subfolder `generator`. Raises ValueError for a folder that exists
+    already, or a model that the format cannot hold.
     """
     of_albert = (
         name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
@@ -243,7 +242,7 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
 
 
 def as_head(model: StoredModel, head: Head) -> StoredModel:
-    """Reads the model's linear head as one of another kind, for formats that do not distinguish them."""
+    """Returns the model with its linear head as another kind of head, for formats that do not distinguish them."""
     renamed = {
         re.sub(r"^(classifier|tagger)/", "tagger/" if head == "tagger" else "classifier/", name): weight
         for name, weight in model.weights.items()
@@ -252,8 +251,8 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 
 def encoder_of(model: StoredModel) -> StoredModel:
-    """Returns only the encoder of a stored model, with the layers that make its vectors, without other heads and
-    unknown weights.
+    """Returns a stored model with only the encoder and the layers of its vectors, without other heads and unknown
+    weights.
     """
     kept = (*ENCODER_PREFIXES, *([LAYER_PREFIX] if model.pooling else []))
     weights = {name: weight for name, weight in model.weights.items() if name.startswith(kept)}
@@ -261,9 +260,9 @@ def encoder_of(model: StoredModel) -> StoredModel:
 
 
 def make_model(model: StoredModel, **options: Any) -> keras.Model:
-    """Makes the Keras model of a stored model, with its weights; `options` are the encoder's (`return_layers=True`).
+    """Returns the Keras model of a stored model, with its weights; `options` are the encoder's (`return_layers=True`).
 
-    Raises ValueError, naming them, for weights that are missing, left over or of another shape.
+    Raises ValueError with the names of weights that are missing, left over or of another shape.
     """
     encoder = BertEncoder(**encoder_settings(stored_models.require_config(model)), **{"name": "bert", **options})
     classes = {name: len(weight) for name, weight in model.weights.items()}
@@ -322,7 +321,7 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
 
 
 def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[Misfit]:
-    """Returns the weights whose shape is neither that of their variable nor that shape as a matrix."""
+    """Returns the weights that have neither the shape of their variable nor that shape as a matrix."""
     shapes = {name: tuple(variables[name].shape) for name in model.weights if name in variables}
     return [
         Misfit(name, model.table.theirs(name) or name, matrix_shape(name, shape), model.weights[name].shape)
@@ -337,7 +336,7 @@ def _some(names: Any, separator: str = ", ") -> str:
 
 
 def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Computes all outputs of a model, those of its encoder included."""
+    """Returns all outputs of a model, including those of its encoder."""
     rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
     encoder = encoder_within(model)
     values = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}

@@ -40,17 +40,17 @@ OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index
 
 
 def is_name(path: str) -> bool:
-    """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of
-    its first part.
+    """Returns whether a path that does not exist can be a repository's name: one slash, no leading dot, and no folder
+    with the name of its first part.
     """
     return bool(NAME.fullmatch(path)) and not os.path.isdir(path.partition("/")[0])
 
 
 def local_folder(path: str) -> str:
-    """Returns the folder that a name or a zip file of this machine stands for; any other path unchanged.
+    """Returns the folder for a name or a local zip file; any other path is returned unchanged.
 
-    A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a
-    zip file is not one of 2018.
+    A path that exists is never a name. Raises ValueError, with advice, if a repository cannot be fetched, and for a zip
+    file that is not one of 2018.
     """
     if os.path.exists(path):
         return _unpacked(path, os.stat(path).st_mtime_ns) if path.endswith(".zip") and os.path.isfile(path) else path
@@ -60,7 +60,9 @@ def local_folder(path: str) -> str:
 
 
 def cached_folder(name: str) -> str:
-    """Returns the folder of a repository in the cache of `huggingface_hub`, without a network; "" if there is none."""
+    """Returns the folder of a repository in the cache of `huggingface_hub`, without network access, or "" if there is
+    none.
+    """
     if os.path.exists(name) or not is_name(name):
         return ""
     import huggingface_hub
@@ -111,7 +113,7 @@ def _downloaded(name: str) -> str:
 
 
 def files_to_download(files: Iterable[str], name: str) -> list[str]:
-    """Returns those files of a repository that are read here. Raises ValueError if it has no weights among them."""
+    """Returns the files of a repository that the formats read. Raises ValueError if none of them holds weights."""
     files = list(files)
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
     if not weights:

@@ -27,22 +27,24 @@ class NameTable:
         self._theirs, self._ours = dict(self.rows), {theirs: ours for ours, theirs in reversed(self.rows)}
 
     def theirs(self, ours: str) -> str | None:
-        """The other format's name of our weight; None if it has none."""
+        """Returns the other format's name of our weight, or None if it has none."""
         return self._translate(self._theirs, ours)
 
     def ours(self, theirs: str) -> str | None:
-        """Our name of their weight (the first row's, if several share it); None if we have none."""
+        """Returns our name of their weight (of the first row, if several share it), or None if we have none."""
         return self._translate(self._ours, theirs)
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
-        """The other format's name of each of our weights. Raises ValueError, naming them, if some have none."""
+        """Returns the other format's name of each of our weights. Raises ValueError with the names of weights that have
+        none.
+        """
         names = {name: self.theirs(name) or "" for name in ours}
         if without := [name for name, theirs in names.items() if not theirs]:
             raise ValueError(f"{what} has no place for {', '.join(without)}")
         return names
 
     def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-        """Returns {our name: their name}, and their names that we have none for."""
+        """Returns {our name: their name}, and those of their names for which we have none."""
         names = {name: self.ours(name) for name in theirs}
         return {ours: name for name, ours in names.items() if ours}, [name for name, ours in names.items() if not ours]
 
@@ -56,18 +58,14 @@ class NameTable:
 def rows(
     ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and
-    `theirs`.
-    """
+    """Returns a row for each part of a module (kernel, bias); `ours` and `theirs` are prefixes of the names."""
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
 def layer_rows(
     theirs: str, parts: Mapping[str, str], separator: str = "/", variables: Sequence[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if
-    others.
-    """
+    """Returns the rows of a layer from {our part: their module}; `variables` are other names for kernel and bias."""
     return [
         row
         for part, module in parts.items()
@@ -81,12 +79,12 @@ def layer_rows(
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
-    """Joins the dimensions of heads and head size of our weight, as most formats store it: the same numbers."""
+    """Returns our weight with heads and head size joined to one dimension, as most formats store it."""
     return weight.reshape(matrix_shape(name, weight.shape))
 
 
 def matrix_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of `as_matrix`: [D,N,H] and [N,H,D] are [D,D], [N,H] is [D]."""
+    """Returns the shape of `as_matrix`: [D,N,H] and [N,H,D] become [D,D], [N,H] becomes [D]."""
     if len(shape) == 3 and "/attention/" in name:
         return (shape[0], shape[1] * shape[2]) if "/attention/output/" not in name else (shape[0] * shape[1], shape[2])
     if len(shape) == 2 and name.endswith("/bias"):
@@ -95,7 +93,7 @@ def matrix_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
-    """The reverse of `as_matrix`, for a weight in either shape."""
+    """Returns a weight in our shape, from either shape: the reverse of `as_matrix`."""
     if re.search(r"/attention/(query|key|value)/kernel$", name):
         return weight.reshape(len(weight), num_heads, -1)
     if re.search(r"/attention/(query|key|value)/bias$", name):
@@ -108,9 +106,7 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
 def googles_encoder(
     prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER
 ) -> list[tuple[str, str]]:
-    """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as
-    `bert/`.
-    """
+    """Returns the rows of embeddings and layers with 2018's variable names after a prefix such as `bert/`."""
     return [
         *rows(
             "embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")
@@ -121,7 +117,7 @@ def googles_encoder(
 
 
 def googles_heads() -> list[tuple[str, str]]:
-    """Makes the rows of the heads of BERT and ALBERT under the names of 2018."""
+    """Returns the rows of the heads of BERT and ALBERT with the names of 2018."""
     return [
         *rows("pooler/", "bert/pooler/dense/", DENSE),
         *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),

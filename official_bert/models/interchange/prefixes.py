@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints of runs and of others: the newest complete one in a folder, a copy on this machine."""
+"""TensorFlow checkpoints of any origin: finds the newest complete one in a folder, and copies it to this machine."""
 
 import os
 import re
@@ -18,9 +18,9 @@ UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 
 
 def local_checkpoint(path: str) -> str:
-    """A path on this machine with the checkpoint at a path, and with the small files beside it that tell of its model.
+    """Returns a path on this machine with the checkpoint at `path` and the small files that describe its model.
 
-    These are the files of its folder but other checkpoints, and for `best/` those of the run. The path may also be a
+    These are the files of its folder except other checkpoints, and for `best/` those of the run. The path may also be a
     name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
@@ -38,7 +38,7 @@ def local_checkpoint(path: str) -> str:
 
 
 def damage(prefix: str) -> str:
-    """Reads a whole checkpoint and returns the first error, "" if it is complete."""
+    """Reads a whole checkpoint and returns the first error, or "" if it is complete."""
     try:
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():

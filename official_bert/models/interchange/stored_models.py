@@ -1,4 +1,4 @@
-"""`StoredModel`, a model as read from a file of any format, under our names, and the files that formats share."""
+"""`StoredModel`, a model read from a file of any format, under our names, and functions that formats share."""
 
 import dataclasses
 import json
@@ -51,20 +51,20 @@ HEAD_PREFIXES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class LowRank:
-    """A low-rank product: rows x [...,K] give scale x A B [...,N]."""
+    """A low-rank product: it maps rows x [...,K] to scale x A B [...,N]."""
 
     down: np.ndarray  # A [K,R]
     up: np.ndarray  # B [R,N]
     scale: float
 
     def delta(self) -> np.ndarray:
-        """Returns what it adds to a kernel, float64 [K,N]."""
+        """Returns the product that is added to a kernel, float64 [K,N]."""
         return self.scale * (self.down.astype(np.float64) @ self.up.astype(np.float64))
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapters:
-    """What makes a model of its base: products that are merged into kernels, and weights that replace the base's."""
+    """The changes to a base: products that are merged into kernels, and weights that replace the base's."""
 
     products: Mapping[str, LowRank]  # by our names: layer_0/attention/query
     replaced: Sequence[str]  # our names of weights: of the head, biases
@@ -73,7 +73,7 @@ class Adapters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the files' facts about the model."""
+    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the metadata of the model's files."""
 
     origin: str  # format and path
     weights: Mapping[str, np.ndarray]
@@ -114,7 +114,7 @@ class StoredModel:
 
 
 def head_of(weights: Mapping[str, Any], where: str) -> Head:
-    """Returns the head to which weights belong. Raises ValueError if they belong to several."""
+    """Returns the head that weights belong to. Raises ValueError if they belong to several."""
     heads = sorted({head for prefix, head in HEAD_PREFIXES.items() if any(name.startswith(prefix) for name in weights)})
     if len(heads) > 1:
         raise ValueError(f"{where}: expected one kind of head, got {' and '.join(heads)}")
@@ -122,7 +122,10 @@ def head_of(weights: Mapping[str, Any], where: str) -> Head:
 
 
 def needs_pooler(stored: StoredModel) -> bool:
-    """Whether the model uses the pooler: not for words, tags and spans, unless rows pass it, too (`pooler_norm`)."""
+    """Returns whether the model uses the pooler.
+
+    Models for words, tags and spans do not, unless their rows pass it too (`pooler_norm`).
+    """
     if stored.config is not None and stored.config.pooler_norm and stored.head != "replaced":
         return True
     return stored.head not in ("tagger", "span", "replaced") and not (
@@ -131,7 +134,7 @@ def needs_pooler(stored: StoredModel) -> bool:
 
 
 def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
-    """Takes the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError for weights that are
+    """Returns the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError if weights are
     missing.
     """
     if missing := [table.theirs(name) for name in SIZED if name not in weights]:
@@ -149,16 +152,15 @@ def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) ->
 
 
 def class_names(stored: StoredModel) -> list[str]:
-    """Names of the classes of a classifier or tagger: the known ones, or LABEL_0, LABEL_1, ..."""
+    """Returns the class names of a classifier or tagger: the known ones, or LABEL_0, LABEL_1, ..."""
     count = len(stored.weights.get(f"{stored.head}/output_bias", ()))
     return list(stored.labels) if len(stored.labels) == count else [f"LABEL_{index}" for index in range(count)]
 
 
 def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
-    """Returns how many rows of the table of word embeddings are spare: the model's own vocabulary may have fewer
-    entries.
+    """Returns the number of spare rows in the word table: the model's own vocabulary may have fewer entries.
 
-    Raises ValueError for a vocabulary of more entries, and for another one than its own with fewer.
+    Raises ValueError for a vocabulary with more entries, and for a vocabulary other than its own with fewer.
     """
     rows = len(stored.weights["embeddings/word_embeddings"])
     spare = 0 if stored.vocab is None else rows - len(stored.vocab)
@@ -172,25 +174,25 @@ def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
 
 
 def read_config(folder: str) -> ModelConfig | None:
-    """Reads the `bert_config.json` in a folder, None if there is none."""
+    """Returns the `bert_config.json` in a folder, or None if there is none."""
     path = os.path.join(folder, BERT_CONFIG_FILE)
     return build(ModelConfig, read_bert_config(path), path) if os.path.exists(path) else None
 
 
 def read_vocab(folder: str) -> list[str] | None:
-    """Reads the entries of the vocabulary in a folder, None if there is none."""
+    """Returns the entries of the vocabulary in a folder, or None if there is none."""
     path = os.path.join(folder, VOCAB_FILE)
     return read_entries(path) if os.path.exists(path) else None
 
 
 def read_tokenizer(folder: str) -> dict[str, bytes]:
-    """Reads the files of another tokenizer than WordPiece in a run's folder, {} if there are none."""
+    """Returns the files of a tokenizer other than WordPiece in a run's folder, or {} if there are none."""
     path = os.path.join(folder, tokenizer_files.BUNDLE)
     return tokenizer_files.read(path) if os.path.exists(path) else {}
 
 
 def write_vocab(stored: StoredModel, folder: str) -> None:
-    """Writes the vocabulary, or the files of another tokenizer in one, if the model has one."""
+    """Writes the vocabulary, or all files of another tokenizer into one file, if the model has one."""
     if stored.tokenizer:
         with open(os.path.join(folder, tokenizer_files.BUNDLE), "wb") as bundle:
             bundle.write(tokenizer_files.pack(stored.tokenizer))
@@ -200,9 +202,7 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
 
 
 def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file, and for types
-    without a meaning here.
-    """
+    """Returns the tensors of a file and its metadata. Raises ValueError for damaged files and unsupported types."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
@@ -245,9 +245,7 @@ def require_config(stored: StoredModel) -> ModelConfig:
 
 
 def refuse_architecture(config: ModelConfig, what: str) -> None:
-    """Raises ValueError for a model with layers, or with a direction of attention, that other implementations of BERT
-    lack.
-    """
+    """Raises ValueError for a model with layers or an attention direction that other implementations of BERT lack."""
     if config.attention != "bidirectional":
         raise ValueError(
             f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there "
@@ -260,9 +258,7 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
 
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
-    """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation
-    lacks.
-    """
+    """Raises ValueError for an activation, an epsilon or a relative's part that another implementation lacks."""
     others = [key for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]
     if others:
         values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)

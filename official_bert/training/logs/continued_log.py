@@ -1,4 +1,4 @@
-"""The log of a run that a kill has cut off: each step stands there once, with the numbers of an undisturbed run."""
+"""The log of a run after a kill: it has each step once, with the numbers of an undisturbed run."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from official_bert.storage.files import exists, read_text, written_whole
 
 
 def remove_later_lines(path: str, done: int) -> None:
-    """Removes the lines of training and evaluation after the steps that are `done`: they come again."""
+    """Removes the log lines after step `done`, because those steps will run again."""
     lines = read_text(path).splitlines(keepends=True) if exists(path) else []
     kept = [line for line in lines if not _is_later(line, done)]
     if len(kept) < len(lines):
@@ -28,12 +28,12 @@ def _is_later(line: str, done: int) -> bool:
 
 
 def keep(rows: list[np.ndarray], step: int, run: RunFolder) -> None:
-    """Keeps the metrics [steps, names] since the last line of the log, beside the checkpoint of a step."""
+    """Saves the metrics [steps, names] since the last log line beside the checkpoint of a step."""
     run.write_unlogged(step, np.concatenate(rows).tolist() if rows else [])
 
 
 def kept(step: int, width: int, run: RunFolder) -> list[np.ndarray]:
-    """Returns what was kept beside the checkpoint of a step, none for something else than rows of `width` numbers."""
+    """Returns the metrics saved beside the checkpoint of a step, or [] unless their rows have `width` numbers."""
     with contextlib.suppress(ValueError, TypeError):
         if (rows := np.array(run.unlogged(step), np.float32)).shape[1:] == (width,):
             return [rows]

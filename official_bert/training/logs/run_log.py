@@ -28,7 +28,7 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str, run: RunFolder) -> "Profile":
-        """Parses `first:last`; "" profiles nothing. Raises ValueError for anything else."""
+        """Returns the profile of `first:last`; "" profiles nothing. Raises ValueError for any other text."""
         if not text:
             return cls((), run)
         first, _, last = text.partition(":")
@@ -37,14 +37,14 @@ class Profile:
         return cls((int(first), int(last)), run)
 
     def check(self, steps: int) -> None:
-        """Raises ValueError for a profile that begins behind the last of a training's `steps`: there would be none."""
+        """Raises ValueError for a profile that begins after the last of a training's `steps`."""
         if self.edges and self.edges[0] >= steps:
             raise ValueError(
                 f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}"
             )
 
     def at(self, step: int) -> None:
-        """Starts or stops if that is due after `step` steps."""
+        """Starts or stops the profiler if that is due after `step`."""
         if self.edges and not self.running and self.edges[0] <= step < self.edges[1]:
             tf.profiler.experimental.start(self.folder)
             self.running = True
@@ -52,16 +52,16 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Writes the profile, if one is running."""
+        """Stops a running profiler and writes the profile."""
         if self.running:
             tf.profiler.experimental.stop()
             self.running, self.edges = False, ()
 
 
 class Watcher:
-    """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief.
+    """Writes the metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief.
 
-    The log has every line of training. The screen shows the first one, then at most one a minute, and the newest one
+    The log has every line of training. The screen shows the first line, then at most one a minute, and the newest one
     before any other message.
     """
 
@@ -87,7 +87,7 @@ class Watcher:
             self.say(f"curves: tensorboard --logdir={shlex.quote(original_paths(run.file(board_folder)))}")
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
-        """Logs the means of the metrics since the last call, after `step` steps."""
+        """Logs the means of the metrics since the last call, after `step`."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
         of, end = (
             (f"/{self.total_steps}", f"ETA {_duration(left)}")
@@ -109,7 +109,7 @@ class Watcher:
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float], facts: Sequence[str] = ()) -> None:
-        """Logs the metrics of an evaluation of the weights after `step` steps; prints `facts` behind them."""
+        """Logs the metrics of an evaluation after `step`, and prints `facts` behind them."""
         self.say(
             f"evaluation at step {step}:  "
             + "  ".join(f"{name} {shown(name, value)}" for name, value in metrics.items())
@@ -118,19 +118,19 @@ class Watcher:
         self._write("eval", step, metrics)
 
     def write_share(self, step: int, share: float) -> None:
-        """Logs the share of the time that has passed before the step that follows `step` steps."""
+        """Logs the fraction of the time that passed before the step after `step`."""
         self.share = share
         if self.enabled:
             self._write_row(step, {"share": share})
 
     def note(self, step: int, name: str, text: str) -> None:
-        """Logs a text, if there is one, under a name, and prints it."""
+        """Logs and prints a text under a name, unless it is empty."""
         if text and self.enabled:
             self.say(f"{name.replace('_', ' ')}: {text}")
             self._write_row(step, {name: text})
 
     def say(self, line: str) -> None:
-        """Prints a line, after the newest one of training."""
+        """Prints a line after the newest training line."""
         if self.enabled:
             self._show_training()
             print(line, flush=True)
@@ -170,19 +170,19 @@ class StepLog:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Forgets what is collected; training goes on after `step` steps."""
+        """Discards the collected metrics; training continues after `step`."""
         self.rows: list[np.ndarray] = []  # [steps, names]
         self.first, self.since = step, time.monotonic()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Does not count the time that is spent inside."""
+        """Excludes the time spent inside from the speed of training."""
         began = time.monotonic()
         yield
         self.since += time.monotonic() - began
 
     def write(self, step: int, names: Sequence[str], batch_size: int) -> None:
-        """Logs the metrics `names` of the collected steps, the last of which is `step`."""
+        """Logs the metrics `names` of the collected steps, which end with `step`."""
         rows, steps_per_second = np.concatenate(self.rows), (step - self.first) / (time.monotonic() - self.since)
         self.begin(step)
         metrics = dict(zip(names, rows.mean(axis=0).tolist()))

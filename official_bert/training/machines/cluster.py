@@ -1,4 +1,4 @@
-"""The flags of a run's devices, and the workers of a cluster. The only reader of the environment: TF_CONFIG."""
+"""The flags for a run's devices, and the workers of a cluster. It is the only reader of the environment: TF_CONFIG."""
 
 from official_bert.command_line import JOIN_SECONDS, error_in_one_line
 
@@ -28,8 +28,7 @@ class Placement:
 
 
 def workers_of(placement: Placement) -> tuple[list[str], int]:
-    """Returns the host:port of each worker of the cluster, the first one first, and the place of this worker among
-    them.
+    """Returns the host:port of each worker of the cluster, the first worker's first, and the index of this worker.
 
     Raises ValueError if the flags or TF_CONFIG do not describe them.
     """
@@ -59,25 +58,24 @@ def workers_of(placement: Placement) -> tuple[list[str], int]:
 
 
 def is_first_worker(placement: Placement) -> bool:
-    """Whether this process writes results: the chief or, in a cluster without one, worker 0; every process that is no
-    worker.
+    """Returns whether this process writes results: true for the chief or, in a cluster without one, worker 0, and
+    outside a cluster.
     """
     return placement.strategy != "multi_worker" or workers_of(placement)[1] == 0
 
 
 class Meeting(Protocol):
-    """What the core asks of `meeting.py`."""
+    """The methods of `meeting.py` that the core calls."""
 
     leave: Callable[[str], None]
     agree: Callable[[], None]
 
 
 def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
-    """Waits for the other workers of a cluster; then `check` says, by a ValueError or an OSError, whether this one can
-    begin.
+    """Waits for the other workers of a cluster; `check` raises ValueError or OSError if this worker cannot begin.
 
-    Call it before TensorFlow is imported. Does nothing in a run that is no cluster's. Raises ValueError, naming the
-    host, for a worker that has not started within `join_seconds`, and what another worker's check has raised.
+    Call it before TensorFlow is imported. Outside a cluster it does nothing. Raises ValueError if a worker has not
+    started within `join_seconds`, with its host, and for the error of another worker's `check`.
     """
     if placement.strategy != "multi_worker":
         return

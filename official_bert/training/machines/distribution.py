@@ -1,5 +1,5 @@
-"""Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost
-workers.
+"""Distributed training: `tf.distribute` from --strategy, --tpu_name, --worker_hosts; precision, batches of replicas,
+lost workers.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def check_backend() -> None:
 
 
 class ManyMachines(Protocol):
-    """What the core asks of `running/many_machines.py`."""
+    """The functions of `many_machines.py` that the core calls."""
 
     multi_worker: Callable[[Placement], tf.distribute.Strategy]
     tpu: Callable[[Placement], tf.distribute.Strategy]
@@ -44,7 +44,7 @@ def _many_machines() -> ManyMachines:
 
 
 def make_strategy(placement: Placement) -> tf.distribute.Strategy:
-    """Makes the strategy of that name; call it before TensorFlow initialises its devices.
+    """Returns the strategy of that name; call it before TensorFlow initialises its devices.
 
     Raises ValueError for an unknown name, too few devices, a cluster without description, or no TPU.
     """
@@ -84,8 +84,8 @@ def _mirrored(placement: Placement) -> tf.distribute.Strategy:
 
 
 def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
-    """The processors of the other machines that have the strategy's TPUs, by TensorFlow's names; such a host runs no
-    Python of ours.
+    """Returns TensorFlow's names for the processors of other machines that have the strategy's TPUs; our Python code
+    does not run there.
     """
     hosts = {
         tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0)
@@ -95,7 +95,7 @@ def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes logs and checkpoints: the first worker, or the only one."""
+    """Returns whether this process writes logs and checkpoints: true for the first worker, or the only one."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     resolver = strategy.cluster_resolver
@@ -103,15 +103,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def answering_scope(placement: Placement) -> contextlib.AbstractContextManager:
-    """The scope in which to build a model that answers: on the devices of a run; of several workers, on those of the
-    one that answers.
+    """Returns the scope in which to build a model that answers: on a run's devices, or on those of the one worker that
+    answers.
     """
     return contextlib.nullcontext() if placement.strategy == "multi_worker" else make_strategy(placement).scope()
 
 
 def answering_strategy(model: keras.Model) -> tf.distribute.Strategy:
-    """The strategy with which a model answers: that of its variables, but a worker that answers does not wait for the
-    others.
+    """Returns the strategy with which a model answers: that of its variables, but the answering worker of a cluster
+    does not wait for others.
     """
     # a plain variable has no such field
     strategy = getattr(model.variables[0].value, "distribute_strategy", tf.distribute.get_strategy())
@@ -127,8 +127,9 @@ def set_precision(name: str, tf32: bool = True) -> None:
 def reporting_lost_workers(
     strategy: tf.distribute.Strategy, when: Callable[[], str]
 ) -> contextlib.AbstractContextManager:
-    """Raises ValueError if another worker of a cluster has ended with an error, which it names; OSError, with
-    TensorFlow's cause, if it is lost. `when` says at which step, for example.
+    """Raises ValueError if another worker has ended with an error, and OSError with TensorFlow's cause if it is lost.
+
+    The messages name the worker's error and include `when`, for example the step.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return contextlib.nullcontext()
@@ -136,14 +137,14 @@ def reporting_lost_workers(
 
 
 def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) -> contextlib.AbstractContextManager:
-    """Tells the other workers of a cluster of a row that cannot be read, while steps are computed."""
+    """Tells the other workers of a cluster about a row that cannot be read while steps are computed."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return contextlib.nullcontext()
     return _many_machines().reporting_bad_rows(strategy, source)
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.Tensor) -> int:
-    """Sums each replica's integer, over all workers; all of them must ask."""
+    """Returns the sum of each replica's integer over all workers; all of them must call it."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return int(value.numpy()) * strategy.num_replicas_in_sync
 
@@ -155,7 +156,7 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.
 
 
 def of_first_worker(strategy: tf.distribute.Strategy, number: int) -> int:
-    """Returns the first worker's whole number on every worker; all of them must ask."""
+    """Returns the first worker's integer on every worker; all of them must call it."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return number
     replicas = len(strategy.extended.worker_devices)
@@ -163,10 +164,10 @@ def of_first_worker(strategy: tf.distribute.Strategy, number: int) -> int:
 
 
 def check_same(strategy: tf.distribute.Strategy, what: str, value: Any) -> None:
-    """Raises ValueError unless all workers have the same value, of JSON types; all of them must ask. `what` says what
-    it is.
+    """Raises ValueError unless all workers have the same value of JSON types; `what` names it. All workers must call
+    it.
 
-    Each worker makes its own updates: with another rate or other data, their weights would differ without a word.
+    Each worker makes its own updates: with another rate or other data, their weights would silently differ.
     """
     number = zlib.crc32(json.dumps(value, sort_keys=True).encode())
     if sum_over_replicas(strategy, tf.constant(number, tf.int64)) != number * strategy.num_replicas_in_sync:
@@ -190,10 +191,11 @@ def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, acc
 
 
 def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0, stop: int = 0) -> tf.data.Dataset:
-    """Distributes the source's batches from `start` on: each replica gets its block of the rows of every global batch.
+    """Returns the source's batches from `start` on, distributed: each replica gets its block of rows of every global
+    batch.
 
-    On other machines' TPUs, which need to know the end, up to `stop` (default: that of the first epoch). Raises
-    ValueError for data that only this machine can read.
+    TPUs of other machines need to know the end: the batches stop at `stop` (default: the end of the first epoch).
+    Raises ValueError for data that only this machine can read.
     """
     on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if on_tpu and isinstance(source, ExampleSource):
@@ -216,7 +218,7 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
 
 
 def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:
-    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or its first `limit`."""
+    """Yields the results of `run`, a `tf.function`, for each distributed batch of the source or its first `limit`."""
     dataset = distribute(source, strategy)
     # one graph for all lengths, not one for the first and another for all others
     if strategy.num_replicas_in_sync == 1:
@@ -226,7 +228,7 @@ def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy
 
 
 def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Gathers the replicas' rows to those of the global batch, in its order."""
+    """Returns the rows of all replicas as rows of the global batch, in its order."""
     return {
         name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
         for name, value in values.items()
@@ -234,7 +236,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tenso
 
 
 def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], values: Iterable) -> None:
-    """Assigns a value to a variable on every device with a copy of it."""
+    """Assigns values to variables on every device that has copies of them."""
     for variable, value in zip(variables, values):
         strategy.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
@@ -242,10 +244,9 @@ def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], v
 def update(
     strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable], values: tuple
 ) -> None:
-    """Calls `function` on every device with its copies of the variables and its part of the values, as
-    `extended.update` does.
+    """Calls `function` on every device with its copies of the variables and its part of the values.
 
-    That would pass the first variable's copy only, and the others as a whole.
+    `extended.update` would pass only the first variable's copy, and the others as a whole.
     """
 
     def update_copies(first: tf.Variable, *mine: Any) -> None:

@@ -1,4 +1,4 @@
-"""Training on several machines: a cluster of workers that tell each other why they end, and TPUs of other machines."""
+"""Training on several machines: clusters, whose workers report why they end, and TPUs of other machines."""
 
 from official_bert.command_line import error_in_one_line
 
@@ -30,14 +30,14 @@ LOOKUP_SECONDS = 15.0  # for the cloud to say where a TPU is
 
 
 class Workers(tf.distribute.MultiWorkerMirroredStrategy):
-    """All devices of a cluster, whose workers tell each other why they end."""
+    """All devices of a cluster, whose workers report to each other why they end."""
 
     def __init__(self, resolver: tf.distribute.cluster_resolver.ClusterResolver, meeting: Meeting):
         super().__init__(cluster_resolver=resolver)
         self.meeting = meeting
 
     def leave(self, error: object) -> None:
-        """Tells the other workers why this one ends, and ends all computations with them that are under way."""
+        """Tells the other workers why this one ends, and aborts all running computations with them."""
         # no public call has this effect; TensorFlow's own failure handling uses this one
         from tensorflow.python.eager import context
 
@@ -47,7 +47,7 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def multi_worker(placement: Placement) -> tf.distribute.Strategy:
-    """A strategy over all workers' devices; the flags or TF_CONFIG describe the cluster."""
+    """Returns a strategy over all workers' devices; the flags or TF_CONFIG describe the cluster."""
     hosts, index = workers_of(placement)
     if placement.worker_hosts:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -123,11 +123,10 @@ def _unreachable(where: str, error: object) -> str:
 
 @contextlib.contextmanager
 def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
-    """Raises ValueError if another worker has ended with an error, which it names; OSError, with TensorFlow's cause, if
-    it is lost.
+    """Raises ValueError if another worker has ended with an error, and OSError with TensorFlow's cause if it is lost.
 
-    `when` says at which step, for example. An error of this worker is told to the others, whose computations end at
-    once.
+    The messages name the worker's error and include `when`, for example the step. The other workers learn of an error
+    of this worker, and their computations end at once.
     """
     if not isinstance(strategy, Workers):
         yield
@@ -153,8 +152,9 @@ def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], 
 
 @contextlib.contextmanager
 def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) -> Iterator[None]:
-    """Tells the other workers of a row that cannot be read, while steps are computed: TensorFlow may wait for them
-    forever instead.
+    """Tells the other workers about a row that cannot be read while steps are computed.
+
+    TensorFlow could otherwise wait for them forever.
     """
     if not isinstance(strategy, Workers) or not isinstance(source, RecordSource):
         yield
@@ -177,9 +177,10 @@ def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) ->
 
 
 def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -> Callable[[int, int], tf.data.Dataset]:
-    """Returns what makes a host's part of batches start to stop - 1, as a graph that other machines can run.
+    """Returns a function that makes a host's part of batches `start` to `stop` - 1, as a graph that other machines can
+    run.
 
-    Raises ValueError for data that a host cannot read, naming both.
+    Raises ValueError for data that a host cannot read; the error names both.
     """
     if not isinstance(source, RecordSource):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""The workers of a cluster meet before TensorFlow is imported.
+"""The workers of a cluster connect before TensorFlow is imported.
 
-TensorFlow waits an hour for a worker that is missing, without a word, and takes seconds to import. So the workers meet
-first: the first one of the cluster listens on its port, the others call it and keep the line. It says to all who is
-missing, and which worker cannot begin.
+TensorFlow silently waits an hour for a missing worker, and takes seconds to import. So the workers meet first: the
+first worker listens on its port, and the others connect and keep the connection open. It tells all of them which
+workers are missing and which cannot begin.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ ENDED = "ended before the training began; see its own output"
 
 @functools.cache  # a process meets the others once; then TensorFlow's own server listens on its port
 def join(placement: Placement) -> "Meeting":
-    """Returns the meeting of the workers, once all of them have come; raises ValueError as `meet` does."""
+    """Returns the meeting once all workers have connected; raises ValueError as `meet` does."""
     return Meeting(*workers_of(placement), placement.join_seconds)
 
 
 class Line:
-    """A connection to another worker, open until that has ended. A message is a line: JSON."""
+    """A connection to another worker, open until that worker ends. Each message is a line of JSON."""
 
     def __init__(self, connection: socket.socket):
         self._connection, self._reader = connection, connection.makefile("rb")
@@ -42,16 +42,16 @@ class Line:
         connection.settimeout(CALL_SECONDS)
 
     def fileno(self) -> int:
-        """The descriptor to wait for."""
+        """Returns the file descriptor to wait for."""
         return self._connection.fileno()
 
     def send(self, message: dict) -> None:
-        """Sends a message, unless the other one has ended."""
+        """Sends a message, unless the other worker has ended."""
         with contextlib.suppress(OSError):
             self._connection.sendall(f"{json.dumps(message)}\n".encode())
 
     def receive(self) -> dict:
-        """Returns a message, {} if the other one has ended, is silent, or is no worker."""
+        """Returns a message, or {} if the other process has ended, is silent, or is no worker."""
         try:
             message = json.loads(self._reader.readline(LONGEST_MESSAGE))
         except (OSError, ValueError):
@@ -59,17 +59,17 @@ class Line:
         return message if isinstance(message, dict) else {}
 
     def without_haste(self) -> None:
-        """From now on waits for messages as long as the other one lives."""
+        """Removes the time limit: waits for messages as long as the other worker lives."""
         self._connection.settimeout(None)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._reader.close()
         self._connection.close()
 
 
 class Meeting:
-    """The lines between the first worker of a cluster, which decides, and each of the others."""
+    """The connections between the first worker of a cluster, which decides, and each of the others."""
 
     def __init__(self, hosts: Sequence[str], index: int, seconds: float):
         self.hosts, self.index, self.seconds = list(hosts), index, seconds
@@ -86,18 +86,18 @@ class Meeting:
             self.agree()
 
     def agree(self) -> None:
-        """Waits until all workers are here. Raises ValueError if one of them has left, with what it said."""
+        """Waits until all workers are ready. Raises ValueError if one has left, with its error."""
         error = self._first_error() if self.index == 0 else self._ask()
         if error:
             raise ValueError(HERE + error)
 
     def leave(self, error: str) -> None:
-        """Tells the others why this worker does not go on."""
+        """Tells the other workers why this one ends."""
         self.own_error = error
         self._send_all({"error": f"{self.hosts[self.index]}: {error}"})
 
     def reason(self) -> str:
-        """Returns what a worker has said when it left, after training has begun; "" if it was lost without a word."""
+        """Returns the error with which a worker left after training had begun, or "" if it left no message."""
         error = ""
         for line in select.select(list(self.lines.values()), [], [], REASON_SECONDS)[0]:
             error = error or line.receive().get("error", "")
@@ -106,7 +106,7 @@ class Meeting:
         return error and HERE + error
 
     def end(self) -> None:
-        """Closes the lines."""
+        """Closes the connections."""
         for line in self.lines.values():
             line.close()
 
@@ -204,7 +204,7 @@ def _address(host: str) -> tuple[str, int]:
 
 
 def answers(host: str) -> bool:
-    """Whether something listens at host:port."""
+    """Returns whether a process listens at host:port."""
     try:
         socket.create_connection(_address(host), timeout=CALL_SECONDS).close()
     except OSError:  # no such host, nobody listens, no route

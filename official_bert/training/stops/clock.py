@@ -1,4 +1,4 @@
-"""How long a training goes on: by steps, or by hours (`hours`)."""
+"""The length of a training: in steps, or in hours (`hours`)."""
 
 import time
 from collections.abc import Callable
@@ -23,19 +23,19 @@ class NoClock:
     seconds_of_loop = HOST_SECONDS
 
     def is_over(self, step: int) -> bool:
-        """Whether the time is over after `step` steps: never."""
+        """Returns whether the time is over after `step`: never."""
         return False
 
     def begin_loop(self, step: int, count: int) -> int:
-        """Notes that up to `count` steps follow `step`; returns how many."""
+        """Notes that up to `count` steps follow `step`, and returns their number."""
         return count
 
     def wrote(self, seconds: float) -> None:
-        """Notes how long it took to write a checkpoint."""
+        """Notes the seconds that writing a checkpoint took."""
 
 
 class Hours(Protocol):
-    """What the core asks of `hours.py`."""
+    """The functions of `hours.py` that the core calls."""
 
     Clock: Callable[[Trainer, Watcher, float, float], NoClock]
 
@@ -47,7 +47,7 @@ def _hours() -> Hours:
 
 
 def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError for hours on devices that must know the number of steps before the first."""
+    """Raises ValueError for `hours` on devices that must know the number of steps before the first step."""
     if training.hours:
         _hours().check(training, strategy)
 

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the first tensor of a step that has them."""
+"""Finds the first tensor of a step that holds NaN or infinity."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from official_bert.training.step import Step, Tensors, fold_seeds
 
 
 class DivergedError(ValueError):
-    """A training has ended because its numbers are not finite, or too many steps were skipped."""
+    """Raised when a training ends because its numbers are not finite, or because too many steps were skipped."""
 
 
 def is_finite(value: tf.Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity."""
+    """Returns whether a tensor holds neither NaN nor infinity."""
     return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))
 
 
@@ -45,9 +45,10 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
 
 
 def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, micro_batches: int) -> str:
-    """Names the first tensor of step `number` on a global batch that has NaN or infinity: a weight, an input, a layer's
-    output, a loss, or, in the order of the backward pass, a gradient. Repeats the step eagerly, micro-batch by
-    micro-batch.
+    """Returns the name of the first tensor of step `number` on a global batch that has NaN or infinity.
+
+    It may be a weight, an input, a layer's output, a loss, or, in the order of the backward pass, a gradient. The step
+    is repeated eagerly, micro-batch by micro-batch.
     """
     names = [variable.path for variable in step.model.trainable_variables]
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:

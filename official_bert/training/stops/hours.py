@@ -1,7 +1,7 @@
-"""Training for a number of hours: the share of the time that has passed is the place in the schedule.
+"""Training for a number of hours: the fraction of time that has passed is the position in the schedule.
 
-The share is looked at before each loop of steps, and holds for all of them. It is written to the log before they are
-taken. Such a training is not repeated exactly: the next time, other steps fall into each minute.
+The fraction is read before each loop of steps and holds for all of them. It is logged before they run. Such a training
+is not reproducible: another run takes other steps in each minute.
 """
 
 import tensorflow as tf
@@ -20,10 +20,10 @@ UNMEASURED = 0.02  # of the time is kept for the last checkpoint until one has b
 
 
 class Clock(clock.NoClock):
-    """The clock of a training of some hours. Those of all its processes count, from when each began, but not the time
-    between them.
+    """The clock of a training limited in hours. It counts the running time of all its processes, not the time between
+    them.
 
-    The clock of the first worker is that of all: the others ask it for the share and for the number of steps.
+    All workers use the first worker's clock: they ask it for the fraction and for the number of steps.
     """
 
     limited = True
@@ -41,7 +41,7 @@ class Clock(clock.NoClock):
         return clock.now() - self.began
 
     def is_over(self, step: int) -> bool:
-        """Whether the time that is left after `step` steps is that for one more loop and the last checkpoint."""
+        """Returns whether the time left after `step` is only enough for one more loop and the last checkpoint."""
         reserve = 2.0 * self.slowest_write or UNMEASURED * self.seconds
         passed = self.passed
         last_loop = passed - self.last_look if self.last_look >= 0.0 else 0.0
@@ -50,7 +50,7 @@ class Clock(clock.NoClock):
         return self.finished
 
     def begin_loop(self, step: int, count: int) -> int:
-        """Writes the share to the log and gives it to the steps; returns their number, the same on all workers."""
+        """Logs the fraction and passes it to the steps; returns their number, the same on all workers."""
         self.last_look = passed = self.passed
         share = self._of_first_worker(min(round(passed / self.seconds * PARTS), PARTS)) / PARTS
         self.watcher.write_share(step, share)
@@ -66,7 +66,7 @@ class Clock(clock.NoClock):
 
 
 def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError for devices that must know the number of steps before the first."""
+    """Raises ValueError for devices that must know the number of steps before the first step."""
     if training.hours and isinstance(strategy, tf.distribute.TPUStrategy) and distribution.other_hosts(strategy):
         raise ValueError(
             "config.training.hours: expected training.steps for TPUs of other machines, for which the order of the "

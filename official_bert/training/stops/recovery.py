@@ -1,4 +1,4 @@
-"""Judges the metrics of steps: numbers that are not finite, and too many skipped steps in a row, end a run."""
+"""Checks the metrics of steps: numbers that are not finite, or too many skipped steps in a row, end a run."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from official_bert.training.trainer import Trainer
 
 
 class Recovery:
-    """Ends a run while its checkpoints are intact, and names what was not finite.
+    """Ends a run while its checkpoints are intact, and names the tensor that was not finite.
 
     Raises ValueError for a run of version 0.1 that has skipped data because of its loss (`rewinds.json`): its next
     batches would be others.
@@ -26,8 +26,8 @@ class Recovery:
             )
 
     def check(self, phase: PhasePlan, step: int, rows: np.ndarray) -> None:
-        """Raises DivergedError if the run must stop after the steps that follow `step`, with metrics `rows`: one has
-        failed, or too many were skipped.
+        """Raises DivergedError if a step in `rows`, the metrics of the steps after `step`, failed, or if too many were
+        skipped.
         """
         names = self.trainer.step.names
         self._count_skipped(step, rows[:, names.index("skipped")] > 0)

@@ -1,4 +1,4 @@
-"""Signals to a running training: SIGUSR1 saves a checkpoint, SIGTERM and Ctrl-C save one and end."""
+"""Signals to a running training: SIGUSR1 saves a checkpoint, SIGTERM and Ctrl-C save one and end the run."""
 
 from official_bert.command_line import announcing_signals
 
@@ -11,8 +11,8 @@ FINISHING = "finishes the current steps or evaluation and saves; a second Ctrl-C
 
 
 class Signals:
-    """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at
-    once.
+    """The requests made by signals: SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a
+    second SIGINT ends the run at once.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Signals:
 
     @contextlib.contextmanager
     def handled(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Notes signals instead of what they did before; says at once what is finished before the end."""
+        """Handles the signals inside this context; says at once which work is finished before the run ends."""
         previous = {
             number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
         }

@@ -1,4 +1,4 @@
-"""Low-rank products beside those of a base: merged into its weights, and the names of products that can have one."""
+"""Low-rank products: merges them into the weights of a base, and names the products that can have one."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ WHERE = "config.training.adapters.target_modules"
 
 
 def product_names(config: ModelConfig) -> list[str]:
-    """Returns our names of the dense layers of an encoder, as layer_0/attention/query."""
+    """Returns our names of the dense layers of an encoder, for example layer_0/attention/query."""
     distances = ("distance_query", "distance_key") if config.position_buckets and config.distance_projections else ()
     attention = [f"attention/{name}" for name in ("query", "key", "value", *distances, "output")]
     layers = [
@@ -58,9 +58,9 @@ def outputs_of(name: str, config: ModelConfig) -> int:
 
 
 def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
-    """Returns our names of the products that `target_modules` means, by PEFT's rules.
+    """Returns our names of the products that `target_modules` selects, by PEFT's rules.
 
-    Names may be ours or those in Hugging Face's files. Raises ValueError for one that no product has.
+    Names may be ours or those in Hugging Face's files. Raises ValueError for a name that no product has.
     """
     names = {name: [name.replace("/", ".")] for name in product_names(config)}
     with contextlib.suppress(ValueError):  # Hugging Face has no such model
@@ -98,7 +98,9 @@ def digest(base: StoredModel) -> str:
 
 
 def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> StoredModel:
-    """Returns the whole model of a run whose checkpoint holds adapters and head: they are merged into its base."""
+    """Returns the complete model of a run whose checkpoint holds adapters and head, with the adapters merged into the
+    base.
+    """
     stems = [name.removesuffix(f"{ADAPTER}A") for name in run.weights if name.endswith(f"{ADAPTER}A")]
     products = {
         stem: LowRank(run.weights[f"{stem}{ADAPTER}A"], run.weights[f"{stem}{ADAPTER}B"], scale) for stem in stems
@@ -111,7 +113,7 @@ def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> S
 
 
 def merged(weights: Mapping[str, np.ndarray], products: Mapping[str, LowRank]) -> dict[str, np.ndarray]:
-    """Returns weights whose kernels are W + scale A B."""
+    """Returns the weights with the products added to their kernels: W + scale A B."""
     added = {f"{name}/kernel": product.delta() for name, product in products.items()}
     return {
         **weights,

@@ -1,4 +1,4 @@
-"""Whole models of adapters and their base: of PEFT folders, and of runs that trained adapters."""
+"""Complete models from adapters and their base: of PEFT folders, and of runs that trained adapters."""
 
 import os
 from typing import Any
@@ -16,7 +16,7 @@ LONGEST_NAME = 256  # of a base, as many characters as a file system allows
 
 
 def read_peft(path: str, folder: str, base: str) -> StoredModel:
-    """Returns the model that a PEFT folder makes of `base`; of the base that it names if `base` is empty."""
+    """Returns the model of a PEFT folder with `base`, or with the base that the folder names if `base` is empty."""
     base = base or _named_base(path, folder)
     if formats.find_format(base)[0] == "peft":
         raise ValueError(f"{path}: expected a whole model as its base, got {base}, a PEFT folder")
@@ -45,7 +45,7 @@ def _named_base(path: str, folder: str) -> str:
 def over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     """Returns the model of a run whose checkpoints hold adapters and head.
 
-    Raises ValueError if its base is gone, or another one.
+    Raises ValueError if its base is missing or has changed.
     """
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:

@@ -66,9 +66,9 @@ PART = re.compile(
 
 
 def read(folder: str, base: StoredModel) -> StoredModel:
-    """Reads an adapter and returns the model that it makes of its base, with the products merged into the kernels.
+    """Returns the model of an adapter over its base, with the products merged into the kernels.
 
-    Raises ValueError for what is not computed here, for tensors that do not fit the base, and, naming them, for weights
+    Raises ValueError for unsupported adapters, for tensors that do not fit the base, and, with their names, for weights
     that neither of the two has.
     """
     path = os.path.join(folder, CONFIG_FILE)
@@ -373,7 +373,7 @@ def _first_product(kernel: np.ndarray, rank: int, scale: float, start: str) -> n
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes the adapters of a model, and its weights that are not the base's; returns the names of those left out.
+    """Writes the adapters of a model and its weights that differ from the base; returns the names of those left out.
 
     Raises ValueError for a model without adapters.
     """

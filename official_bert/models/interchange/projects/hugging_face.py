@@ -47,7 +47,9 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads a folder's model. Raises ValueError for other architectures, damaged files, untied output embeddings."""
+    """Returns the model in a folder. Raises ValueError for other architectures, damaged files, and untied output
+    embeddings.
+    """
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -161,7 +163,7 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
-    """Reads all tensors of a folder, from one file or several; prefers safetensors."""
+    """Returns all tensors of a folder, from one file or several; prefers safetensors."""
     for name, (load, load_piece) in READERS.items():
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
@@ -245,7 +247,9 @@ def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) ->
 
 
 def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
-    """Returns weights of ours by their names there, kernels as [out, in]. Raises ValueError if some have no name."""
+    """Returns our weights under their names in the folder, kernels as [out, in]. Raises ValueError if some have no
+    name.
+    """
     matrices = {
         theirs: as_matrix(ours, weights[ours]).T if ours.endswith("/kernel") else as_matrix(ours, weights[ours])
         for ours, theirs in table.all_theirs(weights, "a Hugging Face model").items()
@@ -254,7 +258,7 @@ def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str,
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
+    """Writes the files of `save_pretrained`; returns our names of the weights that the Hugging Face class lacks."""
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "Hugging Face's BERT")
     member, model_type = member_for(config, stored.model_type)

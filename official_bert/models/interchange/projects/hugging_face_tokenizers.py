@@ -1,5 +1,5 @@
-"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing, or the files of another
-tokenizer as they are.
+"""Reads and writes the tokenizer files of a Hugging Face folder: vocabulary and casing, or another tokenizer's files
+unchanged.
 """
 
 import os
@@ -21,10 +21,10 @@ GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Reads the fields of `StoredModel` that the files tell: `tokenizer` ({} if it is BERT's or there is none),
-    `vocab`, `do_lower_case`.
+    """Returns the fields of `StoredModel` that the files give: `tokenizer` ({} if it is BERT's or missing), `vocab`,
+    `do_lower_case`.
 
-    Raises ValueError for a tokenizer that is not computed here.
+    Raises ValueError for an unsupported tokenizer.
     """
     files = _files(folder)
     if _ids_alone(files, folder):
@@ -59,7 +59,7 @@ def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Defi
 
 
 def pad_id(stored: StoredModel) -> int:
-    """Returns the id of padding, 0 if no tokenizer is known."""
+    """Returns the id of padding, or 0 if no tokenizer is known."""
     if stored.tokenizer:
         from official_bert.text import loading
 
@@ -90,13 +90,13 @@ def _read_library(path: str) -> dict[str, Any]:
 
 
 def refuse_ids_alone(folder: str) -> None:
-    """Raises ValueError for the folder of a tokenizer that is not computed although its model is."""
+    """Raises ValueError for the folder of a supported model with an unsupported tokenizer."""
     if os.path.isdir(folder) and (why := _ids_alone(_files(folder), folder)):
         raise ValueError(f"{folder}: {why}")
 
 
 def read_alone(folder: str) -> StoredModel | None:
-    """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no
+    """Returns the vocabulary and casing of a folder by `tokenizer.save_pretrained`, without a model; None without a
     vocabulary.
     """
     refuse_ids_alone(folder)
@@ -107,7 +107,7 @@ def read_alone(folder: str) -> StoredModel | None:
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
-    """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
+    """Returns a warning about an unsupported tokenizer, or about added tokens, which no text is given here."""
     if vocab is None:
         why = _ids_alone(_files(folder), folder)
         return [f"{folder}: {why}"] if why else []

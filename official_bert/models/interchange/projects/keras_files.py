@@ -1,4 +1,4 @@
-"""`.keras` files, read."""
+"""Reads `.keras` files."""
 
 import os
 import re
@@ -29,10 +29,10 @@ UNKNOWN_CLASS = re.compile("Could not locate [a-z]+ '([^']+)'")  # in Keras' err
 
 
 def load_keras(path: str) -> keras.Model:
-    """Loads the model of a `.keras` file, without its optimizer.
+    """Returns the model of a `.keras` file, without its optimizer.
 
-    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no
-    numbers.
+    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are NaN or
+    infinite.
     """
     model = _load_keras(locate(path).fetch())
     require_finite({variable.path: variable for variable in model.variables}, path)
@@ -52,10 +52,10 @@ def _load_keras(path: str) -> keras.Model:
 
 
 def read(path: str) -> StoredModel:
-    """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the
-    next token.
+    """Returns the model of one of our `.keras` files; a left-to-right model with a head for words is taken to predict
+    next tokens.
 
-    Raises ValueError for a file of another model, or a damaged one.
+    Raises ValueError for a damaged file, or one of another model.
     """
     model = _load_keras(path)
     if not isinstance(model, MODELS):

@@ -1,7 +1,7 @@
-"""keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder: read and written.
+"""Reads and writes keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder.
 
 keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads are beside the preset's
-files, in `official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
+files, in `official_bert_heads.safetensors`, because keras-hub's own masked-LM head differs (erf GELU, epsilon 1e-5).
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ TABLE = NameTable(
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
+    """Returns the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
     kind = read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
         raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
@@ -78,7 +78,7 @@ def from_backbone(
     origin: str = "keras-hub BertBackbone",
     unknown: Sequence[str] = (),
 ) -> StoredModel:
-    """Takes the weights of a live backbone, the vocabulary of a live tokenizer, and heads of ours."""
+    """Returns a stored model from a live backbone, the vocabulary of a live tokenizer, and our `heads`."""
     variables = {variable.path.removeprefix(f"{backbone.name}/"): variable for variable in backbone.weights}
     known, left_over = TABLE.all_ours(variables)
     weights = dict(heads or {}) | {
@@ -112,8 +112,9 @@ def from_backbone(
 
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
-    """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without
-    pooler.
+    """Returns a live backbone with the model's weights.
+
+    Raises ValueError for a model without a pooler, and for numerics that keras-hub lacks.
     """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "keras-hub's BertBackbone")
@@ -142,13 +143,13 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
 
 
 def to_tokenizer(stored: StoredModel) -> keras_hub.tokenizers.BertTokenizer:
-    """Makes a live tokenizer; lower-casing strips accents, as in 2018."""
+    """Returns a live tokenizer; lower-casing strips accents, as in 2018."""
     lower = stored.do_lower_case is not False
     return keras_hub.tokenizers.BertTokenizer(list(stored.vocab or ()), lowercase=lower, strip_accents=lower)
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a preset folder: backbone, tokenizer if there is a vocabulary, heads beside it; leaves nothing out."""
+    """Writes a preset folder: backbone, tokenizer if there is a vocabulary, and heads; no weight is left out."""
     to_backbone(stored).save_to_preset(folder)
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)
@@ -162,7 +163,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Computes sequence and pooled output of our inputs with keras-hub itself."""
+    """Returns the sequence and pooled outputs that keras-hub itself computes for our inputs."""
     backbone = keras_hub.models.BertBackbone.from_preset(folder)
     values = backbone(
         {"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"], "padding_mask": inputs["input_mask"]},

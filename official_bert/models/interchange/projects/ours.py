@@ -1,4 +1,4 @@
-"""Our own checkpoints, read and written."""
+"""Reads and writes our own checkpoints."""
 
 import dataclasses
 import os
@@ -41,17 +41,17 @@ TABLE = NameTable([])  # names are the same on both sides
 
 
 def named_weights(model: keras.Model) -> dict[str, tf.Variable]:
-    """The model's weights by their names in checkpoints."""
+    """Returns the model's weights by their names in checkpoints."""
     return {name: variable.value for name, variable in weights_by_name(model).items()}
 
 
 def is_checkpoint_of(names: Any) -> bool:
-    """Whether the names of a checkpoint's variables are those of ours."""
+    """Returns whether these are the variable names of one of our checkpoints."""
     return any(name.startswith(PREFIX) and "_transformer_layers" not in name for name in names)
 
 
 def weight_names(prefix: str) -> list[str]:
-    """Our names of the weights in a checkpoint of ours."""
+    """Returns our names of the weights in one of our checkpoints."""
     return [
         _name(key)
         for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map())
@@ -64,7 +64,7 @@ def _name(key: str) -> str:
 
 
 def read(prefix: str) -> StoredModel:
-    """The weights of a checkpoint of ours, and the model's configuration in the `config.yaml` of its run."""
+    """Returns the weights of one of our checkpoints, with the configuration in its run's `config.yaml`."""
     reader = tf.train.load_checkpoint(prefix)
     weights = {
         _name(key): reader.get_tensor(key)
@@ -141,7 +141,7 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; no weight is left
     out.
 
     Raises ValueError for a head that no task has.
@@ -163,9 +163,9 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def config_of(stored: StoredModel) -> Config:
-    """A run's configuration with the model, its casing and the task of its head; the vocabulary's path is left out.
+    """Returns a run's configuration with the model, its casing and the task of its head, without the vocabulary's path.
 
-    Texts may be as long as the model allows; tasks that cut them into windows have their usual ones.
+    Texts may be as long as the model allows; tasks that cut them into windows keep their default lengths.
     """
     model = stored_models.require_config(stored)
     longest = model.longest_row
@@ -180,11 +180,10 @@ def config_of(stored: StoredModel) -> Config:
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
-    """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class
-    gives a score.
+    """Returns the task options for its classes, the kind of its answers and their threshold.
 
-    A pre-trained model may have words alone, and predict each from those before it; its head for sentences may have
-    learned their order.
+    A classifier with one class gives a score. A pre-trained model may have only a head for words, may predict each word
+    from those before it, and its head for sentences may have learned their order.
     """
     if stored.head == "pretraining":
         sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}

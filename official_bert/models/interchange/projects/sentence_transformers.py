@@ -1,6 +1,4 @@
-"""How a Hugging Face folder of sentence-transformers makes a vector of a text: its modules, their weights and settings,
-its prompts.
-"""
+"""The text vectors of a sentence-transformers folder: its modules, their weights and settings, and its prompts."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -55,11 +53,11 @@ ReadTensors = Callable[[str], dict[str, np.ndarray]]  # of a folder
 def read(
     folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the fields of `StoredModel` about vectors, and the weights of layers behind the pooling; {} and {} for
+    """Returns the fields of `StoredModel` about vectors, and the weights of layers after the pooling; {} and {} for
     other folders.
 
-    A module or a setting that is not computed here is the field `why_no_vectors`. A classifier has its head, whatever
-    lies beside it. Raises ValueError for damaged files.
+    For an unsupported module or setting, the field `why_no_vectors` says why. A classifier keeps its head, whatever
+    other files the folder has. Raises ValueError for damaged files.
     """
     path = os.path.join(folder, MODULES_FILE)
     modules = _modules(path)
@@ -212,7 +210,7 @@ def _settings(folder: str) -> dict[str, Any]:
 
 
 def write_modules(stored: StoredModel, width: int, folder: str) -> None:
-    """Writes the files by which sentence-transformers makes vectors as we do, of rows of `width` numbers."""
+    """Writes the files from which sentence-transformers makes our vectors; `width` is that of the rows."""
     assert stored.pooling
     layers = [*stored.vector_layers, *([VectorLayer(kind="normalize")] if stored.normalize else [])]
     names = {kind: name for name, kind in KINDS.items()}

@@ -37,7 +37,7 @@ NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]
 
 
 def usual_name(name: str) -> str:
-    """A variable's 2018 name, from names by exporters and by Keras versions of the 2018 code."""
+    """Returns a variable's 2018 name, also for names by exporters and by Keras versions of the 2018 code."""
     name = re.sub(r"^(module|bert/module|model)/", "", name)
     if re.match(r"(embeddings|encoder|pooler)/", name):
         name = f"bert/{name}"
@@ -45,11 +45,10 @@ def usual_name(name: str) -> str:
 
 
 def read(prefix: str, head: Head = "") -> StoredModel:
-    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it; of ELECTRA's two,
-    that with `head`.
+    """Returns the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
 
-    Raises ValueError if two variables claim one name, the files beside it are damaged, or name and vocabulary of the
-    folder say another casing.
+    Of ELECTRA's two models, it reads the one with `head`. Raises ValueError if two variables have the same name, if
+    files beside it are damaged, or if the folder's name and its vocabulary contradict each other about casing.
     """
     reader, folder = tf.train.load_checkpoint(prefix), os.path.dirname(prefix)
     names = [name for name in sorted(reader.get_variable_to_shape_map()) if not NO_WEIGHTS.fullmatch(name)]
@@ -177,8 +176,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`), `vocab.txt` (`spiece.model`) as the authors'
     scripts read them.
 
-    Returns our names of the weights that have no place there: a pooler that an ELECTRA does not have. Raises ValueError
-    for a model that their code cannot compute.
+    Returns our names of the weights left out: a pooler, which ELECTRA lacks. Raises ValueError for a model that their
+    code cannot compute.
     """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "the 2018 code")
@@ -251,7 +250,7 @@ def _write_files(
 
 
 def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
-    """Writes variables by name to `bert_model.ckpt`, and its name to `checkpoint`."""
+    """Writes variables by name to `bert_model.ckpt`, and the checkpoint's name to `checkpoint`."""
     prefix = os.path.join(folder, "bert_model.ckpt")
     tf.raw_ops.SaveV2(
         prefix=prefix,

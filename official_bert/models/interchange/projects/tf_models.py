@@ -51,12 +51,12 @@ IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[
 
 
 def is_checkpoint_of(names: Any) -> bool:
-    """Whether the names are those of an object checkpoint with one of the library's encoders."""
+    """Returns whether these are the names of an object checkpoint with one of the library's encoders."""
     return any("_transformer_layers/" in name for name in names)
 
 
 def read(prefix: str) -> StoredModel:
-    """Reads the encoder (and masked-LM head) of an object checkpoint."""
+    """Returns the encoder (and masked-LM head) of an object checkpoint."""
     reader = tf.train.load_checkpoint(prefix)
     weights, unknown = {}, []
     for key in sorted(reader.get_variable_to_shape_map()):
@@ -84,6 +84,6 @@ def read(prefix: str) -> StoredModel:
 
 
 def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
-    """Takes all sizes from the weights."""
+    """Returns the configuration that follows from the shapes of the weights."""
     sizes = stored_models.sizes_in(weights, TABLE, where)
     return ModelConfig(**sizes, num_attention_heads=weights["layer_0/attention/query/kernel"].shape[1])

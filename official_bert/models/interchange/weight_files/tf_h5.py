@@ -22,11 +22,11 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OSError, RuntimeE
 
 
 def load_tensors(path: str, is_piece: bool = False) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file by PyTorch's names, matrices as [out, in]. The names of a piece, which an index
-    lists, begin with no scope of the file's own.
+    """Returns the tensors of a file by PyTorch's names, matrices as [out, in].
 
-    Raises ValueError for a damaged file, for one that claims more than it holds, and for tensors that several names
-    claim.
+    With `is_piece`, the file is one of several listed in an index, whose names begin with no scope of the file's own.
+    Raises ValueError for a damaged file, for one that claims more bytes than it holds, and for tensors with the same
+    name.
     """
     tensors: dict[str, np.ndarray] = {}
     try:
@@ -57,8 +57,8 @@ load_piece = functools.partial(load_tensors, is_piece=True)  # of one of the fil
 
 
 def torch_name(parts: list[str]) -> str:
-    """Returns PyTorch's name of a variable whose scopes are `parts`: `layer_._0` is an item, and of `mlm___cls` only
-    the last part is a module's name.
+    """Returns PyTorch's name of a variable with the scopes `parts`: `layer_._0` is an item, and of `mlm___cls` only the
+    last part is a module's name.
     """
     modules = [re.sub(r"^.*___", "", part).replace("_._", ".") for part in parts]
     *modules, kind = [module.removesuffix(":0") for module in modules]

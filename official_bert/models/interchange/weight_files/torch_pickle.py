@@ -1,9 +1,9 @@
 """Reads the tensors of a `pytorch_model.bin` without PyTorch and without Python's unpickler: nothing in the file is
-run.
+executed.
 
-A pickle file is a program for a stack machine. Here its operations, as `pickletools` reads them, are only interpreted:
-they put numbers, texts, tuples, lists, dictionaries with texts as keys, storages, and arrays over these on the stack.
-Everything else is refused.
+A pickle file is a program for a stack machine. Its operations, as `pickletools` reads them, are only interpreted here:
+they put numbers, texts, tuples, lists, dictionaries with text keys, storages, and arrays over these on the stack. Every
+other operation is refused.
 """
 
 import collections
@@ -56,7 +56,7 @@ DAMAGED = (
 
 
 class Storage(NamedTuple):
-    """Reference to an array of numbers, which the file holds behind the program."""
+    """A reference to an array of numbers, which the file holds after the program."""
 
     key: str
     dtype: np.dtype
@@ -64,11 +64,10 @@ class Storage(NamedTuple):
 
 
 def load_tensors(path: str) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file of `torch.save` of any version, or of its `state_dict`, by name; some may share
-    their numbers.
+    """Returns the tensors by name in a `torch.save` file of any version, or in its `state_dict`; some may share memory.
 
-    Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more than it
-    holds.
+    Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more bytes
+    than it holds.
     """
     with open(path, "rb") as file:
         interpreter = _Interpreter(os.path.getsize(path))
