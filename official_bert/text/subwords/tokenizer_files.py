@@ -38,12 +38,12 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # of the members of a bundle, so that equal files
 
 
 def is_subwords(path: str) -> bool:
-    """Whether a path names the files of such a tokenizer, and not a list of WordPieces."""
+    """Returns whether a path names the files of such a tokenizer, and not a list of WordPieces."""
     return path.endswith(ENDINGS) or is_folder(path)
 
 
 def read(path: str) -> dict[str, bytes]:
-    """Reads the files of a tokenizer: of a bundle, a folder, or one file (with its neighbours, if it has a usual name).
+    """Reads a tokenizer's files from a bundle, a folder, or one file (with its neighbours, if it has a usual name).
 
     Raises ValueError if there are none.
     """
@@ -76,7 +76,7 @@ def _read_folder(folder: str) -> dict[str, bytes]:
 
 
 def unpack(content: bytes, where: str) -> dict[str, bytes]:
-    """Returns the files in the content of a bundle, whose names are known: they may be written to a folder.
+    """Returns the files of a bundle; only known names are accepted, so that they are safe to write to a folder.
 
     Raises ValueError, naming `where`, for damaged content.
     """
