@@ -66,7 +66,7 @@ def truncate(a: Slices, max_tokens: int) -> tuple[Slices, Tensor]:
 
 
 def keep(a: Slices, length: Tensor, part: Part) -> Slices:
-    """Returns slices with at most `length` [R] tokens of each slice, chosen as in `packing.keep`."""
+    """Returns slices of `length` [R] tokens, chosen from slices as long or longer as in `packing.keep`."""
     if part == "head":
         return a._replace(length=length)
     last = tf.where(a.length > length, length if part == "tail" else length // 2, 0)
