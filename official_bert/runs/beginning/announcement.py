@@ -83,9 +83,7 @@ def few_held_out(resolved: Resolved) -> list[str]:
 
 
 def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
-    """Returns a line that says whether layers skip padding, or why they cannot although the configuration asks for
-    it.
-    """
+    """Returns a line if layers skip padding, or if `training.skip_padding` is set but has no effect; else []."""
     if isinstance(source := first.train, ExampleSource) and len(source.buckets) != 1:
         return ["layers skip padding (training.skip_padding)"] * trainer.step.skips_padding
     asked = first.task.config.training.skip_padding is True
