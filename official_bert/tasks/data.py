@@ -266,7 +266,7 @@ class Data(PartOfTask):
 
 
 def row_spec(batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-    """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` is all but B."""
+    """Returns the inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` is all but B."""
     return {name: tf.TensorSpec((batch_size, *shape), tf.int32) for name in INPUTS} | {
         "example_weights": tf.TensorSpec((batch_size,), tf.float32)
     }

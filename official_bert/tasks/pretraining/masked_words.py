@@ -76,7 +76,7 @@ class MaskedWords:
         return training_flops(self.config.model, batch)
 
     def features(self) -> tuple[records.Feature, ...]:
-        """The features of a batch."""
+        """Returns the features of a batch."""
         if self.options.pack:
             return packed_features(self.options)
         return records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)

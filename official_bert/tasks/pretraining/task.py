@@ -56,7 +56,7 @@ class RecordData(Data):
         return Resolved(task=self.task, model=model or self.task.build_model(), train=train, held_out=held_out)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """The features of masked records, or of packed rows."""
+        """Returns the features of masked records, or of packed rows."""
         return (
             self.task.kind.more_specs(batch_size)
             | {

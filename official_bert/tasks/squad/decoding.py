@@ -17,7 +17,7 @@ NO_SPAN = 1e6  # the null odds in that case
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingRules:
-    """The decoding flags of 2018's `run_squad.py`, and the way to find an answer's text."""
+    """The flags of 2018's `run_squad.py` for decoding, and how the text of an answer is found."""
 
     n_best_size: Count = 20
     """Answers of a question in nbest_predictions.json."""

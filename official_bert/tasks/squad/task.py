@@ -70,7 +70,7 @@ class SquadData(FileData):
     """Questions about passages, in windows of these."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows of full length with their answers."""
+        """Returns the shapes of a batch at full length, with the answers."""
         return row_spec(batch_size, self.options.max_seq_length) | {
             name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")
         }

@@ -103,7 +103,9 @@ class ChoiceData(TextData):
     file_names = {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)}
 
     def path(self, files: DataFiles, use: Use) -> Source:
-        """Returns the file for a use. Raises ValueError if the data folder lacks it."""
+        """Returns the file for a use, even if the data folder lacks it, so that reading it fails instead of using
+        another file.
+        """
         path = super().path(files, use)
         return path or (os.path.join(files.data_dir, *self.file_names[use]) if files.data_dir else "")
 

@@ -262,5 +262,5 @@ class AddedTokens:
 
 
 def is_letter(char: str) -> bool:
-    """Whether a character may not stand beside a token that is a whole word (\\w of Unicode); "" may."""
+    """Returns whether a character may not adjoin a token that must be a whole word (\\w of Unicode); "" may."""
     return bool(char) and (unicodedata.category(char) in WORD_CATEGORIES or ord(char) in OTHER_LETTERS)
