@@ -168,7 +168,7 @@ def settings_of(grid: Grid) -> list[Setting]:
 
 
 def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
-    """Draws different settings at random: a larger `count` adds to those of a smaller one.
+    """Draws distinct random settings; a larger `count` extends the list of a smaller one.
 
     Raises ValueError if there are fewer than `count`.
     """

@@ -16,7 +16,7 @@ class ServedWindows(ServedModel):
     """The base of models that split a text longer than a row into overlapping windows, `doc_stride` tokens apart.
 
     `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in
-    groups of at most so many tokens, padding included (at least one row).
+    groups of at most this many tokens, padding included (at least one row).
     """
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")

@@ -91,7 +91,7 @@ def _check_tokenizer(folder: str) -> None:
 
 
 def check_size(path: str, entries: int, vocab_size: int) -> None:
-    """Raises ValueError if a vocabulary of so many `entries` has ids without an embedding in the model."""
+    """Raises ValueError if a vocabulary has more `entries` than the model has embeddings."""
     if entries > vocab_size:
         raise ValueError(f"{path}: expected at most model.vocab_size = {vocab_size} entries, got {entries}")
 

@@ -42,7 +42,7 @@ class TextFeatures(Sequence):
 
     @property
     def number_of_texts(self) -> int:
-        """Texts (or pairs), of which each has a row, or several windows."""
+        """The number of texts (or pairs); each has a row, or several windows."""
         return len(self) if self.texts is None else int(self.texts[-1]) + 1
 
 

@@ -313,7 +313,7 @@ class ExampleSource:
         return -(-len(self.examples) // self.batch_size)
 
     def in_turn(self, batch_size: int) -> "ExampleSource":
-        """Returns a source of the same examples, each once an epoch, those of similar length together."""
+        """Returns a source that yields each example once an epoch, together with others of similar length."""
         source = copy.copy(self)
         source.batch_size, source.shuffle, source.by_length = batch_size, False, True
         source._plan = (-1, [])

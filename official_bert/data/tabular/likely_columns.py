@@ -123,7 +123,7 @@ class Column:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether most cells are texts, most of which are different."""
+        """Whether most cells are texts, and mostly distinct."""
         is_new = 2 * len(self.kinds) >= len(self.values) > 0.4 * len(self.cells) or not self.is_short
         return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
 

@@ -278,7 +278,7 @@ class RowReader:
     broken: list[str]  # one sentence for each row that was left out
 
     def with_columns(self, columns: Sequence[str]) -> NumberedRows:
-        """Yields the rows, all of which have these columns; `labels.label` is a key within another.
+        """Yields the rows, checking that each has these columns; `labels.label` is a nested key.
 
         Raises ValueError, naming file, line and the option that names the column, for a missing or doubled column.
         """

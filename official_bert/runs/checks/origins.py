@@ -29,7 +29,7 @@ NAMED = 3  # files of a kind in a message
 def check_same_run(
     config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None
 ) -> list[Difference]:
-    """Returns the values that have changed since the run in the folder began, all of which may change.
+    """Returns the permitted changes of values since the run in the folder began.
 
     An option that is left out has its default in the task's `options`. The casing may be chosen with the first
     vocabulary. Raises ValueError, naming the keys, if values that begin with one of `sections` have changed and may

@@ -216,7 +216,7 @@ class WrittenAnswers:
     last: list[Any] = dataclasses.field(default_factory=list)  # the last predictions, and the answers written with them
 
     def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
-        """Writes the answers to rows with these numbers, in so many passes."""
+        """Returns the answers to rows with these numbers, written in `passes` passes."""
         task, blanks, texts = self.task, Blanks(self.rows, self.task.mask_id), []
         how = Passes.of_answer(self.rows.width, passes, task.options.block_size)
         for start in range(0, len(numbers), AT_ONCE):

@@ -1,5 +1,4 @@
-"""The message of a SentencePiece `.model` file, as far as it is read and written here; other fields are kept as they
-are.
+"""The fields of a SentencePiece `.model` file that are read and written here; other fields are preserved.
 
 The library's own module for it demands a newer protobuf than TensorFlow and Apache Beam take.
 """

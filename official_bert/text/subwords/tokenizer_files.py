@@ -1,5 +1,4 @@
-"""The files of a tokenizer that is no list of WordPieces: those of Hugging Face's folders, as they are, together in one
-file.
+"""The files of a tokenizer other than a WordPiece list: Hugging Face's files, unchanged, bundled in one file.
 
 A run, and the assets of an exported model, keep them as `tokenizer.zip` in place of `vocab.txt`. The user may name that
 file, a folder, or one of the files in it.
