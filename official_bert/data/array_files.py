@@ -1,4 +1,4 @@
-"""Arrays in memory-mapped files, which may exceed the memory."""
+"""Arrays in memory-mapped files, which may be larger than memory."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ ZEROS = bytes(1 << 20)
 
 
 def make_array(path: str, shape: Sequence[int]) -> np.memmap:
-    """Makes a .npy file of float32 zeros, mapped for writing, whose bytes all have their place on the disk.
+    """Creates a .npy file of float32 zeros with all its disk space allocated, and maps it for writing.
 
-    A new mapped file is sparse otherwise: on a full disk, writing to it ends the process with a signal. Raises OSError,
-    naming the path, if the disk has no room.
+    Otherwise the file would be sparse, and writing to it on a full disk would kill the process with a signal. Raises
+    OSError, naming the path, if the disk has no room.
     """
     try:
         array = np.lib.format.open_memmap(path, "w+", np.float32, tuple(shape))

@@ -30,8 +30,7 @@ def text_digest(texts: Iterable[str]) -> str:
 
 
 def check_own(folder: str) -> None:
-    """Makes a cache folder on this machine for its user alone; one that cannot be made is used by nobody, which is no
-    error.
+    """Creates a cache folder that only its user can access; if that fails, there is no cache, which is no error.
 
     Raises ValueError if another user may have put files into it.
     """

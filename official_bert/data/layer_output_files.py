@@ -84,7 +84,7 @@ def _parquet(path: str, layers: Sequence[int]) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def open_writer(path: str, layers: Sequence[int]) -> Iterator[Write]:
-    """Gives a function that writes sentences in the format of the path's suffix; the file appears when it is whole."""
+    """Opens a writer of sentences in the format of the path's suffix; the file appears once it is complete."""
     form = {".npz": _npz, ".parquet": _parquet}.get(os.path.splitext(path)[1], _json_lines)
     with written_beside(path) as temporary, form(temporary, layers) as write:
         yield write

@@ -1,4 +1,4 @@
-"""What a user names as data: a file, or rows in memory that stand for one."""
+"""A user's data source: a file, or rows in memory in its place."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from official_bert.data.tabular.companions import files_read
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """A table in memory, a dict a row, which stands for a file.
+    """A table in memory, one dict per row, used in place of a file.
 
-    `name` is what messages call it, as in `train[row 3]` (from 0).
+    Messages use `name`, as in `train[row 3]` (from 0).
     """
 
     name: str
@@ -27,14 +27,14 @@ Source = str | Rows  # a file's path, or what stands for it
 
 
 def place(source: Source, line: int) -> str:
-    """`file:line`, or `name[row N]` of rows in memory; of rows that come from a file, `line` counts them from 0."""
+    """Returns `file:line`, or `name[row N]` for rows in memory; `line` counts these from 0."""
     if isinstance(source, Rows):
         return f"{source}:{source.lines[line]}" if source.lines else f"{source}[row {line}]"
     return f"{source}:{line}"
 
 
 def digest(source: Source) -> str:
-    """The SHA-256 of what a source holds: of rows, of a file, or of all files that are read with it (`files_read`)."""
+    """Returns the SHA-256 of a source's content: of rows, of a file, or of all files read with it (`files_read`)."""
     if isinstance(source, Rows):
         return text_digest(map(repr, source.values))
     digests = list(map(file_digest, files_read(source)))

@@ -27,14 +27,14 @@ def generate(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Fills the [MASK]s of rows: `sequences` and `probabilities` [B,S], which are 1 where nothing was filled.
+    """Fills the [MASK]s of rows; returns `sequences` and `probabilities` [B,S], which are 1 where nothing was filled.
 
     `inputs` are an encoder's, [B,S] each. `passes` of a row are divided among its blocks of `block_size` blanks from
     the left; by default there are as many passes as blanks, and one block. With a `temperature` T above 0, a word is
     drawn: the largest of logit + T * a Gumbel number, which is a function of (seed, row, pass, place, word); its
     probability is that of the plain logits.
 
-    Raises ValueError for a model without a masked-LM head or that reads from left to right, and for other values.
+    Raises ValueError for a model without a masked-LM head, a left-to-right model, and invalid arguments.
     """
     check(passes, block_size, schedule, temperature)
     if getattr(getattr(model, "encoder", None), "config", None) is None or not hasattr(model, "masked_lm"):
@@ -88,7 +88,7 @@ def _writer(model: keras.Model, tokenizer: Tokenizer, how: Passes, draws: bool) 
 
 
 def check(passes: int | None, block_size: int | None, schedule: str, temperature: float) -> None:
-    """Raises ValueError, naming the argument, for values that mean nothing."""
+    """Raises ValueError, naming the argument, for invalid values."""
     for name, value in (("passes", passes), ("block_size", block_size)):
         if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: expected a whole number of at least 1, or None, got {value!r:.80}")
@@ -99,8 +99,8 @@ def check(passes: int | None, block_size: int | None, schedule: str, temperature
 
 
 def gumbel(number: tf.Tensor, logits: tf.Tensor, places: Any, temperature: Any, seed: Any) -> tf.Tensor:
-    """Returns logits [B,M,V] with noise whose largest one is drawn from their softmax at the temperature; `seed` is a
-    number of 32 bits.
+    """Returns logits [B,M,V] plus Gumbel noise, so that the argmax samples from their softmax at the temperature;
+    `seed` has 32 bits.
     """
     row = tf.cast(tf.range(tf.shape(logits)[0]), tf.uint32)[:, None]
     key = _mix(_mix(_mix(tf.convert_to_tensor(seed, tf.uint32)) + tf.cast(number, tf.uint32)) + row)

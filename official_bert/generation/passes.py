@@ -28,7 +28,7 @@ NO_LOOP = "filling blanks together asks the model several times, in a loop that 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes:
-    """How often the model is asked, and for which blanks first.
+    """The number of model passes, and the order in which blanks are filled.
 
     `block_size` places from the left are a block, which is full before the next one begins; 0: all blanks are one.
     `passes` are divided among the blocks of a row, rounded up; 0: as many as it has blanks. `linear` fills about as
@@ -41,7 +41,7 @@ class Passes:
 
     @classmethod
     def of_answer(cls, width: int, passes: int = 0, block_size: int = 0) -> "Passes":
-        """Returns how an answer of `width` places is written: by default in as many passes, and in blocks of a quarter.
+        """Returns the passes that write an answer of `width` places: by default `width` passes, in blocks of a quarter.
 
         The [SEP]s at its end are the most confident: in one block they are written first, and may fix too short an
         answer. With fewer passes than places one block is better, because its words know more of each other.
@@ -50,7 +50,7 @@ class Passes:
         return cls(passes=passes, block_size=block_size or (math.ceil(width / 4) if passes == width else width))
 
     def of_block(self, blanks: Int[Any, " B"]) -> Int[Any, " B"]:
-        """Returns the passes of each block of rows with so many blanks."""
+        """Returns the number of passes per block [B] for rows with `blanks` [B]."""
         blocks = tf.maximum(-(-blanks // (self.block_size or NO_BLOCK)), 1)
         passes = tf.fill(tf.shape(blanks), self.passes) if self.passes else blanks
         return -(-passes // blocks)
@@ -68,7 +68,7 @@ class Filled(NamedTuple):
 def next_pass(
     blanks: Int[Any, " B"], left: Int[Any, " B"], passes: Int[Any, " B"], schedule: Schedule
 ) -> tuple[Int[Any, " B"], Int[Any, " B"]]:
-    """Returns how many of `blanks` the next pass that fills any fills, and how many of `passes` are left after it.
+    """Returns the number of `blanks` that the next non-empty pass fills, and the number of `passes` left after it.
 
     With k passes left, linear fills blanks / k, rounded half to even in whole numbers; cosine fills the share of the
     hidden places that cos(pi/2 (1 - t)) loses from t = k / passes to (k - 1) / passes.
@@ -95,9 +95,9 @@ def fill(
     best: int = 1,
     perturb: Perturb | None = None,
 ) -> Filled:
-    """Fills the blanks of rows, which stand at `places` in order, as far as they are `present`.
+    """Fills the blanks of rows, which are at `places` in order; those not `present` are skipped.
 
-    `allowed` are the words that may be written: the probabilities are those among them. `perturb` changes the logits
+    `allowed` marks the words that may be written; probabilities are normalised over these. `perturb` changes the logits
     from which words are chosen, not their probabilities. A row gets the same words alone and in any batch.
     """
     count = how.of_block(tf.reduce_sum(tf.cast(present, tf.int32), axis=1))
@@ -203,7 +203,7 @@ def beam_fill(
 
 
 def writable(tokens: Sequence[str], forbidden: Iterable[int]) -> np.ndarray:
-    """Returns which words of a vocabulary may be written [V]: those that exist and are not `forbidden`."""
+    """Returns a mask [V] of the words that may be written: those that exist and are not `forbidden`."""
     allowed = np.array([bool(token) for token in tokens])
     allowed[[index for index in forbidden if 0 <= index < len(allowed)]] = False
     return allowed

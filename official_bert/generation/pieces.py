@@ -68,5 +68,7 @@ class Pieces(tf.Module):
 
 
 def valid(text: tf.Tensor) -> tf.Tensor:
-    """Returns strings whose bytes that are no UTF-8 are U+FFFD: pieces of byte-level BPE may end within a character."""
+    """Returns strings with invalid UTF-8 replaced by U+FFFD, because byte-level BPE pieces may end within a
+    character.
+    """
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")

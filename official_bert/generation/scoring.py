@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ScoredText:
-    """A text: its tokens with their places in it, their ids, and the number of each one's word."""
+    """A text with its tokens and their places, their ids, and the number of each token's word."""
 
     text: str
     tokens: Sequence[Span]

@@ -17,7 +17,7 @@ from official_bert.typed_values import defaults_of
 def write_card(
     run: RunFolder, measured: Measured, files: DataFiles, report: Callable[[str], None], command: str = ""
 ) -> None:
-    """Writes the model card of a run that has ended; `command` is what began it, by default that of this process."""
+    """Writes the model card of a finished run; `command` is the command that started it, by default this process's."""
     resolved, path = measured.resolved, run.file(CARD_FILE)
     data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)), *_evaluated(resolved, files)]
     card = make_card(
@@ -43,10 +43,10 @@ def write_page(
     report: Callable[[str], None],
     command: str = "",
 ) -> None:
-    """Writes the page about an evaluation of the weights at a path, and its JSON; reports the tables that the task
-    wants on the screen.
+    """Writes the page and JSON about an evaluation of the weights at a path; reports the tables that the task shows on
+    screen.
 
-    `evaluation_name` tells these files from those about the run's own data, for which it is "".
+    `evaluation_name` distinguishes the files from those about the run's own data, for which it is "".
     """
     from official_bert.reports import page, run_sections  # matplotlib takes a second
 
@@ -80,7 +80,7 @@ def write_page(
 
 
 def title_of(run: RunFolder) -> str:
-    """The name of a run: its folder's."""
+    """Returns the name of a run, that of its folder."""
     return os.path.basename(run.path.rstrip("/"))
 
 

@@ -1,4 +1,4 @@
-"""What is written when a run has ended; the only place where the core asks for reports."""
+"""The interface to the reports that are written when a run ends; the core asks for reports only here."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,12 +10,12 @@ from official_bert.tasks.data import DataFiles
 
 
 class Documents(Protocol):
-    """What the core asks of `documents.py`."""
+    """The interface that the core requires of `documents.py`."""
 
     def write_card(
         self, run: RunFolder, measured: Measured, files: DataFiles, report: Callable[[str], None], command: str = ""
     ) -> None:
-        """Writes the model card of a run; `command` is what began it, by default that of this process."""
+        """Writes the model card of a run; `command` is the command that started it, by default this process's."""
 
     def write_page(
         self,
@@ -31,5 +31,5 @@ class Documents(Protocol):
 
 
 def documents() -> Documents:
-    """Imports the reports."""
+    """Returns the module `documents`; imports it only when called."""
     return by_name("official_bert.runs.documents")

@@ -40,7 +40,7 @@ def measure(
     report: Callable[[str], None] = print,
     best: bool = False,
 ) -> Measured:
-    """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's
+    """Evaluates the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the
     evaluation data.
 
     Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other
@@ -79,8 +79,7 @@ def evaluate_continuously(
     idle_seconds: float = 3600.0,
     report: Callable[[str], None] = print,
 ) -> dict[str, float]:
-    """Evaluates each checkpoint that a run beside this one writes, in order, to its last step; returns the last
-    metrics.
+    """Evaluates each checkpoint that a concurrent run writes, in order, up to its last step; returns the last metrics.
 
     Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its
     log. Also ends if no new checkpoint comes for `idle_seconds`.

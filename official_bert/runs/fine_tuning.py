@@ -23,10 +23,10 @@ from official_bert.training.machines.distribution import answering_scope, set_pr
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """A fine-tuning as it is asked for: a task is trained, evaluated and used to predict in the folder of a run.
+    """A fine-tuning: trains and evaluates a task, and predicts with it, in the folder of a run.
 
-    Without training, the folder's checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers
-    all train and evaluate, and the first one alone predicts and writes.
+    Without training, uses the folder's checkpoint, or `init_checkpoint` if the folder has none. All workers train and
+    evaluate; only the first predicts and writes.
     """
 
     task: TaskBase
@@ -95,7 +95,7 @@ class FineTuning:
         )
 
     def train(self) -> Measured:
-        """Only trains. Raises ValueError if the folder holds a search."""
+        """Trains only, and returns the result. Raises ValueError if the folder holds a search."""
         if best := self.run.best_of_search:
             raise ValueError(
                 f"--output_dir={self.run.path} holds a search, whose best run is {best.path}; give another folder"
@@ -161,9 +161,7 @@ def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[
 def store_tuned(
     task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool, report: Callable[[str], None] = print
 ) -> None:
-    """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for
-    something else.
-    """
+    """Stores the options tuned by an evaluation beside the run's weights, unless the run's own options set them."""
     tuned, stored = task.answers.tuned_options(metrics), run.config()
     if not tuned or not run.has_weights(best) or stored is None:
         return
@@ -187,7 +185,7 @@ def with_tuned(
 ) -> TaskBase:
     """Returns the task with stored `tuned_options`, and reports them.
 
-    They yield to numbers that the user has given, `asked_keys` by dotted key, such as 2018's default.
+    Numbers given by the user (`asked_keys`, dotted keys) take precedence, even if they equal 2018's default.
     """
     tuned = task.answers.with_tuned(
         {
@@ -202,7 +200,9 @@ def with_tuned(
 
 
 def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> Resolved:
-    """Resolves the task with the data to answer, for the devices of a run. Raises ValueError if there are none."""
+    """Returns the task resolved with the data to answer, for the devices of a run. Raises ValueError if there are no
+    such data.
+    """
     set_precision(task.config.training.precision, task.config.training.tf32)
     with answering_scope(placement):
         return task.data.resolve(files, Steps(train=False, evaluate=False, predict=True))

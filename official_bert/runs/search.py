@@ -1,5 +1,4 @@
-"""Hyper-parameter search: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the
-best.
+"""Hyper-parameter search over a grid of settings (paper A.3) or random ones, with several seeds and folds.
 
 Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best
 keeps its checkpoints; another search in the same folder may add runs, and chooses among its own.
@@ -77,32 +76,30 @@ class Outcome:
 
     @property
     def mean(self) -> float:
-        """Over seeds and folds."""
+        """The mean over seeds and folds."""
         return statistics.fmean(self.values)
 
     @property
     def spread(self) -> float:
-        """The sample standard deviation over seeds and folds, 0 of one."""
+        """The sample standard deviation over seeds and folds; 0 for a single value."""
         return deviation(self.values)
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation, 0 of one value."""
+    """Returns the sample standard deviation; 0 for a single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, to draw from: each as likely, or each power of ten (`loguniform`), or each whole
-    number.
-    """
+    """A distribution over `low` to `high`: uniform, `loguniform`, or uniform over whole numbers."""
 
     kind: Literal["uniform", "loguniform", "integers"]
     low: float
     high: float
 
     def rvs(self, random_state: np.random.RandomState) -> float | int:
-        """Draws a number, as `ParameterSampler` asks for it; those of `uniform` and `loguniform` have three digits."""
+        """Draws a number for `ParameterSampler`; `uniform` and `loguniform` round to three digits."""
         if self.kind == "integers":
             return int(random_state.randint(int(self.low), int(self.high) + 1))
         drawn = (
@@ -159,7 +156,7 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
 
 
 def settings_of(grid: Grid) -> list[Setting]:
-    """Returns every combination of the values. Raises ValueError for a range: it has no end of values."""
+    """Returns every combination of the values. Raises ValueError for a range, which is infinite."""
     from sklearn.model_selection import ParameterGrid
 
     for key, values in grid.items():
@@ -171,9 +168,9 @@ def settings_of(grid: Grid) -> list[Setting]:
 
 
 def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
-    """Draws different settings at random: a larger `count` adds to those of a smaller one.
+    """Draws distinct random settings; a larger `count` extends the list of a smaller one.
 
-    Raises ValueError if there are not so many.
+    Raises ValueError if there are fewer than `count`.
     """
     from sklearn.model_selection import ParameterGrid, ParameterSampler
 
@@ -203,7 +200,7 @@ def with_setting(config: Config, setting: Setting) -> Config:
 
 
 def name_of(setting: Setting) -> str:
-    """A setting as the name of a folder: `batch16-rate5e-05-epochs2`."""
+    """Returns a folder name for a setting: `batch16-rate5e-05-epochs2`."""
     words = []
     for key, value in setting.items():
         written = f"{value:g}" if isinstance(value, float) else str(value)
@@ -222,15 +219,14 @@ def search(
     origin: Mapping[str, str] = types.MappingProxyType({}),
     folds: int = 0,
 ) -> tuple[list[Outcome], str]:
-    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of
-    `folds`, if given.
+    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), each on all `folds` if given.
 
     Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if
-    less is better. `origin` says what else the results depend on: digests of the data, the initial checkpoint. A run
-    that diverges is the worst.
+    less is better. `origin` has everything else that the results depend on: digests of the data, the initial
+    checkpoint. A run that diverges ranks last.
 
-    Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are
-    of another origin or configuration, or lack the metric; at the end, if no run has a finite value.
+    Raises ValueError, before the first run, for equivalent settings, and for results in the folder that have another
+    origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
     repeats: list[Setting] = [
@@ -350,8 +346,8 @@ class _Records:
             raise ValueError(f"{where}expected a metric {self.metric!r} to choose by, got {sorted(metrics)}")
 
     def value(self, name: str) -> float:
-        """The metric of a finished run; infinite, worse than all others, if it diverged or has none (a correlation of
-        equal answers).
+        """Returns the metric of a finished run; infinite, worse than all others, if it diverged or has none (a
+        correlation of equal answers).
         """
         metrics = self.runs[name]["metrics"]
         measured = math.nan if metrics is None else metrics[self.metric]
@@ -385,7 +381,7 @@ class _Records:
             json.dump(content, file, indent=1)
 
     def best(self) -> str:
-        """The best finished run of this search, the first of equal ones."""
+        """Returns the best finished run of this search, the first of equal ones."""
         return max((name for name in self.configs if name in self.runs), key=lambda name: self.sign * self.value(name))
 
 
@@ -407,7 +403,9 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
-    """Returns a line per setting: mean, spread, each seed's (and fold's) value; then what is best in what sense."""
+    """Returns a line per setting (mean, spread, the value of each seed and fold), then lines about the best setting and
+    run.
+    """
     name, width = metric.removeprefix("-"), max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     several = len(outcomes[0].values) > 1

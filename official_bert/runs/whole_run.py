@@ -1,4 +1,4 @@
-"""A task is trained into a folder, or a run goes on there."""
+"""Trains a task into a folder, or continues a run there."""
 
 import contextlib
 from collections.abc import Callable
@@ -30,9 +30,9 @@ def train(
 ) -> Measured:
     """Trains a task into a folder, or continues a run there.
 
-    First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of
-    all `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not
-    fit; SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
+    First reports whether the run is new, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
+    `steps` before the first one. Raises ValueError, before the first step, if configuration, data and folder do not
+    match; SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
     began = clock.now()
     init_checkpoint = run_config.initial_checkpoint_of(task.config.training, init_checkpoint)

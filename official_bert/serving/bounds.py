@@ -1,6 +1,4 @@
-"""Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in
-groups.
-"""
+"""Bounds the work of one request, in TensorFlow's own ops: checks claims first, and computes rows in groups."""
 
 import contextlib
 import re
@@ -17,7 +15,7 @@ Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what w
 
 
 def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int, unit: str = "") -> Claim:
-    """Returns the claim that all `values` lie from `least` to `most`; the lowest and the highest are what came."""
+    """Returns the claim that all `values` lie from `least` to `most`; its message shows the lowest and the highest."""
     claim = f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip()
     if not values.shape.rank:
         return (values >= least) & (values <= most), claim, [values]
@@ -27,7 +25,7 @@ def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int
 
 
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
-    """Returns the claims that all inputs have as many rows as the first."""
+    """Returns the claims that all inputs have the same number of rows as the first."""
     first, *other_names = inputs
     return [
         (
@@ -40,7 +38,7 @@ def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
 
 
 def require(claims: Sequence[Claim], then: Any) -> Any:
-    """Returns the tensors `then`, of any nested structure, which wait until every claim has been checked.
+    """Returns the tensors `then`, in any nested structure, after a check of every claim.
 
     A claim that does not hold fails the request with InvalidArgumentError: `assertion failed: [EXPECTED, got] [VALUE]`.
     """
@@ -54,7 +52,7 @@ def require(claims: Sequence[Claim], then: Any) -> Any:
 
 
 def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
-    """Returns the claim of `require` that an error tells, as `EXPECTED, got VALUE`; None for another error."""
+    """Returns the failed claim of `require` in an error, as `EXPECTED, got VALUE`; None for other errors."""
     match = re.search(r"assertion failed: \[(.*)\]", error.message)
     return match[1].replace("] [", " ") if match else None
 
@@ -114,7 +112,7 @@ def in_groups(
 
 
 def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, " R"], Int[Any, " G"]]:
-    """Returns the groups of `in_groups` for somebody else to compute: the order [R] of all rows in them, and their
+    """Returns the groups of `in_groups` for another runtime to compute: the order [R] of all rows in them, and their
     sizes [G].
     """
     total = tf.size(lengths)
@@ -133,7 +131,7 @@ def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, 
 def as_function(
     compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]],
 ) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns `compute(rows)` as a function in the graph, there once with its constants for all who call it."""
+    """Returns `compute(rows)` as a graph function, so that all callers share one copy of it and its constants."""
     return tf.function(
         compute,
         autograph=False,

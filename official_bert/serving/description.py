@@ -10,7 +10,7 @@ WORDS, LEAST_PARTS, SHARE = 100, 5, 0.6  # words that are classified together; p
 
 
 def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
-    """Returns what a model was trained for, its language and size, and the ids with which rows begin and end."""
+    """Returns a model's task, language and size, and the ids with which rows begin and end."""
     settings, template = served.encoder.settings, served.tokenizer.template
     return {
         "task": config.task,

@@ -12,11 +12,11 @@ from official_bert.serving.bounds import Claim, in_range, require
 def parse_inputs(
     serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int], num_choices: int = 1
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name;
-    and the length [B] of each Example's list for those that are lists.
+    """Returns the tensors of the signature `inputs`, parsed from serialized Examples [B], each from the feature of its
+    name; also returns the lengths [B] of the inputs that are lists.
 
     Lists of different lengths are padded with 0 or "" to the longest. Inputs [B,C,S] are one flat list of `num_choices`
-    rows of equal length. Lists longer than `longest` says for their name are refused before they are padded.
+    rows of equal length. Lists longer than `longest` allows are refused before they are padded.
     """
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
     claims = [

@@ -52,7 +52,7 @@ WARMED_SIZES = (1, 8, 32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Says where and how a model is written."""
+    """The user's choices of where and how to write a model."""
 
     output: str  # models/NAME
     version: int = 0  # 0: one above the highest that is there
@@ -66,12 +66,12 @@ class ExportOptions:
 
 
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
-    """Writes a model in all formats, or in none; returns a line about each: of SavedModels the ops that are not
+    """Writes a model in all formats, or in none; returns a line about each, for SavedModels with the ops that are not
     TensorFlow's own.
 
-    Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them when the
-    others have been published. Raises ValueError for a version that exists, too few choices, labels that are no lines,
-    and a format that does not answer as the SavedModel does; OSError for a folder that cannot be written.
+    Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them after the
+    others have been published. Raises ValueError for an existing version, too few choices, labels with line breaks, and
+    a format whose answers differ from the SavedModel's; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
     refuse_unused(
@@ -137,7 +137,7 @@ def new_version(options: ExportOptions, forms: Sequence[str]) -> tuple[int, dict
 
 @contextlib.contextmanager
 def published(output: str, targets: dict[str, str]) -> Iterator[str]:
-    """Gives a temporary folder to write each form of a version into, by its name; at the end they get their places."""
+    """Yields a temporary folder for one subfolder per form of a version; on exit, moves these to their targets."""
     with (
         made_folder(output),
         temporary_for(os.path.join(output, ".writing")) as temporary,
@@ -151,8 +151,8 @@ def published(output: str, targets: dict[str, str]) -> Iterator[str]:
 
 
 def has_constants(served: ServedModel, options: ExportOptions) -> bool:
-    """Returns whether SavedModels have constant weights: as a user says, or in float32 for layers of a size that gains
-    by it.
+    """Returns whether SavedModels have constant weights: the user's choice, or true in float32 for layer sizes that
+    profit from it.
     """
     if options.constant_weights is not None or "saved_model" not in options.formats:
         return bool(options.constant_weights)
@@ -172,7 +172,7 @@ def next_version(output: str) -> int:
 
 def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
     """Writes the files that travel with the model (vocabulary, labels, configuration, precision, a description) and
-    returns their paths. Raises ValueError for labels that are no lines.
+    returns their paths. Raises ValueError for labels with line breaks.
     """
     if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
         raise ValueError(
@@ -238,8 +238,8 @@ def save(
     requests: Sequence[tuple[str, Mapping[str, Any]]],
     options: ExportOptions,
 ) -> str:
-    """Writes a SavedModel, its warm-up `requests` to signatures, and what a server needs to batch them; returns the
-    number of the requests and the ops that are not TensorFlow's own.
+    """Writes a SavedModel, its warm-up `requests` to signatures, and a server's batching parameters; returns a line
+    with the number of requests and the ops that are not TensorFlow's own.
     """
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
@@ -287,9 +287,9 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
 
 
 def write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: pathlib.Path) -> str:
-    """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that
-    counts a row's own values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts
-    what an input has.
+    """Writes `padded_outputs.json` and returns its path. For each signature it lists the padded outputs, with the
+    output that counts a row's own values (`counted_by`) or the input of the same width (`as_wide_as`). For Examples, an
+    output counts the values of the input.
     """
     by_name = {
         output: {"as_wide_as" if counter in inputs else "counted_by": counter} for output, counter in padded.items()
@@ -315,11 +315,11 @@ def make_signatures(
 ) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
-    Each further one of `answers`, to texts behind a prompt, has a signature of its name.
+    Each further answer, to texts with a prompt in front, gets a signature of its name.
 
-    Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are
-    as wide as. What they become is a signature too, by which our server answers them without a second copy of the
-    weights.
+    Examples of different lengths are padded, so `examples` also returns the lengths of those inputs whose width
+    `padded` outputs have. The parsed Examples are a signature too, with which our server answers them without a second
+    copy of the weights.
     """
     by_name = tf.function(answers["serving_default"], autograph=False).get_concrete_function(**inputs)
     counted = [name for name in (padded or {}).values() if name in inputs]
@@ -348,8 +348,8 @@ def make_signatures(
 
 
 def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
-    """Returns what the signatures of named tensors compute, by their names: the answer to inputs that have been checked
-    to have as many rows, and that to texts behind each of the prompts.
+    """Returns the functions of the named-tensor signatures, by name: the answer to inputs after a check that they have
+    the same number of rows, and the answer to texts with each prompt in front.
     """
     prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
     return {

@@ -1,5 +1,4 @@
-"""What the layers of an encoder compute in graphs for few tokens, as a short text is by itself: the same numbers in
-small pieces.
+"""Splits the computation of an encoder's layers into small pieces in graphs for few tokens, such as one short text.
 
 TensorFlow's threads sleep between two operations, and to wake one takes as long as a small operation. So here
 
@@ -37,8 +36,8 @@ NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product withou
 
 
 class FewRows:
-    """`BertEncoder.call` of at least `LEAST_TOKENS` tokens, what is missing is padding; a model of fewer positions
-    stays as it is.
+    """`BertEncoder.call` on rows padded to at least `LEAST_TOKENS` tokens; a model with fewer positions is
+    unchanged.
     """
 
     def __init__(self, encoder: BertEncoder):
@@ -65,7 +64,7 @@ class FewRows:
 
 
 class SmallProducts:
-    """A product of rows [T,K] with a kernel [K,N], and a bias [N], by pieces of its columns."""
+    """The product of rows [T,K] with a kernel [K,N], plus a bias [N], in blocks of columns."""
 
     def __init__(self, values: Values, kernel: np.ndarray, bias: np.ndarray | None):
         pieces = _pieces(kernel.size, kernel.shape[1])
@@ -79,7 +78,9 @@ class SmallProducts:
 
 
 class FewFeedForward:
-    """`TransformerLayer.feed_forward` by pieces of the inner rows, each from the first product to the second."""
+    """`TransformerLayer.feed_forward` in blocks of inner columns, each computed from the first product to the
+    second.
+    """
 
     def __init__(self, layer: TransformerLayer, values: Values):
         (first, first_bias), (second, second_bias) = map(kernel_and_bias, (layer.intermediate, layer.output_dense))
@@ -98,7 +99,9 @@ class FewFeedForward:
 
 
 def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
-    """Returns what layers compute instead in graphs for few tokens, in float32, of constants of these graphs."""
+    """Returns the layers' replacements in graphs for few tokens, in float32, with constants of these graphs as
+    weights.
+    """
     config, overrides = encoder.config, Overrides()
 
     def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:

@@ -31,10 +31,10 @@ def latest_version(folder: str) -> str:
 
 
 def exported_folder(path: str) -> str | None:
-    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it
-    holds none.
+    """Returns the SavedModel that a path refers to: itself, or the newest version in models/NAME or models/NAME/text;
+    None if there is none.
 
-    None also for a training run's folder, in which a model may have been exported: the run may have gone on since.
+    Also returns None for a training run's folder: the run may have continued since a model was exported there.
     """
     if exists(os.path.join(path, "saved_model.pb")):
         return path

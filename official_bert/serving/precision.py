@@ -24,9 +24,9 @@ INTEGERS = "; --format=openvino_int8 and onnx_int8 compute in 8-bit integers, --
 
 @contextlib.contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Models that are made here can be exported in a precision.
+    """Makes models built in this context exportable in a precision.
 
-    Raises ValueError for another one.
+    Raises ValueError for an unknown precision.
     """
     if precision not in POLICIES:
         more = INTEGERS if precision == "int8" else ""
@@ -52,13 +52,13 @@ class Weights(NamedTuple):
 def weights_in(
     precision: Precision, model: keras.Model, constants: bool = False, values: Values | None = None
 ) -> Weights:
-    """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
+    """Returns the weights that graphs read, in a precision, for a model built within `policy_of`.
 
-    Several models share the variables of `values` that are equal.
+    Several models share equal variables of `values`.
 
-    With `constants`, those of the encoder that are no tables are parts of the graphs for few tokens: oneDNN arranges
-    them once, and otherwise for as many rows as the first request has, so that every request of another number waits
-    for that.
+    With `constants`, the encoder's weights except tables are constants in graphs for few tokens: oneDNN then packs them
+    only once. Variables are packed for the number of rows of the first request, and again in every request with another
+    number.
     """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)

@@ -1,4 +1,4 @@
-"""What the layers of an encoder compute in exported graphs: the same numbers by fewer operations.
+"""Replacements for an encoder's layers in exported graphs: the same numbers with fewer operations.
 
 The identities are exact but for rounding:
 
@@ -46,8 +46,8 @@ MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 
 class Values:
-    """Keeps what a graph reads for its weights: variables, or, with `constants`, these in it if it is traced within
-    `few`. With `are_shared`, equal values are one variable, for graphs of several models.
+    """Holds the weights that a graph reads: variables or, with `constants` and in graphs traced within `few`,
+    constants. With `are_shared`, equal values share one variable, for graphs of several models.
     """
 
     def __init__(self, constants: bool = False, are_shared: bool = False):
@@ -56,7 +56,9 @@ class Values:
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
-        """Graphs that are traced here have constants: oneDNN arranges weights alike for so few rows."""
+        """Makes graphs traced in this context use constants, which oneDNN packs alike for any such small number of
+        rows.
+        """
         self._are_constants = self.constants
         try:
             yield
@@ -64,7 +66,7 @@ class Values:
             self._are_constants = False
 
     def keep(self, value: np.ndarray, dtype: tf.DType, is_table: bool = False) -> Value:
-        """Returns a function that gives the value to the graph which is traced when it is called; a table is never a
+        """Returns a function that returns the value as a tensor of the graph being traced; a table is never a
         constant.
         """
         value = np.ascontiguousarray(value, dtype.as_numpy_dtype)
@@ -78,7 +80,7 @@ class Values:
         return lambda: tf.constant(value) if self._are_constants else variable
 
     def constant(self, value: np.ndarray) -> Callable[[], tf.Tensor]:
-        """Returns a function that gives the graph which is traced a value as a constant, the same whenever it asks."""
+        """Returns a function that returns the value as a constant of the graph being traced, one per graph."""
         value, tensors = np.ascontiguousarray(value), dict[tf.Graph, tf.Tensor]()
 
         def read() -> tf.Tensor:
@@ -90,7 +92,7 @@ class Values:
         return read
 
     def product(self, kernel: np.ndarray, bias: np.ndarray | None, dtype: tf.DType = tf.float32) -> Product:
-        """Returns the product of rows with a kernel, and its bias, in a type."""
+        """Returns the function that multiplies rows with a kernel and adds a bias, in a type."""
         weights, added = self.keep(kernel, dtype), None if bias is None else self.keep(bias, dtype)
 
         def multiply(rows: tf.Tensor) -> tf.Tensor:
@@ -106,7 +108,7 @@ def kernel_and_bias(layer: Dense) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def with_adapters(product: Product, parts: Sequence[tuple[Dense, float]], shift: np.ndarray | None = None) -> Product:
-    """Returns a product to which the adapters of its parts, layers beside each other with factors, add theirs.
+    """Returns a product plus the outputs of its parts' adapters; the parts are adjacent layers with scale factors.
 
     Adapters read rows [M,K] with a shift [K].
     """
@@ -127,9 +129,9 @@ def with_adapters(product: Product, parts: Sequence[tuple[Dense, float]], shift:
 
 
 class ServedAttention:
-    """`SelfAttention.call` of a layer that knows of no windows, and of distances by a bias alone.
+    """`SelfAttention.call` for layers without windows, whose relative distances are at most a bias.
 
-    With `is_shared`, graphs of rows alone and graphs with queries read the same kernel: parts of the product of all.
+    With `is_shared`, graphs with and without separate queries read the same kernel: slices of the joint product.
     """
 
     def __init__(self, layer: SelfAttention, make: MakeProduct, is_shared: bool = False):
@@ -199,7 +201,7 @@ class ServedAttention:
     def masked(
         scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None
     ) -> Float[Any, "B N Q S"]:
-        """The scores, and a bias, of what is seen, in float32."""
+        """Returns the scores plus bias in float32, with unseen tokens masked out."""
         scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
         return scores + tf.where(attention_mask, 0.0, UNSEEN)
 
@@ -262,7 +264,7 @@ class ServedTables:
 
 
 def has_plain_attention(config: ModelConfig) -> bool:
-    """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
+    """Returns whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
     positions, norms of queries and keys, or rows beyond `LONG`.
     """
     others = config.window or config.rotary or config.position_buckets or config.query_key_norm
@@ -275,8 +277,8 @@ def served_layers(
     values: Values,
     dtype: tf.DType,
 ) -> tuple[Overrides, set[int]]:
-    """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do
-    not read.
+    """Returns the replacements for an encoder and its layers, and the ids of the Keras variables that graphs no longer
+    read.
 
     Layers without plain attention are left as they are.
     """
@@ -296,7 +298,9 @@ def served_layers(
 
 
 def tables_of(encoder: BertEncoder) -> list[keras.Variable]:
-    """Returns the weights of which rows are taken, and those of recurrent layers, whose loops would copy constants."""
+    """Returns the weights that are used by row lookup, and those of recurrent layers, whose loops would copy
+    constants.
+    """
     tables = [getattr(encoder.embeddings, name) for name in encoder.embeddings.tables]
     parts = [part for part in (encoder.relative_positions, *encoder.bilstms) if part is not None]
     return [*tables, *(weight for part in parts for weight in part.weights)]

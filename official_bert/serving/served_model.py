@@ -113,10 +113,10 @@ class ServingOptions:
         check_fields(self, "--")
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
-        """Returns the values of those options `names` that are given; ValueError if an option is given that `reader`
-        does not read.
+        """Returns the given values of the options `names`. Raises ValueError for a given option that `reader` does not
+        read.
 
-        Without `bounded`, limits that are not given are as good as none.
+        Without `bounded`, limits that are not given are practically infinite.
         """
         options = {field.name: field.metadata for field in dataclasses.fields(self) if "readers" in field.metadata}
         values = {name: value for name in options if (value := getattr(self, name)) is not None}
@@ -185,7 +185,7 @@ class ServedModel(tf.Module, abc.ABC):
         return cls.reads
 
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; refuses bad ones by name before any
+        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; rejects bad inputs by name before any
         work is done.
         """
         return self.answer_rows(require(self.claims(inputs), dict(inputs)))
@@ -207,7 +207,7 @@ class ServedModel(tf.Module, abc.ABC):
         return self.answer_text({**inputs, "text": tf.strings.join([prompt, inputs["text"]])})
 
     def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
+        """Returns the claims about the inputs of `ids_inputs`, for `bounds.require`."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
         sizes = self.encoder.settings
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"] or 2}
@@ -232,16 +232,14 @@ class ServedModel(tf.Module, abc.ABC):
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Says why an answer is empty if the row of inputs asks for nothing; "" for most models, of which every text
-        asks.
+        """Returns the reason why a row of inputs asks no question, and so has an empty answer; "" if it does, as in
+        most models.
         """
         return ""
 
     @classmethod
     def unpadded(cls, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer without what fills it up to the length of the batch's longest, and without the numbers that count
-        it.
-        """
+        """Returns the answer without its padding to the batch's longest, and without the counts of its own values."""
         real = {name: answer[name][: answer[count]] for name, count in cls.padded_text.items()}
         return {name: real.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
 
@@ -254,8 +252,8 @@ class ServedModel(tf.Module, abc.ABC):
     ) -> dict[str, Shaped[Any, "B ..."]]:
         """Returns the results for rows of features [R,S], computed in groups of similar length; see `in_groups`.
 
-        `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a
-        result for each row, [G,...]. `places` [R,M] are not cut off, though no real token stands there.
+        `compute` returns the results [G,...] of a group's rows, which are cut to the longest; the default is
+        `run_model`. `places` [R,M] are not cut off, even if they hold no real token.
         """
         values, order = self.run_groups(rows, results, compute or (lambda part, _: self.run_model(part)), places)
         back = tf.math.invert_permutation(order)
@@ -274,7 +272,7 @@ class ServedModel(tf.Module, abc.ABC):
         return self.group(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Rows, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Returns the model's outputs for rows [G,S], in one go; those of `engine` if there is one."""
+        """Returns the model's (or `engine`'s) outputs for rows [G,S], in one pass."""
         inputs = {**{name: rows[name] for name in ID_INPUTS}, **more}
         return self.engine(inputs) if self.engine else self.call_model(inputs)
 
@@ -301,17 +299,15 @@ class ServedModel(tf.Module, abc.ABC):
 
 
 def real_lengths(input_mask: Int[Any, "B S"], places: Int[Any, "B M"] | None = None) -> Int[Any, " B"]:
-    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real one or the last of
-    `places`, at least one.
+    """Returns the number of tokens [B] to compute for rows with a mask [B,S]: up to the last real token or the last of
+    `places`, at least 1.
     """
     lengths = tf.maximum(tf.reduce_max(input_mask * tf.range(1, tf.shape(input_mask)[1] + 1), axis=1), 1)
     return lengths if places is None else tf.maximum(lengths, tf.reduce_max(places, axis=1) + 1)
 
 
 def lengthened(results: Rows, length: Int[Any, ""]) -> dict[str, Shaped[Any, "B S ..."]]:
-    """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the
-    last column.
-    """
+    """Returns per-token results of a group [G,S',...] padded to `length` columns by repeating the last column."""
     return {
         name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1)
         for name, value in results.items()
@@ -427,7 +423,7 @@ class ServedEmbeddings(ServedModel):
         return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the vectors in the numbers that are asked for."""
+        """Returns the vectors in the requested number type."""
         vectors = outputs["embedding"]
         if self.vectors == "int8":
             if self.ranges is None:

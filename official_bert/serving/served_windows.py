@@ -13,11 +13,10 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedWindows(ServedModel):
-    """The base of models whose texts may be longer than a row: they see a text in overlapping windows, `doc_stride`
-    tokens apart.
+    """The base of models that split a text longer than a row into overlapping windows, `doc_stride` tokens apart.
 
     `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in
-    groups of at most so many tokens, padding included (at least one row).
+    groups of at most this many tokens, padding included (at least one row).
     """
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
@@ -39,7 +38,7 @@ class ServedWindows(ServedModel):
         """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or
         [B]).
 
-        Refuses a text that needs more than `max_windows`, by the name of its input.
+        Rejects a text that needs more than `max_windows`, with the name of its input.
         """
         windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
         count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))

@@ -26,7 +26,7 @@ class ServedWords(ServedModel):
         self.words = tf.constant(tokenizer.tokens)
 
     def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns what must hold of the rows, and that positions are few and inside their rows."""
+        """Returns the claims about the rows, and about the number and range of positions."""
         positions = inputs["masked_lm_positions"]
         length = tf.shape(inputs["input_ids"])[1]
         return [

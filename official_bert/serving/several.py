@@ -67,8 +67,8 @@ class _SavedModel:
 def export_tasks(tasks: Mapping[str, Callable[[], tuple[ServedModel, Config]]], options: ExportOptions) -> list[str]:
     """Writes the tasks, by their names, in both forms; returns a line about each form.
 
-    A task is made when it is its turn. Raises ValueError for tasks of different vocabularies, and as `export.export`
-    does.
+    Each task is created just before it is written. Raises ValueError for tasks of different vocabularies, and as
+    `export.export` does.
     """
     _, targets = new_version(options, FORMS)
     values, vocabularies = Values(are_shared=True), list[pathlib.Path]()

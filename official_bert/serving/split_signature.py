@@ -1,7 +1,8 @@
-"""Splits the signatures of a SavedModel in two around the model, which another runtime then computes: `serve --engine`.
+"""Splits a SavedModel's signatures into the parts before and after the model, so that another runtime computes it:
+`serve --engine`.
 
-`prepare` makes the model's rows of a request, `finish` the answer of the model's outputs for them. Both are cut out of
-the graph that a SavedModel has anyway, whatever its head does before and after the model, so their composition is its
+`prepare` turns a request into the model's rows, `finish` the model's outputs for them into the answer. Both are cut out
+of the SavedModel's own graph, whatever its head does before and after the model, so their composition gives the same
 answer.
 """
 

@@ -1,4 +1,4 @@
-"""What the models of a task are served as."""
+"""Finds the served models of a task."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -10,26 +10,26 @@ from official_bert.dotted_names import by_name
 
 
 class ServedTask(Protocol):
-    """What a served model asks its task."""
+    """The interface that a served model requires of its task."""
 
     Options: ClassVar[type]
     serving: ClassVar[str]
 
     @property
     def config(self) -> Config:
-        """Its configuration."""
+        """The task's configuration."""
 
     @property
     def options(self) -> Any:
-        """Its own options, an `Options`."""
+        """The task's own options, an `Options`."""
 
     @property
     def head(self) -> str:
-        """The kind of its model."""
+        """The kind of the task's model."""
 
 
 class Serving(NamedTuple):
-    """The served models of a task, which names one in `serving`; export and prediction alone ask for it."""
+    """The served models of a task, which names a `Serving` in `serving`; only export and prediction use it."""
 
     classes: tuple[type, ...]  # of `ServedModel`, of which `make` returns one
     make: Callable[[Any, keras.Model, Any], Any]  # of a trained model and `ServingOptions`

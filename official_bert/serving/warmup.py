@@ -16,7 +16,7 @@ TEXT = "The quick brown fox, it is said, jumps over the lazy dog near Zürich ([
 
 
 def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Writes requests, the name of a signature of the SavedModel in `folder` and its inputs each.
+    """Writes requests to the SavedModel in `folder`; each is the name of a signature and its inputs.
 
     Raises ValueError if the requests' protocol buffers (extra serving) are not installed.
     """

@@ -1,4 +1,4 @@
-"""The answers of a model: its weights, and its outputs for the rows of a source."""
+"""Loads a model's weights, and computes its outputs for the rows of a source."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from official_bert.training.trainer import EXACT_SHAPES, real_rows
 def take_all(
     task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print
 ) -> checkpoints.Initialization:
-    """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
+    """Loads all weights of a model from a checkpoint of any format; reports the assumptions made about it.
 
     Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary
     have no embedding.
@@ -48,7 +48,7 @@ def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dic
 def outputs_of(
     choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model, source: BatchSource
 ) -> Iterator[dict[str, Any]]:
-    """Yields what `choose` takes of the model's outputs, for each real row of a source, in order, as NumPy values."""
+    """Yields the outputs that `choose` selects, for each real row of a source, in order, as NumPy values."""
     strategy = distribution.answering_strategy(model)
 
     def answer(local: Batch) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""What a task makes of its model's outputs: metrics, and answers for people."""
+"""Turns a model's outputs into metrics, and into answers for people."""
 
 import csv
 import dataclasses
@@ -19,7 +19,7 @@ KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_l
 
 @runtime_checkable
 class Examined(Protocol):
-    """Data to evaluate on whose task can tell more than its metrics."""
+    """Evaluation data whose task reports more than metrics."""
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns the sections of a report from the predictions that `HeldOut.evaluate` takes."""
@@ -27,7 +27,7 @@ class Examined(Protocol):
 
 @runtime_checkable
 class Comparable(Protocol):
-    """Data to evaluate on whose answers by two models can be compared row by row."""
+    """Evaluation data on which the answers of two models can be compared row by row."""
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """Returns the answers by set of rows ("": the only one), from the predictions that `HeldOut.evaluate` takes."""
@@ -35,8 +35,8 @@ class Comparable(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a training or an evaluation gave: its last metrics, and the (last phase's) task, data, model and predictions
-    behind them.
+    """The result of a training or an evaluation: its last metrics, and the (last phase's) task, data, model and
+    predictions behind them.
     """
 
     metrics: dict[str, float]
@@ -70,36 +70,38 @@ class Answers(PartOfTask):
 
     @property
     def labels(self) -> Any:
-        """The labels in the order of the outputs, as far as known; of a task of its own, whatever it calls so."""
+        """The labels in the order of the outputs, if known; a user's own task may give this option another meaning."""
         return getattr(self.options, "labels", ())
 
     @property
     def classes(self) -> Classes:
-        """The labels of the outputs and the kind of answer: a checkpoint's head must mean the same."""
+        """The labels of the outputs and the kind of answer, which a checkpoint's head must match."""
         return Classes(self.labels if isinstance(self.labels, tuple) else (), KINDS.get(self.task.head, ""))
 
     def input_columns(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each input of the served model in this task's files; choices have a beginning and endings. {}:
-        as the inputs.
+        """Returns the columns in this task's files for each input of the served model; choices have a beginning and
+        endings. {}: columns have the names of the inputs.
         """
         return {}
 
     def best_metric(self) -> str:
-        """The metric or evaluation loss by which the best checkpoint is chosen; `-` in front: less is better."""
+        """Returns the metric or evaluation loss that selects the best checkpoint; a leading `-` means that less is
+        better.
+        """
         return "-loss"
 
     def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by
+        """Returns the options that an evaluation tuned, such as a threshold, to be stored beside the weights; none by
         default.
         """
         return {}
 
     def with_tuned(self, stored: Mapping[str, Any]) -> Any:
-        """Returns the task with stored `tuned_options`, as far as the user has chosen nothing else, for answers."""
+        """Returns the task for answering, with stored `tuned_options` unless the user has set them."""
         return self.task
 
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
-        """The answers of a task without a model (always the most frequent label); None for all others."""
+        """Returns the answers of a task without a model (always the most frequent label); None for all other tasks."""
         return None
 
 

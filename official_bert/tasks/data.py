@@ -1,4 +1,4 @@
-"""What a task reads: its files, rows to train on, to evaluate on and to answer, and batches of them."""
+"""The data of a task: its files, the rows to train on, to evaluate on and to answer, and batches of them."""
 
 import abc
 import dataclasses
@@ -35,7 +35,7 @@ BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks wr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataFiles:
-    """The files of a run, or rows in memory in their place; each task's errors say which of these it needs."""
+    """The files of a run, or rows in memory in their place; each task's errors name those that it needs."""
 
     data_dir: str = ""  # a folder in the task's published layout
     train_file: Source = ""  # or single files; pre-training takes globs with commas
@@ -47,7 +47,7 @@ class DataFiles:
     allow_changed_data: bool = False
 
     def refuse_same(self, message: str) -> None:
-        """Raises ValueError with a message about evaluation data that are training data; only warns if they are
+        """Raises ValueError with a message about evaluation data that are training data; only warns if this is
         allowed.
         """
         if not self.allow_same_data:
@@ -55,8 +55,8 @@ class DataFiles:
         logging.warning("%s: the results say nothing about other data", message)
 
     def check_not_answers(self, output_dir: str) -> None:
-        """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would
-        replace it.
+        """Raises ValueError for a file in `output_dir` with the name of a prediction file, because answers would
+        overwrite it.
         """
         for name in ("train_file", "eval_file", "predict_file"):
             source = getattr(self, name)
@@ -76,7 +76,7 @@ class DataFiles:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steps:
-    """The steps of a fine-tuning that are done."""
+    """The steps of a fine-tuning to carry out."""
 
     train: bool = True
     evaluate: bool = True
@@ -118,7 +118,7 @@ class Resolved:
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """All that a training step knows."""
+        """The recipe of a training step."""
         return self.task.recipe(self.model, self.distilled)
 
 
@@ -160,15 +160,14 @@ class Data(PartOfTask):
 
     @property
     def frozen(self) -> str | Sequence[str]:
-        """The parts of the model that do not learn, as `training.freeze` has them."""
+        """The frozen parts of the model, in the form of `training.freeze`."""
         return self.config.training.freeze
 
     def check(self, steps: Steps) -> None:
-        """Refuses lengths and batches that `steps` cannot use; it needs neither files nor a model, but the strategy's
-        scope.
+        """Checks lengths and batch sizes for `steps`, within the strategy's scope; needs neither files nor a model.
 
         Raises ValueError for more tokens than the model has positions, for a batch that replicas and micro-batches
-        cannot share, and for parts to freeze or to make anew that the model lacks.
+        cannot divide, and for parts to freeze or re-initialise that the model lacks.
         """
         settings, strategy = self.config.training, tf.distribute.get_strategy()
         check_length(self.options.max_seq_length, self.config.model)
@@ -190,11 +189,11 @@ class Data(PartOfTask):
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
-        """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the
-        batches.
+        """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, and makes
+        the batches.
 
-        In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may
-        lack evaluation data unless it is `compared`.
+        It works in this order; call it within the strategy's scope. Raises ValueError if a step lacks its data;
+        training may lack evaluation data unless it is `compared`.
         """
         self.check(steps)
         try:
@@ -214,14 +213,14 @@ class Data(PartOfTask):
         return resolved
 
     def sources(self, files: DataFiles) -> dict[str, list[Source]]:
-        """The files that `train` and `eval` read: a run is another one on other data. By default those given one by
+        """Returns the files that `train` and `eval` read, which identify a run's data; by default those given one by
         one.
         """
         return {"train": [files.train_file], "eval": [files.eval_file]}
 
     @abc.abstractmethod
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
-        """Does the work of `resolve`; leaves None for a step without data, except training."""
+        """Does the work of `resolve`; a step without data, except training, stays None."""
 
     def make_batches(
         self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any
@@ -247,7 +246,7 @@ class Data(PartOfTask):
         raise ValueError(f"task {self.config.task} has batches of no fixed shape")
 
     def digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
-        """The SHA-256 of the data that are read to `train` and `eval`, if these steps are done and the files exist."""
+        """Returns the SHA-256 of the data of `train` and `eval`, if these steps are carried out and the files exist."""
         done = {"train": steps.train, "eval": steps.evaluate}
         by_use = {
             use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
@@ -267,7 +266,7 @@ class Data(PartOfTask):
 
 
 def row_spec(batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-    """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` is all but B."""
+    """Returns the inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` is all but B."""
     return {name: tf.TensorSpec((batch_size, *shape), tf.int32) for name in INPUTS} | {
         "example_weights": tf.TensorSpec((batch_size,), tf.float32)
     }

@@ -1,4 +1,4 @@
-"""Data in files: the steps from files to batches (open, check, divide, make batches), the same in every family."""
+"""Turns files into batches, in the same steps for every family: open, check, divide, make batches."""
 
 import abc
 import dataclasses
@@ -36,7 +36,7 @@ MOST_READINGS = 4  # that an error names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRows:
-    """The rows of a task's files, in the form that the task reads; None (or nothing) if a step has no data."""
+    """The rows of a task's files, in the task's own form; None (or empty) if a step has no data."""
 
     train: Any = None  # whose `rows(keep)` gives only the rows with these numbers
     held_out: Any = None
@@ -56,15 +56,15 @@ class FileData(Data):
     may_hold_out: bool = True  # whether a part of the training rows can be evaluated on
 
     def with_given(self, values: Mapping[str, Any]) -> Self:
-        """Returns the data as if a user gave these options besides."""
+        """Returns the data with these options, as if the user had set them too."""
         config = dataclasses.replace(self.config, options={**self.config.options, **values})
         return dataclasses.replace(self, task=dataclasses.replace(self.task, config=config))
 
     def raise_readable(self, error: ValueError, read: Callable[[Self], Any]) -> None:
-        """Raises OptionsNeededError with the ways to read refused rows that have been tried and do: those that the
-        error names, or else the first of the `REMEDIES`.
+        """Raises OptionsNeededError with options that were tried and make refused rows readable: those that the error
+        names, or else the first of the `REMEDIES`.
 
-        Raises ValueError if none of those that it names does, and nothing if no remedy does.
+        Raises ValueError if none of the named options works; returns if no remedy works.
         """
         named = isinstance(error, OptionsNeededError)
         readings, most = (error.readings, MOST_READINGS) if named else (REMEDIES, 1)  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ class FileData(Data):
                     yield from ({**values, **other} for other in data._readable(more, read, depth - 1))
 
     def path(self, files: DataFiles, use: Use) -> Source:
-        """Returns the file that is given for a use, or that of the data folder; "" if there is neither."""
+        """Returns the file given for a use, or the data folder's; "" if there is neither."""
         given_file = {"train": files.train_file, "dev": files.eval_file, "test": files.predict_file}[use]
         return files.path(given_file, self.file_names.get(use, ()))
 
@@ -123,7 +123,7 @@ class FileData(Data):
         return "" if self.options.folds else self.path(files, "dev")
 
     def sources(self, files: DataFiles) -> dict[str, list[Source]]:
-        """The files given one by one, or those of the data folder."""
+        """Returns the files given one by one, or those of the data folder."""
         return {"train": [self.path(files, "train")], "eval": [self.path(files, "dev")]}
 
     def read_file(self, path: Source, use: Use) -> Any:
@@ -131,7 +131,7 @@ class FileData(Data):
         raise NotImplementedError  # unless the methods below are others
 
     def read_train(self, files: DataFiles) -> tuple[Self, Any]:
-        """Reads the training rows; returns the data with which the other files are read, and the rows."""
+        """Reads the training rows; returns the data object for reading the other files, and the rows."""
         return self, self.read_file(self.training_path(files), "train")
 
     def read_held_out(self, files: DataFiles) -> Any:
@@ -143,13 +143,13 @@ class FileData(Data):
         return self.read_file(path, "test") if (path := self.path(files, "test")) else None
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
-        """Checks what was read together, and returns it, with notes. Raises ValueError if nearly all rows held out are
-        training rows.
+        """Checks the rows of all steps together; returns them with notes. Raises ValueError if nearly all held-out rows
+        are training rows.
         """
         return rows
 
     def with_labels_of(self, train: Any) -> Self:
-        """Returns the data with the labels of training rows in the options, if it finds them there."""
+        """Returns the data with labels found in the training rows in its options, if the task finds any."""
         return self
 
     @abc.abstractmethod
@@ -161,7 +161,7 @@ class FileData(Data):
         return train.rows(numbers)
 
     def described(self, train: Any) -> str:
-        """A line about the rows to train on."""
+        """Returns a line about the training rows."""
         return ""
 
     @abc.abstractmethod
@@ -203,7 +203,7 @@ class FileData(Data):
         )
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
-        """Reads and checks the rows of all `steps`, those to evaluate on from a file of their own or as a part of the
+        """Reads and checks the rows of all `steps`; evaluation rows come from a separate file or from a part of the
         training file.
 
         Returns the data with the labels found, and the rows.

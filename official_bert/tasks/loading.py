@@ -57,8 +57,8 @@ def dataset_name(text: str) -> str | None:
 def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
 
-    Raises ValueError for another name, a module that cannot be imported, and one without a task. `other_names` are
-    names that the caller takes, for the message.
+    Raises ValueError for another name, a module that cannot be imported, and one without a task. The message also lists
+    `other_names`, which the caller accepts.
     """
     if name in MODULES:
         return by_name(MODULES[name])
@@ -106,7 +106,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
 
 
 def check_named(task: str, folder: str) -> None:
-    """Raises ValueError for a task outside this package that only the files in a folder name: it is not imported.
+    """Raises ValueError for a task outside this package that the user has not named, only the files in a folder; it is
+    not imported.
 
     The user names it with --task, or imports it.
     """
@@ -131,7 +132,7 @@ def restore_for_inference(
     """Returns the task and the model, weights loaded, of a path that `restore_model` takes.
 
     Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not
-    a run has no vocabulary (a run may have been trained without one), or if its casing is not the given one.
+    a run has no vocabulary (a run may have been trained without one), or if its casing differs from the given one.
     """
     path = checkpoints.merged_copy(path, base)
     config, model = restore_model(path, vocab_file, do_lower_case)

@@ -1,4 +1,4 @@
-"""Checks parts of the user's own: a task when it is imported, an objective before the first step."""
+"""Checks user-defined parts: a task when it is imported, an objective before the first step."""
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,9 @@ WRONG_CODE = (KeyError, IndexError, TypeError, ValueError, AttributeError, tf.er
 
 
 def refuse_uncalled(cls: type[TaskBase]) -> None:
-    """Raises ValueError, with what replaces it, for a method that would be wrong in silence."""
+    """Raises ValueError, with the replacement, for a method that nothing calls and that would silently have no
+    effect.
+    """
     for name, replacement in uncalled(cls):
         raise ValueError(
             f"{cls.__module__}: class {cls.__qualname__}: expected no {name}, which nothing calls: {replacement} "
@@ -37,8 +39,8 @@ def refuse_uncalled(cls: type[TaskBase]) -> None:
 
 
 def uncalled(cls: type[TaskBase]) -> Iterator[tuple[str, str]]:
-    """Yields the names that a task defines although nothing calls them there, and what replaces each: an override would
-    be wrong in silence.
+    """Yields the names that a task defines although nothing calls them there, and their replacements; such an override
+    would silently have no effect.
     """
     for name, value in vars(cls).items():
         if name in OF_OBJECTIVES:
@@ -68,7 +70,7 @@ def uncalled(cls: type[TaskBase]) -> Iterator[tuple[str, str]]:
 
 
 def check_objective(objective: Objective, model: keras.Model, batch: Batch) -> None:
-    """Raises ValueError, naming method and shape, for an own part that training cannot use."""
+    """Raises ValueError, naming method and shape, for a user-defined objective that training cannot use."""
     weights, others = (
         [variable.value for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)

@@ -33,11 +33,11 @@ class RankingData(FileData):
     of_tables: ClassVar[Sequence[str]] = ()  # options that are not read of a collection
 
     def sources(self, files: DataFiles) -> dict[str, list[Source]]:
-        """The files of collections, or tables."""
+        """Returns the files of collections, or tables."""
         return {use: files_of(path) for use, (path,) in super().sources(files).items()}
 
     def read_pairs(self, path: Source, empty: EmptyText | None = None, labelled: bool = True) -> LabelledTexts:
-        """Reads pairs of texts without labels; of a file to answer (not `labelled`), also those that were rejected."""
+        """Reads pairs of texts without labels; from a file to answer (not `labelled`), also rejected ones."""
         columns = SearchColumns(text=self.options.text_column, text_pair=self.options.text_pair_column)
         rows = read_rows(path, columns, empty or self.options.empty_text, self.options, logging.warning, labelled)
         return dataclasses.replace(rows, choices=None)  # of a published form
@@ -55,13 +55,15 @@ class RankingData(FileData):
         return read_rows(path, options.training_columns, options.empty_text, options, logging.warning)
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
-        """Also refuses options that none of the files to train and to evaluate on reads."""
+        """Reads the rows. Also raises ValueError for options that neither the training file nor the evaluation file
+        uses.
+        """
         if steps.train:
             self.check_files(self.training_path(files), self.eval_path(files) if steps.evaluate else "", steps)
         return super().read_rows(files, steps)
 
     def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
-        """Raises ValueError for options that no file of a training reads."""
+        """Raises ValueError for options that no file of a training uses."""
         check_options(self.options, self.of_tables, (train_path, eval_path))
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
@@ -79,7 +81,7 @@ class RankingData(FileData):
 
 
 class Rankings(abc.ABC):
-    """Queries that rank passages: nDCG@10, MRR@10, MAP and recall, and the queries that fare worst."""
+    """Queries that rank passages, measured by nDCG@10, MRR@10, MAP and recall; reports the worst queries."""
 
     source: ExampleSource
     queries: Sequence[str]
@@ -98,7 +100,7 @@ class Rankings(abc.ABC):
         return measures.means(measures.measure(self.rankings(predictions), self.relevant))
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns the queries that fare worst."""
+        """Returns report sections about the queries with the worst rankings."""
         rankings = self.rankings(predictions)
         answers = [
             next(
@@ -123,7 +125,7 @@ class Rankings(abc.ABC):
 
 
 def require_negatives(rows: LabelledTexts, path: Source, expected: str, remedy: str = "") -> None:
-    """Raises ValueError, with what is `expected`, for a row without negatives."""
+    """Raises ValueError, with the `expected` content, for a row without negatives."""
     lacking = [not negatives for negatives in rows.choices or [()] * len(rows)]
     if any(lacking):
         raise ValueError(

@@ -34,15 +34,15 @@ class OwnParts(Protocol):
 
 
 def own_parts() -> OwnParts:
-    """Imports the checks."""
+    """Returns the module of checks; imports it only when called."""
     return by_name("official_bert.tasks.own_parts")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskBase(abc.ABC):
-    """A task as training, evaluation, prediction and export see it: a function of its configuration, never changed.
+    """A task for training, evaluation, prediction and export: immutable, and a function of its configuration.
 
-    Only its `data` read files.
+    Only its `data` reads files.
     """
 
     config: Config
@@ -80,12 +80,12 @@ class TaskBase(abc.ABC):
     @property
     @abc.abstractmethod
     def objective(self) -> Objective:
-        """What is learned and measured, without a teacher."""
+        """The objective that is learned and measured, without a teacher."""
 
     @property
     @abc.abstractmethod
     def data(self) -> Data:
-        """What is read: `data = property(MyData)`."""
+        """The task's data: `data = property(MyData)`."""
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -98,8 +98,8 @@ class TaskBase(abc.ABC):
         return dataclasses.replace(self, config=dataclasses.replace(self.config, options=options))
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """Whether a head of the task's model reads it: tags, spans, embeddings do not; with `pooler_norm`, embeddings
-        alone do not.
+        """Returns whether a head of the task's model reads the pooler: tags, spans and embeddings do not; with
+        `pooler_norm`, only embeddings do not.
         """
         return (
             self.head != "embeddings"
@@ -116,7 +116,7 @@ class TaskBase(abc.ABC):
         """Builds the model with all its weights: from the dict of a batch to a named dict of outputs."""
 
     def recipe(self, model: keras.Model, objective: Objective | None = None) -> Recipe:
-        """Returns all that a training step knows; by default of the task's own objective."""
+        """Returns the recipe of a training step, by default for the task's own objective."""
         return Recipe(
             objective=objective or self.objective,
             model=model,

@@ -1,8 +1,8 @@
-"""What lower-casing loses: the accents that 2018's tokenizer deletes, and the different words that become the same.
+"""Measures what lower-casing loses: the accents that 2018's tokenizer deletes, and words that become identical.
 
-The tokenizer of an uncased model decomposes lower-cased text and deletes its marks (2018 `_run_strip_accents`): of bán,
-bàn and bạn it leaves ban, of й it leaves и, of a Thai word the consonants. Marks are counted after decomposition, so
-that composed (NFC) and decomposed (NFD) text give the same counts.
+The tokenizer of an uncased model decomposes lower-cased text and deletes its marks (2018 `_run_strip_accents`): bán,
+bàn and bạn become ban, й becomes и, and a Thai word keeps only its consonants. Marks are counted after decomposition,
+so that composed (NFC) and decomposed (NFD) text give the same counts.
 """
 
 import collections
@@ -52,9 +52,9 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
 
 
 def count_chunks(lines: Iterable[str]) -> collections.Counter:
-    """Counts what stands between spaces: each different chunk is then split into words once.
+    """Counts the chunks of text between spaces, so that each distinct chunk is split into words only once.
 
-    No step of the tokenizer looks beyond a space.
+    This is exact because no step of the tokenizer looks beyond a space.
     """
     return collections.Counter(itertools.chain.from_iterable(line.split(" ") for line in lines))
 
@@ -80,11 +80,11 @@ def count_accented(chunks: Mapping[str, int]) -> collections.Counter:
 
 
 def describe_loss(accented: Mapping[str, int], counts: Mapping[str, int], deleted: float) -> str:
-    """Says how many different words lower-casing makes the same, and which, or that it deletes many characters; "" if
-    it does neither.
+    """Returns a warning about the distinct words that lower-casing merges, or about the characters that it deletes; ""
+    if it loses little.
 
-    `accented` are a text's words with accents, `counts` all its words without, `deleted` is the share of its
-    characters. In each group of words that become the same, all but the most frequent are lost.
+    `accented` counts a text's words with accents, `counts` all its words without them; `deleted` is the share of
+    deleted characters. In each group of merged words, all but the most frequent are lost.
     """
     groups: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for word, count in accented.items():
@@ -112,7 +112,7 @@ def describe_loss(accented: Mapping[str, int], counts: Mapping[str, int], delete
 
 
 def what_lower_casing_loses(lines: Iterable[str]) -> str:
-    """Returns what `describe_loss` says of `lines`."""
+    """Returns the warning of `describe_loss` for `lines`."""
     lines = list(lines)
     characters, chunks = count_characters(lines), count_chunks(lines)
     words = count_words(chunks, _DELETES_ACCENTS)
@@ -120,7 +120,7 @@ def what_lower_casing_loses(lines: Iterable[str]) -> str:
 
 
 def casing_warnings(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """Returns a line if `tokenizer` lower-cases and that loses much of the first texts, else []."""
+    """Returns a one-line warning if `tokenizer` lower-cases and thereby loses much of the first texts, else []."""
     if not (isinstance(tokenizer, FullTokenizer) and tokenizer.do_lower_case):
         return []
     loss = what_lower_casing_loses(itertools.islice(texts, TEXTS_LOOKED_AT))

@@ -14,11 +14,12 @@ OWN_FOLDER = os.path.join("~", ".cache", "official_bert", "numba")
 
 
 def compiled(**options: Any) -> Callable:
-    """Returns a decorator like `numba.njit(cache=True, **options)` that does without the cache if it has no place.
+    """Returns a decorator like `numba.njit(cache=True, **options)` that skips the cache if no folder for it is
+    writable.
 
-    What lies in the cache is run, so it must be in a folder of the user's own: where Numba puts it (`NUMBA_CACHE_DIR`,
-    beside the source, or the home), else in OWN_FOLDER. If nothing there can be written, as in a read-only container,
-    each process compiles again, which takes some seconds.
+    Cached code is executed, so the folder must belong to the user: where Numba puts it (`NUMBA_CACHE_DIR`, beside the
+    source, or the home), else OWN_FOLDER. If none is writable, as in a read-only container, each process compiles
+    again, which takes some seconds.
     """
 
     def compile_function(function: Callable) -> Any:
@@ -65,9 +66,9 @@ def _cache_in(folder: str) -> Iterator[bool]:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Returns a view that cannot be written: arrays of a file and arrays in memory are then of one type for Numba.
+    """Returns a read-only view, so that Numba gives mapped arrays and arrays in memory the same type.
 
-    It compiles a function again, which takes up to ten seconds, for arguments that differ only in that.
+    Otherwise it would compile a function twice, which takes up to ten seconds.
     """
     view = array.view()
     view.flags.writeable = False

@@ -66,7 +66,7 @@ class GraphTokenizer(HostFacts):
         self.resources = self._pieces.tables
 
     def stands_alone(self, codes: Tensor) -> Tensor:
-        """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
+        """Returns whether each character [N] is always a word of its own: punctuation or an ideograph."""
         return tf.equal(_kind(self._entries_of(codes)), characters.ISOLATED)
 
     def words(self, text: Tensor) -> tf.RaggedTensor:

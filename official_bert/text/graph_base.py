@@ -1,4 +1,4 @@
-"""What all tokenizers in TensorFlow have: the facts of the one on the host, and tables by character.
+"""Base of all tokenizers in TensorFlow: the facts of the tokenizer on the host, and lookup tables by character.
 
 N characters of the whole batch.
 """
@@ -18,8 +18,8 @@ CODES = 0x110000
 
 
 def traced_once(method: Callable) -> Callable:
-    """Has all graphs share one function of a tokenizer's method of texts [B]: a text and its pair, the texts of every
-    signature. Tracing it takes as long as tracing a small encoder. Eager calls stay as they are.
+    """Wraps a tokenizer's method of texts [B] in one function that all graphs share, because tracing it takes as long
+    as tracing a small encoder. Eager calls stay as they are.
     """
     traced = tf.function(method, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
 
@@ -31,7 +31,7 @@ def traced_once(method: Callable) -> Callable:
 
 
 class HostFacts(tf.Module):
-    """A tokenizer's facts that its form in TensorFlow gives, too."""
+    """The facts of a host tokenizer that its TensorFlow form exposes, too."""
 
     resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
 
@@ -51,12 +51,12 @@ class HostFacts(tf.Module):
         return self.host.template
 
     def special_id(self, role: str) -> int:
-        """The id of the special token in the role of BERT's [MASK], ..."""
+        """Returns the id of the special token in the role of BERT's [MASK], ..."""
         return self.host.special_id(role)
 
 
 class CharacterTable:
-    """A value of each code point, looked up by pages of 256, of which many are alike."""
+    """A table with a value for each code point, stored in pages of 256, because many pages are equal."""
 
     def __init__(self, values: np.ndarray):
         """`values` [CODES]."""

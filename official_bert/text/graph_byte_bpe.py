@@ -1,7 +1,7 @@
-"""Byte-level BPE in TensorFlow's own ops, NFC in tensorflow-text's: words by classes of characters, then joins of
+"""Byte-level BPE in TensorFlow's own ops (NFC in tensorflow-text's): splits words by character class, then merges
 symbols.
 
-`text/subwords/byte_bpe` says why pairs may be joined before BPE's turn comes to them. N characters, M bytes or symbols.
+`text/subwords/byte_bpe` explains why pairs may be merged out of turn. N characters, M bytes or symbols.
 """
 
 import copy
@@ -34,7 +34,7 @@ class _Symbols(NamedTuple):
 
 
 class GraphByteBpe(GraphSubwords):
-    """`LibraryTokenizer` of byte-level BPE as a graph; its work is linear in a word's length for all but contrived
+    """`LibraryTokenizer` of byte-level BPE as a graph; its cost is linear in a word's length except for contrived
     words.
     """
 

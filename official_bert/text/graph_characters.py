@@ -41,7 +41,7 @@ class CharacterTables:
 
 @functools.cache
 def character_tables(do_lower_case: bool) -> CharacterTables:
-    """Makes the tables of a tokenizer that lower-cases and strips accents, or does neither. They are made once."""
+    """Returns the tables of a tokenizer that lower-cases and strips accents, or does neither; they are cached."""
     entries = np.zeros(sys.maxunicode + 1, np.int32)
     for first, last in tokenization.CJK_RANGES:  # unassigned characters included
         entries[first : last + 1] = ISOLATED << KIND_BITS

@@ -12,7 +12,7 @@ AnyGraphTokenizer = GraphTokenizer | GraphSubwords
 
 
 class GraphWordPieces(GraphSubwords):
-    """`WordPieceTokenizer` as a graph: that of 2018's tokenizer between the special tokens of a text."""
+    """`WordPieceTokenizer` as a graph: the 2018 tokenizer, applied between the special tokens of a text."""
 
     def __init__(self, host: WordPieceTokenizer):
         super().__init__(host)
@@ -25,9 +25,9 @@ class GraphWordPieces(GraphSubwords):
 
 
 def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer:
-    """Returns the graph's form of `loading.load(vocab_file, do_lower_case)`.
+    """Returns the TensorFlow form of `loading.load(vocab_file, do_lower_case)`.
 
-    Raises ValueError for files that cannot be used, and for a tokenizer without such a form.
+    Raises ValueError for unusable files, and for a tokenizer without such a form.
     """
     if not tokenizer_files.is_subwords(vocab_file):
         return GraphTokenizer(vocab_file, do_lower_case)

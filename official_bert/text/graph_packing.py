@@ -30,7 +30,7 @@ class Windows(NamedTuple):
 class Layout(NamedTuple):
     """Rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, padded to the longest of the batch, each [R,S] int32.
 
-    `token` is the place of the token in a's or b's values (0 if `in_a` and `in_b` are false).
+    `token` is the index of each token in a's or b's values (0 if `in_a` and `in_b` are false).
     """
 
     input_ids: Tensor
@@ -41,17 +41,19 @@ class Layout(NamedTuple):
     in_b: Tensor
 
     def features(self) -> dict[str, Tensor]:
-        """The model's inputs."""
+        """Returns the model's inputs."""
         return {name: getattr(self, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def whole(ids: tf.RaggedTensor) -> Slices:
-    """Every token of ragged ids [B, (T)]."""
+    """Returns slices that hold every token of ragged ids [B, (T)]."""
     return Slices(ids.values, tf.cast(ids.row_starts(), tf.int32), tf.cast(ids.row_lengths(), tf.int32))
 
 
 def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slices, Slices, Tensor]:
-    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut, [R]."""
+    """Truncates both to `max_tokens` (a scalar, or [R]) as `packing.truncate_pair` does; also returns whether each row
+    was cut [R].
+    """
     half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
     length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))
@@ -59,12 +61,12 @@ def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slice
 
 
 def truncate(a: Slices, max_tokens: int) -> tuple[Slices, Tensor]:
-    """Keeps the first `max_tokens` tokens of each row; returns whether it cut [R], too."""
+    """Keeps the first `max_tokens` tokens of each row; also returns whether each row was cut [R]."""
     return a._replace(length=tf.minimum(a.length, max_tokens)), a.length > max_tokens
 
 
 def keep(a: Slices, length: Tensor, part: Part) -> Slices:
-    """`packing.keep`: slices of `length` [R] tokens from each slice, which may be longer."""
+    """Returns slices of `length` [R] tokens, chosen from slices as long or longer as in `packing.keep`."""
     if part == "head":
         return a._replace(length=length)
     last = tf.where(a.length > length, length if part == "tail" else length // 2, 0)
@@ -74,7 +76,7 @@ def keep(a: Slices, length: Tensor, part: Part) -> Slices:
 
 
 def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
-    """Makes rows of one text or two in the template's form; an empty b gets no [SEP]."""
+    """Lays out rows of one text or two in the template's form; an empty b gets no [SEP]."""
     if b is None:
         b = Slices(tf.zeros([0], tf.int32), tf.zeros_like(a.start), tf.zeros_like(a.length))
     first_sep = a.length[:, None] + 1
@@ -97,8 +99,8 @@ def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
 def pack_batch(
     ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int, part: Part = "head"
 ) -> tuple[Layout, Tensor]:
-    """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was
-    cut [B], too.
+    """Packs a classifier's examples, truncated as in 2018 to the chosen `part` of each text; also returns whether each
+    was cut [B].
     """
     a = whole(ids_a)
     if ids_b is None:
@@ -111,7 +113,7 @@ def pack_batch(
 
 
 def sliding_windows(lengths: Tensor, window: Tensor | int, stride: int) -> Windows:
-    """`packing.sliding_windows` over texts of `lengths` [B]; `window` is one number for all or one a text.
+    """Returns `packing.sliding_windows` over texts of `lengths` [B]; `window` is a scalar or [B].
 
     A text without tokens gets one empty window, so that every text has a row.
     """
@@ -125,7 +127,9 @@ def sliding_windows(lengths: Tensor, window: Tensor | int, stride: int) -> Windo
 
 
 def max_context(windows: Windows, lengths: Tensor) -> Tensor:
-    """Whether each window shows its tokens with the most context, [R, longest window]; see `packing.is_max_context`."""
+    """Returns whether each window shows its tokens with the most context [R, longest window]; see
+    `packing.is_max_context`.
+    """
     within = tf.range(tf.reduce_max(tf.concat([windows.length, [0]], 0)))[None, :]  # [1,W]
     real = within < windows.length[:, None]
     context = tf.minimum(within, windows.length[:, None] - 1 - within)

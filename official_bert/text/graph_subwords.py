@@ -95,7 +95,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         )
 
     def stands_alone(self, codes: Tensor) -> Tensor:
-        """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
+        """Returns whether each character [N] is always a word of its own: punctuation or an ideograph."""
         entries = graph_characters.character_tables(False).entries
         return CharacterTable(entries >> graph_characters.KIND_BITS == graph_characters.ISOLATED)(codes)
 
@@ -226,7 +226,7 @@ def _quoted(text: str) -> str:
 
 
 def running_maximum(values: Tensor) -> Tensor:
-    """Returns the largest of the values [N] up to each; they are 0 or their place + 1."""
+    """Returns the running maximum of values [N], each of which is 0 or its index + 1."""
     new = values > 0
     kept = tf.concat([[0], tf.boolean_mask(values, new)], 0)
     return tf.gather(kept, tf.cumsum(tf.cast(new, tf.int32)))

@@ -121,9 +121,9 @@ def _characters(text: Tensor, places: Tensor, row: Tensor) -> Tensor:
 
 
 def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
-    """Returns the model, and the id of each of its pieces.
+    """Returns the SentencePiece model as bytes, and the id of each of its pieces.
 
-    Raises ValueError for a normalizer that has no form in it.
+    Raises ValueError for a normalizer that such a model cannot express.
     """
     normalizers = {step.get("type"): step for step in _listed(host.settings.get("normalizer"), "normalizers")}
     trims = normalizers.get("Strip", {}).get("strip_right") and _is_of_spaces(normalizers.get("Replace", {}))

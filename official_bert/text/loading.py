@@ -22,10 +22,10 @@ VOCAB_FILE = tokenizer_files.WORDPIECE_FILE  # in a run, for WordPiece
 
 
 def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
-    """Returns the tokenizer of a file; see `subwords/tokenizer_files` for those that are no list of WordPieces.
+    """Returns the tokenizer of a file; `subwords/tokenizer_files` describes files other than WordPiece lists.
 
-    `do_lower_case` is read for lists of WordPieces alone: the files of other tokenizers say it. Raises ValueError for
-    files that cannot be used.
+    Only WordPiece lists use `do_lower_case`: other tokenizers' files specify the casing. Raises ValueError for unusable
+    files.
     """
     if not tokenizer_files.is_subwords(vocab_file):
         return FullTokenizer(vocab_file, do_lower_case)
@@ -38,7 +38,7 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
 
 
 def load_lines(vocab_file: str, do_lower_case: bool) -> "FastTokenizer | LineTokenizer":
-    """Gives the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of others than WordPiece."""
+    """Returns a tokenizer for whole corpora: `FastTokenizer` for WordPiece, else `LineTokenizer`."""
     if tokenizer_files.is_subwords(vocab_file):
         of_lines: Callable[[Tokenizer], LineTokenizer] = by_name("official_bert.text.subwords.lines:LineTokenizer")
         return of_lines(load(vocab_file))
@@ -58,7 +58,7 @@ def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
 
 
 def content_of(vocab_file: str) -> bytes:
-    """Returns what a run keeps of a tokenizer: the content of its file, or its files in one."""
+    """Returns the bytes that a run keeps of a tokenizer: the content of its file, or a bundle of its files."""
     if tokenizer_files.is_subwords(vocab_file) and not vocab_file.endswith(".zip"):
         return tokenizer_files.pack(tokenizer_files.read(vocab_file))
     return read_bytes(vocab_file)
@@ -91,5 +91,5 @@ def check_rows(vocab_file: str, vocab_size: int) -> None:
 
 
 def lower_cases(vocab_file: str) -> bool | None:
-    """Tells whether the files of a tokenizer lower-case text; None for a list of WordPieces, which does not say it."""
+    """Returns whether a tokenizer's files ask for lower-casing; None for a WordPiece list, which does not say."""
     return load(vocab_file).do_lower_case if tokenizer_files.is_subwords(vocab_file) else None

@@ -27,10 +27,9 @@ def truncate_pair(tokens_a: T, tokens_b: T, max_tokens: int) -> tuple[T, T]:
 
 
 def keep(tokens: T, count: int, part: Part) -> T:
-    """Returns the `count` tokens of a sequence that is too long which lie at its head, at its tail, or half at each
-    (Sun et al. 2019).
+    """Returns `count` tokens of a longer sequence: its head, its tail, or half from each end (Sun et al. 2019).
 
-    Of an odd number, the head has one more.
+    If `count` is odd, the head has one more.
     """
     if part == "head" or len(tokens) <= count:
         return tokens[:count]  # type: ignore[return-value]
@@ -67,8 +66,8 @@ class Template:
 
 
 def check_segments(type_vocab_size: int, where: str, second_segment: int = 1) -> None:
-    """Raises ValueError, naming `where`, if the model lacks the segment of a row's second text; a model of 0 segments
-    reads none.
+    """Raises ValueError, naming `where`, if the model lacks an embedding for the second segment; models without
+    segments pass.
     """
     if 0 < type_vocab_size <= second_segment:
         raise ValueError(
@@ -96,7 +95,7 @@ def sliding_windows(length: int, window: int, stride: int) -> list[tuple[int, in
 
 
 def is_max_context(windows: Sequence[tuple[int, int]], window_index: int, position: int) -> bool:
-    """Whether this window shows `position` with the most context of all windows that hold it.
+    """Returns whether this window shows `position` with the most context of all windows that hold it.
 
     As in 2018 (`_check_is_max_context`), the score is the smaller of left and right context plus a hundredth of the
     window's length; the first of equal windows wins. `windows` are those of `sliding_windows`.

@@ -26,18 +26,18 @@ CJK_RANGES = (
 
 
 def is_whitespace(char: str) -> bool:
-    """2018 `_is_whitespace`: space, tab, newline, carriage return and space separators."""
+    """Returns whether `char` is a space, tab, newline, carriage return or space separator (2018 `_is_whitespace`)."""
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
 def is_control(char: str) -> bool:
-    """2018 `_is_control`: controls, formats such as the soft hyphen, and U+FFFD."""
+    """Returns whether `char` is a control, a format such as the soft hyphen, or U+FFFD (2018 `_is_control`)."""
     return char not in "\t\n\r" and (unicodedata.category(char) in ("Cc", "Cf") or char == "\ufffd")
 
 
 def is_punctuation(char: str) -> bool:
-    """2018 `_is_punctuation`: the Unicode class, and all printable ASCII but letters, digits and space, such as $ and
-    ~.
+    """Returns whether `char` is Unicode punctuation or any printable ASCII symbol, such as $ and ~ (2018
+    `_is_punctuation`).
     """
     return (
         "!" <= char <= "/"
@@ -49,7 +49,7 @@ def is_punctuation(char: str) -> bool:
 
 
 def is_cjk(char: str) -> bool:
-    """2018 `_is_chinese_char`; false for Hangul and kana."""
+    """Returns whether `char` is a CJK ideograph (2018 `_is_chinese_char`); Hangul and kana are not."""
     code = ord(char)
     return code >= 0x3400 and any(first <= code <= last for first, last in CJK_RANGES)
 
@@ -153,8 +153,8 @@ def _in_canonical_order(chars: list[Span]) -> list[Span]:
 class FullTokenizer(Tokenizer):
     """Turns text into WordPieces and their ids (2018 `FullTokenizer`).
 
-    `vocab` has the order of the file, which is not read if it is given.
-    Raises ValueError for a vocabulary that cannot be used, see `load_vocab`.
+    `vocab`, if given, replaces the file's content and has its order. Raises ValueError for a vocabulary that cannot be
+    used, see `load_vocab`.
     """
 
     kind = "wordpiece"

@@ -1,5 +1,4 @@
-"""What every tokenizer gives: tokens with their places in a text, special ids, the form of rows, which tokens begin a
-word.
+"""The interface of all tokenizers: tokens with their places in a text, special ids, the form of rows, word beginnings.
 
 Three kinds exist: WordPiece (`text/tokenization`), byte-level BPE and SentencePiece unigram (`text/subwords`). Special
     tokens go by the
@@ -98,8 +97,8 @@ class Tokenizer(abc.ABC):
         return self.encode(texts, text_pairs, max_seq_length)
 
     def encode(self, texts: str | Sequence[str], text_pairs: Any = None, max_seq_length: int = 512) -> Any:
-        """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S];
-        for a single text its ids, a list.
+        """Returns the encoder's inputs for B texts or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32
+        [B,S]; for a single text, the list of its ids.
 
         S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError
         if there are not as many `text_pairs` as texts.
@@ -125,7 +124,7 @@ class Tokenizer(abc.ABC):
         return encoded
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Returns the text of a row of ids; that of WordPieces, which keep no spaces, with those of English."""
+        """Returns the text of a row of ids; WordPieces keep no spaces, so they are joined with English spacing."""
         hidden = {self.vocab.get(token) for token in self.special.values()} if skip_special_tokens else ()
         pieces = (self.piece_text(index) for index in map(int, ids) if index not in hidden)
         text = b"".join(pieces).decode("utf-8", "replace").removeprefix(" ")

@@ -91,19 +91,19 @@ def _check_tokenizer(folder: str) -> None:
 
 
 def check_size(path: str, entries: int, vocab_size: int) -> None:
-    """Raises ValueError if a vocabulary of so many `entries` has ids without an embedding in the model."""
+    """Raises ValueError if a vocabulary has more `entries` than the model has embeddings."""
     if entries > vocab_size:
         raise ValueError(f"{path}: expected at most model.vocab_size = {vocab_size} entries, got {entries}")
 
 
 def has_capitals(vocab: Iterable[str]) -> bool:
-    """Tells whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
+    """Returns whether more than 1 % of a vocabulary's entries, without special tokens, have capital letters."""
     words = [entry for entry in vocab if not re.fullmatch(r"\[.*\]", entry)]
     return sum(entry != entry.lower() for entry in words) > CASED_SHARE * len(words)
 
 
 def casing_that_helps(entries: Iterable[str], do_lower_case: bool) -> str:
-    """Says which casing suits a vocabulary better than `do_lower_case`; "" if none does."""
+    """Returns advice on the casing that suits a vocabulary better than `do_lower_case`; "" if none does."""
     entries = list(entries)
     if not do_lower_case:
         text = "the vocabulary has no capital letters, and --do_lower_case=False keeps those of the text"
@@ -115,7 +115,7 @@ def casing_that_helps(entries: Iterable[str], do_lower_case: bool) -> str:
 
 
 def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:
-    """Raises ValueError if text is to be lower-cased for a vocabulary with capitals, whose words would never occur."""
+    """Raises ValueError for lower-casing with a vocabulary that has capitals, which would never match."""
     if do_lower_case and has_capitals(vocab):
         raise ValueError(
             f"{path}: more than 1 % of its entries have capital letters, but text is lower-cased; expected "

@@ -1,5 +1,5 @@
-"""Model inputs made of texts (2018's `InputFeatures`): all ids in one array, from which each unpadded row is made on
-demand; batches pad it.
+"""Model inputs made from texts (2018's `InputFeatures`): one array holds all ids, and unpadded rows are made on
+demand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ class TextFeatures(Sequence):
     `extra`.
 
     `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]`
-    tokens. `extra` has a value for each text.
+    tokens. `extra` has one value per text.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
@@ -42,7 +42,7 @@ class TextFeatures(Sequence):
 
     @property
     def number_of_texts(self) -> int:
-        """Texts (or pairs), of which each has a row, or several windows."""
+        """The number of texts (or pairs); each has a row, or several windows."""
         return len(self) if self.texts is None else int(self.texts[-1]) + 1
 
 
@@ -72,7 +72,7 @@ class ChoiceFeatures(Sequence):
 
 
 class WiderRows(Sequence):
-    """Rows with the values of others beside their own."""
+    """Rows extended by the columns of other rows."""
 
     def __init__(self, rows: Sequence[Mapping[str, np.ndarray]], more: Sequence[Mapping[str, np.ndarray]]):
         self.rows, self.more = rows, more

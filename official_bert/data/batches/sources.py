@@ -4,12 +4,12 @@ examples in memory.
 A run's position in the data is one integer, the number of its next batch. So a resumed run continues with the very next
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 
-Both sources have `batches_per_epoch`, `batch_size`, `rows` (those that an epoch counts: for windows over texts, the
-texts), `made_of` (the rows behind examples in memory; () of records on disk), `content` (what the data is made of, as
-JSON types: equal for the same files or examples), `dataset` (batches as dicts of tensors; with `num_shards` only block
-`shard` of their rows) and `explain` (names the data that caused TensorFlow's error while reading; None if the data did
-not cause it). Every batch has the global batch size in rows and a key `example_weights`, float32 [B]: 0 for rows that
-fill up an epoch's last batch.
+Both sources have `batches_per_epoch`, `batch_size`, `rows` (the number that an epoch counts: for windows over texts,
+the texts), `made_of` (the rows behind examples in memory; () for records on disk), `content` (a description of the data
+in JSON types, equal for the same files or examples), `dataset` (batches as dicts of tensors; with `num_shards` only
+block `shard` of their rows) and `explain` (names the data that caused a TensorFlow error while reading; None if the
+data did not cause it). Every batch has the global batch size in rows and a key `example_weights`, float32 [B]: 0 for
+rows that fill up an epoch's last batch.
 """
 
 import copy
@@ -43,8 +43,8 @@ ParseFunction = Callable[[tf.Tensor, tf.Tensor], Batch]
 
 @dataclasses.dataclass(frozen=True)
 class RowGroups:
-    """Which records share a row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts` are the
-    rows by file.
+    """The records that share each row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts`
+    are the rows per file.
     """
 
     counts: Sequence[int]
@@ -52,7 +52,7 @@ class RowGroups:
     members: np.ndarray
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the records of some rows, one row after another, and where those of each row begin, with the end:
+        """Returns the records of some rows, one row after another, and the start of each row's records, with the end:
         [rows + 1].
         """
         sizes = self.starts[rows + 1] - self.starts[rows]
@@ -66,11 +66,11 @@ class RecordSource:
     `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks
     that change every epoch. Training (`shuffle`) takes the records of every epoch in the order of `RecordOrder` and
     drops the remainder of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of
-    `example_weights` 0. A batch is read in the same time wherever it is, and a worker reads its own rows alone.
+    `example_weights` 0. Any batch can be read without reading those before it, and each worker reads only its own rows.
     `cache_dir` is that of `IndexedRecords`.
 
-    With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: all that is said of the order
-    is then said of rows, and `parse` gets all records of a batch, as many as they are.
+    With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: the order is then that of rows,
+    and `parse` gets all records of a batch, of any number.
 
     Raises ValueError for files that are broken or hold no record.
     """
@@ -105,7 +105,7 @@ class RecordSource:
         self.rows, self.made_of = self.batches_per_epoch * batch_size, ()
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
+        """Returns batches start, start + 1, ...: endless if shuffled, else one epoch."""
         numbers = (
             tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(start, self.batches_per_epoch)
         )
@@ -253,7 +253,7 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks`: bool [B] by reason."""
+    """Adds to a parsed batch the reason why each row is refused, "" if it is not; `checks` maps reasons to bool [B]."""
     reasons = tf.constant("")
     for reason, bad in checks.items():
         reasons = tf.where(bad, reason, reasons)
@@ -261,7 +261,7 @@ def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
 
 
 def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, prefetched, and never split by TensorFlow."""
+    """Returns the dataset with prefetching and without TensorFlow's automatic sharding."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
@@ -313,15 +313,15 @@ class ExampleSource:
         return -(-len(self.examples) // self.batch_size)
 
     def in_turn(self, batch_size: int) -> "ExampleSource":
-        """Returns a source of the same examples, each once an epoch, those of similar length together."""
+        """Returns a source that yields each example once an epoch, together with others of similar length."""
         source = copy.copy(self)
         source.batch_size, source.shuffle, source.by_length = batch_size, False, True
         source._plan = (-1, [])
         return source
 
     def with_columns(self, columns: Examples, sequence_keys: Iterable[str] = ()) -> "ExampleSource":
-        """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences.
-        It has the same `content`: that of what its examples are made of.
+        """Returns a source whose examples also have the values of `columns`; `sequence_keys` names those that are
+        sequences. Its `content` stays the same.
         """
         source = copy.copy(self)
         source.examples = WiderRows(self.examples, columns)
@@ -341,7 +341,7 @@ class ExampleSource:
         return [len(self.examples), f"{checksum:08x}"]
 
     def fix_lengths(self) -> None:
-        """Sets `buckets`, if there are none, to the longest example's length and 32, 64, 128, ... below it."""
+        """Sets `buckets`, if unset, to the longest example's length and 32, 64, 128, ... below it."""
         longest = int(self.lengths.max())
         if not self.buckets:
             self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [
@@ -349,7 +349,9 @@ class ExampleSource:
             ]
 
     def round_lengths(self) -> None:
-        """From now on pads to multiples of 8, if there are no `buckets`: for what is compiled once for each length."""
+        """Makes batches pad to multiples of 8 if there are no `buckets`, for steps that are compiled once per
+        length.
+        """
         self._multiple = 8
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -373,7 +375,7 @@ class ExampleSource:
         return [batches[index] for index in rng.permutation(len(batches))] if self.shuffle else batches
 
     def in_order(self, rows: Sequence[T]) -> list[T | None]:
-        """Puts the results of an evaluation, which come batch by batch, in the order of the examples; None for examples
+        """Returns an evaluation's results, which come batch by batch, in the order of the examples; None for examples
         that were not evaluated.
         """
         ordered: list[T | None] = [None] * len(self.examples)
@@ -411,10 +413,10 @@ class ExampleSource:
         return stacked
 
     def explain(self, message: str) -> None:
-        """Explains nothing: examples in memory were checked when they were made."""
+        """Returns None: examples in memory were checked when they were made."""
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
+        """Returns batches start, start + 1, ...: endless if shuffled, else one epoch."""
         rows = self.batch_size // num_shards
         first = self.batch(start)
 
@@ -437,10 +439,10 @@ BatchSource = RecordSource | ExampleSource
 
 
 def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set[int]:
-    """Returns the texts that were not evaluated whole: one of their rows in order (`texts` has the number of each one's
-    text) is None.
+    """Returns the numbers of the texts that were not completely evaluated: at least one of their rows is None. `texts`
+    has the number of each row's text.
 
-    Raises ValueError if that is every text.
+    Raises ValueError if no text is complete.
     """
     missing = {text for text, row in zip(texts, rows, strict=True) if row is None}
     if missing.issuperset(texts):

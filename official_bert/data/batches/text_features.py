@@ -1,4 +1,4 @@
-"""Makes model inputs of texts; a row is packed and cut as in 2018 (`convert_single_example`)."""
+"""Makes model inputs from texts; rows are packed and truncated as in 2018 (`convert_single_example`)."""
 
 import array
 import functools
@@ -30,9 +30,8 @@ def make_features(
 ) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
-    `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows`
-    `doc_stride` tokens apart, each of which is a row. Raises ValueError if `max_seq_length` leaves no room for the
-    special tokens.
+    `truncate` names the part of an overlong text that is kept; with `windows`, a single text becomes several rows,
+    `doc_stride` tokens apart. Raises ValueError if `max_seq_length` leaves no room for the special tokens.
     """
     special = tokenizer.template.extra(text_pair is not None)
     if max_seq_length < special:
@@ -59,7 +58,9 @@ def make_choice_features(
     cache_dir: str = "",
     extra: Mapping[str, np.ndarray] | None = None,
 ) -> ChoiceFeatures:
-    """Makes an example of each text and its second texts: a row for each, and the example's values in `extra`."""
+    """Returns an example for each text and its second texts: one row per second text, and the example's values in
+    `extra`.
+    """
     arrays = make_features(
         [text for text, others in rows for _ in others],
         [other for _, others in rows for other in others],

@@ -1,5 +1,5 @@
-"""The right one of several choices, as files tell it: its number, its letter, its text, or its key. All answers of a
-file decide.
+"""Reads the right one of several choices, which files give as a number, letter, text or key. All answers of a file
+decide which.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def right_ones(
 ) -> np.ndarray:
     """Returns the number, from 0, of each row's right choice, int32 [N]; `choices` are the texts of each row's choices.
 
-    With `keys_column` answers are keys of their rows. Else letters A, B, ... or numbers from `first_choice`, if all
-    are, or texts.
+    With `keys_column`, answers are keys within their rows. Otherwise they are letters A, B, ... or numbers from
+    `first_choice`, if all of them are, else texts.
 
     Raises ValueError, naming the line, for an answer that its row lacks, for numbers beside letters, for numbers that
     seem to count from 1, and for answers that are numbers or letters and texts of choices too.

@@ -1,6 +1,4 @@
-"""Weights of the classes of a training set in the loss: given, or such that rare classes count as much as frequent
-ones.
-"""
+"""Class weights in the training loss: given ones, or weights that make rare classes count as much as frequent ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -75,5 +73,5 @@ def _weights_by_label(weights: Weights, labels: Sequence[str], where: str) -> np
 
 
 def describe(weights: np.ndarray, labels: Sequence[str]) -> str:
-    """The weights in a line: `no 0.6, yes 3.2`."""
+    """Returns the weights in a line: `no 0.6, yes 3.2`."""
     return described_counts(dict(zip(labels, (f"{weight:.4g}" for weight in weights))))

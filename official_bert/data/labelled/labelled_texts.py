@@ -76,7 +76,7 @@ class LabelledTexts:
         )
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
-        """Both texts of each row; the second is "" if there is only one."""
+        """Yields both texts of each row; the second is "" if there is only one."""
         return zip(self.text, self.text_pair or self.choices or [""] * len(self.text))
 
 
@@ -106,12 +106,12 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
 
 
 def described_counts(counts: Mapping[str, object]) -> str:
-    """Names with their numbers, the first of many: `no 2, yes 1`."""
+    """Returns names with their counts in a line, at most `MOST_NAMED` of them: `no 2, yes 1`."""
     return described_names([f"{name} {count}" for name, count in counts.items()])
 
 
 def described_names(names: Sequence[str]) -> str:
-    """Names, the first of many."""
+    """Returns names in a line, at most `MOST_NAMED` of them, and how many more there are."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
@@ -121,7 +121,7 @@ def label_counts(targets: np.ndarray, size: int) -> np.ndarray:
 
 
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
-    """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the
+    """Returns a line about training rows: the number of rows for each label (or choice number), or the range of the
     scores.
     """
     targets = rows.targets
@@ -136,7 +136,7 @@ def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
 
 
 def texts(table: Table, column: str) -> list[str]:
-    """Returns a column as texts. Raises ValueError if JSON has something else in it."""
+    """Returns a column as texts. Raises ValueError for JSON values of another type."""
     for row, value in enumerate(table.columns[column]):
         if not isinstance(value, str):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected text, got {str(value)[:60]!r}")
@@ -144,7 +144,7 @@ def texts(table: Table, column: str) -> list[str]:
 
 
 def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: Callable[[str], None]) -> Table:
-    """Treats rows with an empty text, or null, in one of `columns`.
+    """Returns the table after handling rows with an empty text, or null, in one of `columns`.
 
     `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, null as an empty text,
     with a warning.
@@ -179,10 +179,9 @@ def read_table(
 
 
 def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:
-    """Leaves out the rows whose label in the column gold_label is `-` (SNLI, MultiNLI: people did not agree), with a
-    warning.
+    """Drops rows whose gold_label is `-` (SNLI, MultiNLI: the annotators did not agree), with a warning.
 
-    Raises ValueError if all are. A `-` among the `labels` labels is one, as in every other column.
+    Raises ValueError if no row is left. If `labels` contains `-`, it is an ordinary label, as in every other column.
     """
     undecided = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in labels and value == "-"]
     if not undecided:
@@ -214,8 +213,8 @@ def without_missing(
     labels: Sequence[str] = (),
     separator: str = "",
 ) -> Table:
-    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a
-    `labels` label.
+    """Returns the table after handling missing labels in one of `columns`: an empty cell, null or NaN, also within a
+    list, unless `labels` contains that text.
 
     Other spellings of `ABSENT` are labels if more than a tenth of the rows have them (with `skip`, `none` alone), and
     `-` beside `+`. With a `separator` a cell has several labels, and an empty one means that none of them holds.
@@ -272,7 +271,7 @@ def check_cells(table: Table, column: str, several: bool) -> None:
     """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, for a JSON
     object, a set, bytes.
 
-    Where there are several, also for the text of a list without commas, as NumPy writes one.
+    If there are several, also raises it for a list printed without commas, as NumPy prints one.
     """
     for row, value in enumerate(table.columns[column]):
         if several and isinstance(value, str) and any({*"'\""} & {*label} for label in _in_list(value)):
@@ -289,7 +288,7 @@ def check_cells(table: Table, column: str, several: bool) -> None:
 
 
 def label_text(value: Any) -> str:
-    """A label as text: JSON may have a number or a truth value."""
+    """Returns a label as text: JSON may have a number or a boolean."""
     return str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value).strip()
 
 
@@ -309,7 +308,7 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def warn_of_spellings(labels: Iterable[str], where: str, warn: Callable[[str], None]) -> None:
-    """Warns of labels that differ by case or spaces only."""
+    """Warns of labels that differ only in case or spaces."""
     spellings: dict[str, str] = {}
     for label in labels:
         if (other := spellings.setdefault("".join(label.casefold().split()), label)) != label:
@@ -317,8 +316,8 @@ def warn_of_spellings(labels: Iterable[str], where: str, warn: Callable[[str], N
 
 
 def check_forms(labels: Iterable[str], where: str) -> None:
-    """Raises ValueError, naming `where`, for two labels that are one text in different forms of Unicode (NFC and NFD):
-    they look alike.
+    """Raises ValueError, naming `where`, for two labels that differ only in Unicode normalisation (NFC and NFD) and so
+    look alike.
     """
     forms: dict[str, str] = {}
     for label in sorted(labels):
@@ -343,8 +342,8 @@ def _whole(label: str) -> str:
 
 
 def numbers_of(labels: Sequence[str]) -> Callable[[Any], int]:
-    """Returns the function from a value in a file to the number of its label, -1 for another: 1.0 is 1, unless both are
-    labels.
+    """Returns a function that maps a value in a file to its label's number, or to -1 if unknown; 1.0 maps to label 1,
+    unless both are labels.
     """
     exact = {label: number for number, label in enumerate(labels)}
     whole = {_whole(label): number for number, label in enumerate(labels)}
@@ -415,7 +414,7 @@ def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
 
 
 def as_number(value: Any, decimal: str = ".") -> float:
-    """Returns the number in a cell, whose decimals may stand behind a comma. Raises ValueError for anything else."""
+    """Returns the number in a cell, with `decimal` as its decimal mark. Raises ValueError for anything else."""
     if decimal == "," and isinstance(value, str):
         if not WITH_COMMA.fullmatch(value.strip()):
             raise ValueError(value)
@@ -424,7 +423,9 @@ def as_number(value: Any, decimal: str = ".") -> float:
 
 
 def scores(table: Table, column: str, low: float = -math.inf, high: float = math.inf, decimal: str = ".") -> np.ndarray:
-    """Returns scores float32 [N]. Raises ValueError, naming the line, for no number or one outside `low` to `high`."""
+    """Returns scores float32 [N]. Raises ValueError, naming the line, for a cell that is no number or is outside `low`
+    to `high`.
+    """
     column_scores = np.zeros(len(table), np.float32)
     for row, value in enumerate(table.columns[column]):
         try:
@@ -454,7 +455,9 @@ def label_shares(table: Table, columns: Sequence[str], decimal: str = ".") -> np
 
 
 def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callable[[str], None]) -> None:
-    """Calls `refuse` with a message if nearly all held-out rows are training rows: they would measure memory."""
+    """Calls `refuse` with a message if nearly all held-out rows are also training rows: they would measure
+    memorisation.
+    """
     seen = set(train.pairs())
     same = sum(pair in seen for pair in held_out.pairs())
     if same >= SAME_SHARE * len(held_out):

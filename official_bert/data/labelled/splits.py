@@ -39,15 +39,15 @@ class SplitOptions:
             )
 
     def divides(self, hold_out: bool) -> bool:
-        """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data
-        of its own.
+        """Returns whether some rows of the training file are not trained on; `hold_out` says that evaluation has no
+        data of its own.
         """
         return self.train_share < 1.0 or self.folds > 0 or (hold_out and self.dev_share > 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Numbers of rows, in their order, and lines for the user about how they were divided."""
+    """The row numbers of each part, in order, and notes for the user about the division."""
 
     train: np.ndarray
     held_out: np.ndarray
@@ -55,7 +55,7 @@ class Parts:
 
 
 def check_eval_file(options: SplitOptions, eval_file: object) -> None:
-    """Raises ValueError for an evaluation file of its own beside folds."""
+    """Raises ValueError for a separate evaluation file together with folds."""
     if options.folds and eval_file:
         raise ValueError(
             "--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data"
@@ -71,7 +71,7 @@ def divide(
     rows: str = "rows",
     unit: str = "",
 ) -> Parts:
-    """Divides rows, each with its unit and the stratum of it, into those to train on and those held out.
+    """Divides rows, each with a unit and the unit's stratum, into training rows and held-out rows.
 
     Rows are held out with `options.folds`, or with `hold_out` if there are enough for `options.dev_share`. `where`
     names the data, `rows` and `unit` what they consist of, in the notes; without `unit`, units are equal texts.
@@ -129,8 +129,7 @@ def divide(
 
 
 def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
-    """Returns an order of units [N], a function of the seed, every stretch of which has nearly the same share of each
-    stratum.
+    """Returns a seeded order of units [N] in which every stretch has nearly the same share of each stratum.
 
     A unit's place is (rank + offset) / size in its stratum: its rank is random, the offset is one random number for the
     stratum. So a longer beginning contains a shorter one.
@@ -147,7 +146,7 @@ def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
 
 
 def bins(values: np.ndarray) -> list[int]:
-    """Returns strata of numbers [N]: tenths of them by rank."""
+    """Returns strata for numbers [N]: their deciles by rank."""
     ranks = np.empty(len(values), np.int64)
     ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
     return (ranks * BINS // max(len(values), 1)).tolist()

@@ -32,8 +32,8 @@ def of_this_schema(batch: Mapping[str, tf.Tensor]) -> Batch:
 
 
 def sample_keys(examples: tf.Tensor, seed: int) -> tf.Tensor:
-    """Returns the key of each row's samples of a generator, a hash of the seed and the row's number in `examples`: [B]
-    -> int32 [B,2].
+    """Returns each row's sampling key for a generator, a hash of the seed and the row's number in `examples`: [B] ->
+    int32 [B,2].
     """
     bits = _mix(row_hashes(examples, seed) ^ _mix(tf.constant(SAMPLE, tf.uint64)))
     return tf.stack(
@@ -230,7 +230,7 @@ def _predictions(ids: tf.Tensor, places: tf.Tensor, used: tf.Tensor) -> Batch:
 
 
 def row_hashes(examples: tf.Tensor, seed: int) -> tf.Tensor:
-    """The hash of each row, of which all its draws are hashes: int64 [B] -> uint64 [B]."""
+    """Returns the hash of each row, from which all its draws are derived: int64 [B] -> uint64 [B]."""
     return _mix(tf.cast(examples, tf.uint64) ^ _mix(tf.constant(seed % 2**64, tf.uint64)))
 
 

@@ -42,8 +42,8 @@ POOR = {  # corpora that are unfit for next-sentence prediction, and the effect 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Counts the tokens of a corpus that were used, repeated and left out; examples are token ids. Counts of parts can
-    be added.
+    """Counts the used, repeated and omitted tokens of a corpus; examples are token ids. Counts of parts can be
+    added.
     """
 
     instances: int = 0
@@ -71,7 +71,7 @@ class Counts:
 
 
 def shard_seed(seed: int, shard: int) -> int:
-    """The seed of a shard's random stream."""
+    """Returns the seed of a shard's random stream."""
     return (seed << 32) + shard
 
 
@@ -79,7 +79,7 @@ def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.
     """Returns the numbers of a shard's documents: (number of the file + number in the file) modulo the number of
     shards.
 
-    So the shard of a document does not depend on other files.
+    A document's shard therefore does not depend on other files.
     """
     return np.concatenate(
         [
@@ -143,9 +143,7 @@ def likely_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) ->
 
 
 class Scratch:
-    """Makes unnamed temporary files: their content may exceed the memory and disappears with the process, however it
-    ends.
-    """
+    """Creates unnamed temporary files: they may be larger than memory, and vanish when the process ends in any way."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -177,9 +175,7 @@ class Generator:
 
     @functools.cached_property
     def texts(self) -> np.ndarray:
-        """For each document the number of the first one with the same text; its own number if copies are not kept
-        apart.
-        """
+        """The number of each document's first copy; its own number if copies are not tracked."""
         store = self.store
         if self.config.sentence_task != "nsp" or not self.config.copies_apart:
             return self.scratch.keep(np.arange(store.num_documents))

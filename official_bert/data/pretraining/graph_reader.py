@@ -1,5 +1,5 @@
-"""Batches of records as a graph of TensorFlow alone, for hosts that run no code of ours: the other machines of a TPU
-slice.
+"""Reads batches of records in a pure TensorFlow graph, for hosts that cannot run our Python code: the other machines of
+a TPU slice.
 
 `RecordSource` reads each record from its own place, in Python. Here the same order is written down, epoch by epoch, as
 lists of places, in files that every host can read; a `tf.data` graph reads these lists, then the records. Both give the
@@ -55,7 +55,8 @@ def write_order(source: RecordSource, epoch: int, path: str) -> None:
 class GraphReader:
     """Reads the batches of a `RecordSource` in the graph; `folder` keeps the orders of its epochs, for all hosts.
 
-    Raises ValueError for what only Python can read: packed files, and rows that are packed while they are read.
+    Raises ValueError for compressed files, and for rows that are packed while they are read: only Python can read
+    those.
     """
 
     def __init__(self, source: RecordSource, folder: str):
@@ -70,9 +71,7 @@ class GraphReader:
             raise ValueError(f"{packed}: expected a plain file, got gzip: several hosts read records from their places")
 
     def write_orders(self, start: int, stop: int) -> None:
-        """Writes the orders of the epochs of batches start to stop - 1, if they are not there: about 3 bytes a record
-        of each epoch.
-        """
+        """Writes the missing orders for the epochs of batches start to stop - 1: about 3 bytes per record and epoch."""
         make_folder(self.folder)
         for epoch in range(start // self.source.batches_per_epoch, -(-stop // self.source.batches_per_epoch)):
             path = self._path(str(epoch))
@@ -80,7 +79,9 @@ class GraphReader:
                 write_order(self.source, epoch, path)
 
     def find_unread(self, host: str) -> str:
-        """Returns a file that a host does not see, of some record files and the orders; "" if it sees all of them."""
+        """Returns a file (of a sample of record files, and the orders) that a host cannot see; "" if it sees all of
+        them.
+        """
         paths = [
             self.source.paths[number]
             for number in np.unique(np.linspace(0, len(self.source.paths) - 1, LOOKED_AT, dtype=int))
@@ -94,7 +95,7 @@ class GraphReader:
         return f"{os.path.join(self.folder, f'order-{self.source.digest}-')}{epoch}"
 
     def dataset(self, start: int, stop: int, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start to stop - 1 as `RecordSource.dataset` gives them; their orders must have been written."""
+        """Returns the same batches start to stop - 1 as `RecordSource.dataset`; their orders must have been written."""
         source, rows = self.source, self.source.batch_size // num_shards
         first_epoch, begun = divmod(start, source.batches_per_epoch)
         window, within = source.place(start)

@@ -100,7 +100,7 @@ class RandomStream:
         self.refill()
 
     def shuffle(self, items: np.ndarray) -> None:
-        """`random.shuffle`, in place."""
+        """Shuffles `items` in place, as `random.shuffle` does."""
         left = len(items)
         while (left := random_draws.shuffle(self.words, items, left)) > 1:
             self.refill()

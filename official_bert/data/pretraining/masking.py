@@ -75,8 +75,8 @@ class MaskingConfig:
         )
 
     def doubts(self, max_seq_length: int, max_predictions_per_seq: int) -> list[str]:
-        """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks
-        for.
+        """Returns a warning if `max_predictions_per_seq` leaves full instances clearly fewer predictions than `rate`
+        asks for.
         """
         if max_predictions_per_seq >= LEAST_SHARE * max_seq_length * self.rate:
             return []
@@ -87,7 +87,9 @@ class MaskingConfig:
 
 
 def single_token_doubts(strategy: str, continuing: float) -> list[str]:
-    """Says that whole words are single tokens if hardly any token, the share `continuing`, continues a word."""
+    """Returns a warning if hardly any token continues a word (share `continuing`), so that whole words are single
+    tokens.
+    """
     if strategy != "whole_word" or continuing >= FEW_CONTINUE:
         return []
     return [
@@ -126,7 +128,7 @@ class VocabularyFacts:
         )
 
     def with_units(self) -> "VocabularyFacts":
-        """Returns the facts of a text with units, whose ids from `size` on continue one."""
+        """Returns the facts for a text with units, in which ids from `size` on continue a unit."""
         return dataclasses.replace(
             self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)])
         )

@@ -54,7 +54,7 @@ class Packing:
 
     @property
     def predictions_per_row(self) -> int:
-        """Q: each instance rounds its share of predictions up, so a row has room for one more of each."""
+        """Q: each instance rounds its share of predictions up, so a row has room for one extra per instance."""
         return predictions_per_row(self.max_predictions_per_seq, self.max_instances_per_row)
 
     @property
@@ -84,8 +84,8 @@ class Packing:
         return RowGroups(counts, np.cumsum(np.concatenate([[0], *lengths])), np.concatenate(members))
 
     def arrange(self, batch: Batch, row: tf.Tensor, rows: int) -> Batch:
-        """Puts instances into rows: a batch of [N,...] with the features of masked records -> one of `packed_features`
-        [B,...].
+        """Returns packed rows: a batch [N,...] with the features of masked records -> a batch [B,...] of
+        `packed_features`.
 
         `row` [N], ascending, is the row of each instance, below `rows`. A row without instances has no real token.
         """
@@ -133,13 +133,13 @@ class Packing:
 
 
 def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int) -> int:
-    """The room for predictions in a packed row."""
+    """Returns the number of predictions that fit in a packed row."""
     return max_predictions_per_seq + max_instances_per_row
 
 
 def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Takes packed rows [B,...] apart: the features of masked records [N,...], in the order of the rows, and the row of
-    each [N].
+    """Unpacks rows [B,...]: returns the features of masked records [N,...], in the order of the rows, and each one's
+    row [N].
     """
     row, slot = np.nonzero(rows["instance_weights"])
     inside = rows["instance_ids"][row] == slot[:, None] + 1  # [N,S]

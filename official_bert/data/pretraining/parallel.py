@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def in_order(function: Callable[[J], R], jobs: Iterable[J], num_workers: int) -> Iterator[tuple[J, R]]:
-    """Gives (job, function(job)) in the order of `jobs`, with at most 3 jobs per worker taken in advance.
+    """Yields (job, function(job)) in the order of `jobs`; takes at most 3 jobs per worker in advance.
 
     An error of a job is raised when its turn comes; jobs that have not begun are then cancelled.
     """

@@ -15,7 +15,7 @@ def next_word(words: np.ndarray) -> np.int64:
 
 @njit(forceinline=True)
 def random(words: np.ndarray) -> float:
-    """CPython's `random()`: 27 bits and 26 bits make a number in [0, 1)."""
+    """Returns CPython's `random()`: a number in [0, 1) from 27 bits and 26 bits."""
     bits = 0
     for unused in range(5, 7):
         bits = (bits << (32 - unused)) + (next_word(words) >> unused)
@@ -24,7 +24,7 @@ def random(words: np.ndarray) -> float:
 
 @njit(forceinline=True)
 def bit_length(number: int) -> int:
-    """Bits of a positive number."""
+    """Returns the number of bits of a positive number."""
     bits = 0
     while number >> bits:
         bits += 1
@@ -33,7 +33,7 @@ def bit_length(number: int) -> int:
 
 @njit(forceinline=True)
 def draw_bits(words: np.ndarray, bits: int) -> int:
-    """CPython's `getrandbits` for 1 to 63 bits: more than 32 bits take two numbers, the lower 32 bits first."""
+    """Returns CPython's `getrandbits` for 1 to 63 bits; more than 32 bits take two numbers, the lower 32 bits first."""
     low = next_word(words)
     if bits <= 32:
         return low >> (32 - bits)
@@ -42,7 +42,7 @@ def draw_bits(words: np.ndarray, bits: int) -> int:
 
 @njit(forceinline=True)
 def below(words: np.ndarray, limit: int) -> int:
-    """CPython's `_randbelow`: draws as many bits as `limit` has, again until the number is below `limit`."""
+    """Returns CPython's `_randbelow`: draws as many bits as `limit` has, until the number is below `limit`."""
     bits, value = bit_length(limit), limit
     while value >= limit:
         value = draw_bits(words, bits)
@@ -51,7 +51,7 @@ def below(words: np.ndarray, limit: int) -> int:
 
 @compiled(nogil=True)
 def shuffle(words: np.ndarray, items: np.ndarray, count: int) -> int:
-    """CPython's `shuffle` of `items[:count]`; returns how many are still to be shuffled when numbers run out."""
+    """Shuffles `items[:count]` as CPython does; returns how many remain to be shuffled when the numbers run out."""
     last = count - 1
     while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
         before, partner = words[0], below(words, last + 1)

@@ -178,7 +178,7 @@ class OutputFile:
 
 
 class Bucket(NamedTuple):
-    """Rows that are neighbours in the order: `rows[numbers]` have the places `start`, start + 1, ..."""
+    """Consecutive rows of the order: `rows[numbers]` have the places `start`, start + 1, ..."""
 
     start: int
     rows: np.ndarray  # [n, width]

@@ -195,13 +195,13 @@ def build_store(
 
 
 def no_text(paths: Sequence[str]) -> ValueError:
-    """Returns the error for files without a token."""
+    """Returns the error for files that contain no token."""
     more = f" and {len(paths) - 3} more files" if len(paths) > 3 else ""
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
 
 
 def split_file(path: str) -> Iterator[Chunk]:
-    """Gives chunks of about CHUNK_BYTES that end at a line's end, or at a space of a line longer than LONGEST_LINE."""
+    """Yields chunks of about CHUNK_BYTES that end at a line's end, or at a space in a line longer than LONGEST_LINE."""
     size, start = size_of(path), 0
     if not size:
         yield Chunk(path, 0, 0, False)

@@ -1,9 +1,8 @@
-"""Units of masking that the text gives: words between separators or of a segmenter, and phrases and entities between
-marks.
+"""Masking units given by the text: words between separators or from a segmenter, and marked phrases and entities.
 
-A unit is masked as a whole word is, although its tokens are words of their own: Chinese whole words (Cui et al. 2019),
-phrases and entities (ERNIE 1.0). Its tokens but the first are stored as id + vocabulary size, which says that they
-continue the unit; records hold the plain ids. Separators and marks are no text: they are left out.
+A unit is masked like a whole word although its tokens are separate words: Chinese whole words (Cui et al. 2019),
+phrases and entities (ERNIE 1.0). All tokens but the first are stored as id + vocabulary size to mark that they continue
+the unit; records hold the plain ids. Separators and marks are removed from the text.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ SHOWN = 40  # characters of a line in an error
 
 
 class WrongMarksError(ValueError):
-    """A line whose marks make no phrases, and where it begins in the text, in bytes."""
+    """A line with unpaired phrase marks, and its byte offset in the text."""
 
     def __init__(self, message: str, offset: int):
         super().__init__(message)
@@ -65,7 +64,7 @@ class TextUnits:
 
     @property
     def described(self) -> str:
-        """The flags that give units."""
+        """The flags that define the units."""
         flags = {
             "--word_separator": self.word_separator,
             "--phrase_marks": ",".join(self.phrase_marks),
@@ -74,10 +73,9 @@ class TextUnits:
         return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
-        """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its
-        other one.
+        """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for an unpaired mark.
 
-        A line without a separator has no words that it tells apart: it is no unit.
+        A line without a separator has no marked words, so it is no unit.
         """
         divided = bool(self.word_separator) and self.word_separator in line
         if not self.phrase_marks:
@@ -121,8 +119,8 @@ def _segmented(text: str) -> list[str]:
 
 
 class UnitTokenizer:
-    """Turns lines with units into ids, as `FastTokenizer` does, of which those that continue a unit are larger by the
-    vocabulary's size.
+    """Turns lines with units into ids as `FastTokenizer` does, and adds the vocabulary's size to ids that continue a
+    unit.
     """
 
     def __init__(self, tokenizer: FastTokenizer | LineTokenizer, units: TextUnits):
@@ -157,9 +155,9 @@ class UnitTokenizer:
 def units_for(
     vocab_file: str, word_separator: str, phrase_marks: Sequence[str], segmenter: Literal["", "jieba"]
 ) -> TextUnits:
-    """Returns the units that a text gives.
+    """Returns the definition of a text's masking units.
 
-    Raises ValueError if the tokenizer has no words of its own, ModuleNotFoundError if the segmenter is not there.
+    Raises ValueError if the tokenizer does not split words itself, ModuleNotFoundError if the segmenter is missing.
     """
     units = TextUnits(word_separator=word_separator, phrase_marks=tuple(phrase_marks), segmenter=segmenter)
     if units and loading.lower_cases(vocab_file) is not None:

@@ -62,7 +62,7 @@ class YieldReport:
     notes: dict[str, Reason] = dataclasses.field(default_factory=dict)
 
     def keep(self, **amounts: int) -> None:
-        """Counts text that went out."""
+        """Counts text in the output."""
         self.kept.update(amounts)
 
     def drop(self, reason: str, example: str = "", *, expected: bool = False, **amounts: int) -> None:
@@ -70,7 +70,7 @@ class YieldReport:
         self.dropped.setdefault(reason, Reason(expected=expected)).add(amounts, [example])
 
     def repeat(self, reason: str, example: str = "", **amounts: int) -> None:
-        """Counts copies: text that is in the output (or was dropped) more often than in the input."""
+        """Counts extra copies: text that is in the output (or was dropped) more often than in the input."""
         self.repeated.setdefault(reason, Reason()).add(amounts, [example])
 
     def note(self, event: str, example: str = "", **amounts: int) -> None:

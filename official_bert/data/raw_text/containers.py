@@ -64,12 +64,11 @@ def without_dataset_files(paths: list[str]) -> list[str]:
 
 
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
-    """Gives the lines of text in `bad.encoding` without byte-order mark, line feeds and carriage returns; "" for a
-    skipped line.
+    """Yields the lines of a text in `bad.encoding`, without byte-order mark and line ends; "" for a skipped line.
 
     Raises ValueError naming file, line and byte for text that is not in the encoding or a damaged file, unless `bad`
-    says otherwise, and naming file, line and bound for a packed file of endless lines, or one that unpacks to far more
-    than text does.
+    says otherwise, and naming file, line and bound for a compressed file with endless lines or an implausible
+    compression ratio.
     """
     number, offset, encoding = 0, 0, bad.encoding or "utf-8"
     with open_bytes(path, bad) as file:
@@ -144,7 +143,7 @@ def _decoded(data: bytes, bad: BadText, place: str, offset: int, encoding: str =
 
 
 def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
-    """Gives the texts in the column `text_key` of a Parquet or Arrow file; "" for a skipped row.
+    """Yields the texts in the column `text_key` of a Parquet or Arrow file; "" for a skipped row.
 
     Raises ValueError naming file and row for a row without text, and the columns if there is none of that name.
     """

@@ -26,7 +26,9 @@ HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16  # of lines
 
 @dataclasses.dataclass
 class Fingerprint:
-    """A document's data for the search for duplicates: hashes of its paragraphs and of its text, and its signature."""
+    """The data by which a document's duplicates are found: hashes of its paragraphs and of its text, and its
+    signature.
+    """
 
     paragraphs: np.ndarray
     document: int
@@ -72,14 +74,14 @@ class Fingerprinter:
 
 
 class Index:
-    """Maps 64-bit numbers to the entries that they were added for, in sorted arrays that are merged as they grow."""
+    """Maps 64-bit keys to entries, in sorted arrays that are merged as they grow."""
 
     def __init__(self) -> None:
         self._recent: dict[int, int] = {}
         self._levels: list[tuple[np.ndarray, np.ndarray]] = []
 
     def find(self, keys: np.ndarray) -> set[int]:
-        """Returns the entries that were added for some of `keys`."""
+        """Returns the entries of those `keys` that were added."""
         candidates = {self._recent[key] for key in keys.tolist() if key in self._recent}
         return candidates.union(*(entries[is_known].tolist() for is_known, entries in self._found(keys)))
 
@@ -128,7 +130,7 @@ class Deduplicator:
         self._count = 0
 
     def repeated_paragraphs(self, document: Fingerprint) -> list[bool]:
-        """Tells for each paragraph whether it occurred before, in an earlier document or in this one."""
+        """Returns for each paragraph whether it occurred before, in an earlier document or in this one."""
         if "paragraphs" not in self.kinds:
             return [False] * len(document.paragraphs)
         _, first = np.unique(document.paragraphs, return_index=True)

@@ -77,8 +77,8 @@ class Document:
 
 
 def detect_format(lines: Iterable[str]) -> Format:
-    """Returns the format of a file by its first lines; in hard-wrapped books, most lines end in the middle of a
-    sentence.
+    """Returns the format of a file, detected from its first lines; in hard-wrapped books, most lines end in
+    mid-sentence.
     """
     sample = [line for line in lines if line.strip()]
     if not sample:
@@ -94,9 +94,7 @@ def detect_format(lines: Iterable[str]) -> Format:
 
 
 def check_prepared(path: str, head: bytes) -> None:
-    """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for
-    words.
-    """
+    """Raises ValueError if a file that begins with `head` is no plain text, or is raw text with markup."""
     if content := _first_match(RAW, head):
         raise ValueError(
             f"{path}: expected text with a sentence on each line, got {content}; tools/prepare_corpus.py makes such "
@@ -134,7 +132,7 @@ def _detect_known(path: str, lines: Sequence[str]) -> Format:
 def read_documents(
     path: str, form: Format = "auto", text_key: str = "text", bad: containers.BadText | None = None
 ) -> Iterator[Document]:
-    """Gives the documents of one file.
+    """Yields the documents of one file.
 
     Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut
     after some megabytes) and, in the format `documents`, the text between two blank lines. `bad.report` counts entities
@@ -253,10 +251,10 @@ def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, st
 
 
 def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
-    """Gives the lines between the marks START and END of each book, all lines if there are no marks; the report counts
+    """Yields the lines between the marks START and END of each book, all lines if there are no marks; the report counts
     the others.
 
-    Of a file with one mark alone, what lies before START or behind END is left out.
+    If a file has only one mark, the lines before START or after END are left out.
     """
     lines = iter(lines)
     preface = list(itertools.islice(lines, _PREFACE))
@@ -275,7 +273,7 @@ def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
 
 
 def without_markup(line: str, report: YieldReport) -> str:
-    """Returns a line of an article as its reader sees it: entities replaced once, then tags removed; the report counts
+    """Returns a line of an article as readers see it: entities are replaced once, then tags removed; the report counts
     both.
     """
     text = line
@@ -320,7 +318,7 @@ def _count_characters(text: str) -> int:
 class Cleaner:
     """Splits documents into sentences and reports the text that is left out.
 
-    Drops documents with fewer than `shortest` sentences of running text, and those that miss the `limits`.
+    Drops documents with fewer than `shortest` sentences of running text, and those outside the `limits`.
     `keep_everything` keeps titles, headings and list items, for text that is already clean. `repair` sees the words of
     PDFs. Raises ValueError for an unknown language.
     """

@@ -1,4 +1,4 @@
-"""Opens files by their first bytes: as they are, or decompressed; standard input too."""
+"""Opens plain and compressed files, which their first bytes tell apart, and standard input."""
 
 import bz2
 import contextlib
@@ -29,7 +29,7 @@ _MAGIC = {
 
 @dataclasses.dataclass
 class Opened:
-    """The bytes of the open file that were read."""
+    """The number of bytes read so far from an open file."""
 
     bytes_read: Callable[[], int] = dataclasses.field(default=int, kw_only=True)  # 0 if no file is open
 
@@ -50,8 +50,8 @@ def _kind_of_start(start: bytes) -> str:
 def open_bytes(path: str, opened: Opened) -> Iterator[BinaryIO]:
     """Opens a file, decompressed if its first bytes say that it is compressed; `-` is standard input.
 
-    While it is open, `opened.bytes_read` tells how many bytes were read, compressed ones if it is.
-    Raises ValueError for archives.
+    While it is open, `opened.bytes_read` counts the bytes read from it, before decompression. Raises ValueError for
+    archives.
     """
     with contextlib.ExitStack() as stack:
         file: Any
@@ -79,8 +79,8 @@ DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)  # what decompressors r
 
 
 def read_head(path: str, size: int) -> bytes:
-    """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines
-    tells.
+    """Returns the first bytes of a file, decompressed; b"" if it is damaged there, because the reader of its lines
+    reports that.
     """
     with open_bytes(path, Opened()) as file, contextlib.suppress(*DAMAGE):
         return file.read(size)
@@ -88,7 +88,7 @@ def read_head(path: str, size: int) -> bytes:
 
 
 def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
-    """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not
+    """Raises ValueError for a line of too many bytes, or too high a ratio of unpacked to packed bytes (0: not
     known).
     """
     if line > LONGEST_LINE:

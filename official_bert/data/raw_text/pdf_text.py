@@ -1,4 +1,4 @@
-"""Words of PDFs: those that a hyphen divides at the end of a line, and ligatures, which fonts draw as one character.
+"""Repairs words of PDFs: words hyphenated at line ends, and ligatures, which fonts draw as one character.
 
 A hyphen goes only if the joined form occurs elsewhere in the corpus: `contamina- ción` becomes `contaminación`, while
 `well- known` and German's `Ein- und Ausgabe` stay.
@@ -45,7 +45,7 @@ _CONJUNCTIONS = {
 
 
 def joined_form(divided: str) -> str:
-    """Returns the word whose parts have hyphens and white space between them; "" if these are several words."""
+    """Returns the word that its hyphenated parts form; "" if they are several words."""
     first, *others = _MARK.split(divided)
     goes_on = all(part.islower() or (first.isupper() and part.isupper()) for part in others)
     return first + "".join(others) if goes_on and not _CONJUNCTIONS.intersection(others) else ""
@@ -77,12 +77,14 @@ def known_joined_forms(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> frozen
 
 
 def with_letters(text: str) -> str:
-    """Returns a text with letters in place of its ligatures."""
+    """Returns the text with ligatures replaced by letters."""
     return text if text.isascii() else _LIGATURE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
 
 
 class WordRepair:
-    """Joins divided words and replaces ligatures if it has the hashes of the `known` joined forms; else counts both."""
+    """Joins hyphenated words and replaces ligatures, given the hashes of the `known` joined forms; without them, only
+    counts both.
+    """
 
     def __init__(self, known: frozenset[int] | None = None):
         self._known = known
@@ -112,7 +114,7 @@ COUNTING = WordRepair()
 
 
 def unrepaired_share(report: YieldReport) -> float:
-    """Returns the share of the words of a corpus that are hyphenated or have a ligature, which was left there."""
+    """Returns the share of a corpus's words that still have a line-end hyphen or a ligature."""
     count = sum(
         report.notes[name].amounts[unit]
         for name, unit in ((HYPHENATED, "words"), (LIGATURES, "ligatures"))

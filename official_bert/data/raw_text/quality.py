@@ -1,4 +1,4 @@
-"""Filters for documents: of poor quality, by simple shares that mean the same in any language, and in another language.
+"""Filters documents of poor quality, by simple language-independent ratios, and documents in another language.
 
 `py3langid` tells languages: a small statistical model of 97, part of the package.
 """
@@ -80,7 +80,7 @@ class QualityLimits:
     same_language: bool = False  # a model takes it for its language
 
     def reason_to_drop(self, sentences: list[str], words: int, language: str) -> str:
-        """Returns the limit that a document with these sentences misses, "" for none."""
+        """Returns the limit that a document with these sentences violates, "" for none."""
         if words < self.min_words:
             return f"documents of fewer than {self.min_words} words"
         if self.max_repeated_lines < 1 and 1 - len(set(sentences)) / len(sentences) > self.max_repeated_lines:
@@ -135,7 +135,7 @@ def accepted_labels(language: str) -> frozenset[str]:
 
 
 def is_in_language(text: str, language: str) -> bool:
-    """Tells whether the most probable language of a text is `language`. Raises what `accepted_labels` raises."""
+    """Returns whether the most probable language of a text is `language`. Raises what `accepted_labels` raises."""
     import py3langid
 
     return py3langid.classify(text[:CHARACTERS])[0] in accepted_labels(language)

@@ -91,5 +91,7 @@ def _is_mostly_letters(text: str) -> bool:
 
 
 def ends_as_a_sentence(text: str) -> bool:
-    """Tells if a line ends with a sentence mark of some script and optional closing brackets or quotation marks."""
+    """Returns whether a line ends with a sentence mark of any script and optional closing brackets or quotation
+    marks.
+    """
     return bool(_SENTENCE_END.search(text.rstrip()[-_TAIL:]))

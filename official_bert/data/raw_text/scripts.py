@@ -1,6 +1,4 @@
-"""Facts about writing systems: characters that are words by themselves, and lengths of text that match those of
-English.
-"""
+"""Facts about writing systems: characters that are words by themselves, and text lengths equivalent to English ones."""
 
 import re
 from typing import Literal

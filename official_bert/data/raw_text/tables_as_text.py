@@ -15,7 +15,7 @@ _TAGGED = re.compile(r"\S+(?:[ \t]+\S+)*[ \t]+(?:O|[BIESLU]-\S+)")
 
 
 def foreign_form(path: str, lines: Sequence[str]) -> str:
-    """Returns what the first lines of a file are and which tool reads it; "" if they are text."""
+    """Returns the kind of table that a file's first lines show, and the tool that reads it; "" if they are text."""
     if path.lower().endswith(WORKBOOKS):
         return f"a workbook; {_with_pandas('read_excel', path)}"
     rows = [line for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]

@@ -37,9 +37,8 @@ class BrokenRecordError(ValueError):
 class IndexedRecords:
     """The records of TFRecord files, plain or gzip, on this machine or elsewhere, numbered through all files.
 
-    Opening them makes what is missing, with progress: an index of each file, and in `cache_dir` a plain copy of gzip
-    files and of files that lie elsewhere; "" keeps copies only as long as this process lives. Raises ValueError for
-    files that are broken.
+    The constructor makes missing files, with progress: an index of each file, and in `cache_dir` a plain copy of gzip
+    and remote files; with "", copies are deleted at exit. Raises ValueError for broken files.
     """
 
     def __init__(self, paths: Sequence[str], cache_dir: str = ""):
@@ -56,7 +55,7 @@ class IndexedRecords:
         return f"{self.paths[file]}: record {number - self._firsts[file]}"
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the number of the file, the first byte and the end of each record: int64 [3,n].
+        """Returns the file number, first byte and end of each record: int64 [3,n].
 
         Raises BrokenRecordError if an index is no longer there.
         """
@@ -99,8 +98,7 @@ class IndexedRecords:
 
 
 def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:
-    """Reads the first record of each file, and makes the indices of plain files on this machine, as a run does when it
-    begins.
+    """Reads the first record of each file, and makes the indices of local plain files, as a run does at its start.
 
     Raises ValueError, naming the file, for records that are broken; OSError if it cannot be read.
     """

@@ -24,10 +24,10 @@ VERSION, PART, LOCK = ".of-", ".part", ".lock"
 
 
 def cache_folder(cache_dir: str) -> str:
-    """Returns the folder for copies and indices of records: in `cache_dir`, or one that goes with this process.
+    """Returns the folder for copies and indices of records: in `cache_dir`, or a temporary one, deleted at exit.
 
-    The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written.
-    Raises ValueError if another user may have put files into it.
+    It is temporary if `cache_dir` is "", is remote (records are read locally), or cannot be written. Raises ValueError
+    if another user may have put files into it.
     """
     if cache_dir:
         folder = os.path.join(cache_dir, FOLDER)
@@ -41,14 +41,12 @@ def cache_folder(cache_dir: str) -> str:
 
 
 def needs_copy(path: str) -> bool:
-    """Whether records can only be read from a copy: they lie elsewhere, or are packed."""
+    """Returns whether records must be copied before they are read: they are remote or compressed."""
     return not os.path.exists(path) or records.is_gzip(path)
 
 
 def check_space(paths: Sequence[str], folder: str) -> None:
-    """Says how much disk the missing copies of these files take, if that is much. Raises ValueError if `folder` has
-    less.
-    """
+    """Reports the disk space that missing copies need, if it is large. Raises ValueError if `folder` has less."""
     missing = [path for path in paths if not os.path.exists(_copy_path(path, folder))]
     size = sum(map(size_of, missing))
     packed = any(map(records.is_gzip, missing))
@@ -68,8 +66,9 @@ def check_space(paths: Sequence[str], folder: str) -> None:
 def local_records(path: str, folder: str, show: Callable[[float], None] = lambda _: None) -> str:
     """Makes a plain copy of a record file in `folder` and returns its path.
 
-    A copy of the file's size and time is used again; copies of earlier versions are removed. Another process that needs
-    the same copy waits for it. Raises ValueError, and leaves no copy, if the gzip stream is broken or the disk is full.
+    A copy that matches the file's size and time is reused; copies of earlier versions are removed. Another process that
+    needs the same copy waits for it. Raises ValueError, and leaves no copy, if the gzip stream is broken or the disk is
+    full.
     """
     target = _copy_path(path, folder)
     known_by = os.path.basename(target).rpartition(VERSION)[0]

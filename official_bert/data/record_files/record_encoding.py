@@ -90,8 +90,8 @@ def find_frames(
 def first_broken_frame(data: np.ndarray, bounds: np.ndarray, tables: np.ndarray) -> tuple[int, int]:
     """Checks whole frames, the k-th in `data[bounds[k]:bounds[k + 1]]` (uint8).
 
-    Returns (k, 0) for the first whose length is wrong, (k, 1) for the first with other bytes than its checksum says,
-    and (-1, 0) if all are right.
+    Returns (k, 0) if the first broken frame has a wrong length, (k, 1) if its data do not match its checksum, and (-1,
+    0) if all frames are right.
     """
     for k in range(len(bounds) - 1):
         start, stop = bounds[k], bounds[k + 1]

@@ -1,4 +1,4 @@
-"""An index of a TFRecord file: the place of each record, in a file that is made once and mapped into memory.
+"""An index of a TFRecord file: the offset of each record, in a file that is made once and mapped into memory.
 
 `.train.tfrecord.record_index` lies beside `train.tfrecord`, or in a cache if that folder cannot be written. It is used
 as long as the name, size and time of the record file are those in it; an index that is damaged or too old is made
@@ -28,7 +28,7 @@ CHUNK = 1 << 24  # bytes of records read at once
 
 @dataclasses.dataclass(frozen=True)
 class RecordIndex:
-    """Where the records of the file at `path` are; `key` has its name, size and time when the index was made."""
+    """The offsets of the records of the file at `path`; `key` has its name, size and time when the index was made."""
 
     path: str
     index_path: str
@@ -36,19 +36,19 @@ class RecordIndex:
     key: Mapping[str, Any]
 
     def bounds(self) -> np.ndarray:
-        """Maps into memory the place of each record and the end of the last one: int64 [count + 1]."""
+        """Returns the memory-mapped offset of each record and the end of the last one: int64 [count + 1]."""
         return np.memmap(self.index_path, np.dtype("<i8"), "r", HEADER_BYTES, (self.count + 1,))
 
 
 def paths_of_index(path: str, folder: str) -> list[str]:
-    """Returns the places of a file's index: beside the file, and in `folder`."""
+    """Returns the possible paths of a file's index: beside the file, and in `folder`."""
     name = os.path.basename(path)
     known_by = hashlib.sha256(absolute(path).encode()).hexdigest()[:16]
     return [os.path.join(folder_of(path), f".{name}{SUFFIX}"), os.path.join(folder, f"{name}-{known_by}{SUFFIX}")]
 
 
 def find_index(path: str, folder: str) -> RecordIndex | None:
-    """Returns the index of a file if there is one beside it or in `folder`; warns of one that is damaged or too old."""
+    """Returns the index of a file if there is one beside it or in `folder`; warns of a damaged or outdated index."""
     for index_path in paths_of_index(path, folder):
         try:
             return _read(path, index_path)
@@ -90,7 +90,7 @@ def write_facts(target: str, key: Mapping[str, Any], parts: Iterable[np.ndarray]
     """Writes rows of numbers about the records of a file, and returns how many records there are: the rows less
     `extra`.
 
-    `key` says which file it is. Raises OSError if the place cannot be written.
+    `key` identifies the record file. Raises OSError if `target` cannot be written.
     """
     checksum, count = 0, -extra
     with written_beside(target) as temporary, open(temporary, "wb") as file:

@@ -41,7 +41,7 @@ class Feature:
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> tuple[Feature, ...]:
-    """The seven features of 2018's `write_instance_to_example_files`.
+    """Returns the seven features of 2018's `write_instance_to_example_files`.
 
     `next_sentence_labels` is 1 for a random second segment; positions, ids and weights of unused predictions are 0.
     """
@@ -58,7 +58,7 @@ def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> t
 
 
 def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
-    """The features of records that are masked while they are read (`data/pretraining/dynamic_masking`).
+    """Returns the features of records that are masked while they are read (`data/pretraining/dynamic_masking`).
 
     `word_starts` is 1 at the first piece of a word and 0 at its other pieces, at [CLS], [SEP] and padding;
     `schema_version` is SCHEMA_VERSION.
@@ -77,7 +77,8 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
 def packed_features(
     max_seq_length: int, max_predictions_per_row: int, max_instances_per_row: int
 ) -> tuple[Feature, ...]:
-    """The features of rows of several instances (`data/pretraining/packing`): S tokens, Q predictions, K instances.
+    """Returns the features of rows of several instances (`data/pretraining/packing`): S tokens, Q predictions, K
+    instances.
 
     `instance_ids` are 1 to K, 0 for padding; `position_ids` begin anew with each instance; `cls_positions` are the
     places of [CLS]; `instance_weights` is 1 for each of the K that is there.
@@ -105,8 +106,8 @@ def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
 def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
     """Parses a batch of records in the graph: [B] strings -> int32 or float32 [B,length] by feature name.
 
-    An integer beyond int32 becomes the nearest that is not, and does not turn into a small one: no table has such an
-    id. TensorFlow raises InvalidArgumentError, naming the feature, if a record has other lengths.
+    Integers beyond int32 are clipped rather than wrapped to small ones: no table has such an id. TensorFlow raises
+    InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
 
@@ -162,7 +163,7 @@ def read_batches(
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
-    With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the
+    With `every`, reads only records 0, every, 2 * every, ... Raises ValueError, naming the file and the number of the
     record, for a record that is broken or has other features.
     """
     records, first = read_records(path, every), 0
@@ -197,13 +198,14 @@ def _parse_named(
 
 
 def holds_records(path: str) -> bool:
-    """Whether a file has a record: a shard without documents is a file without one."""
+    """Returns whether a file has a record: the file of a shard without documents has none."""
     with _open_any(path) as file:
         return bool(file.read(1))
 
 
 def read_records(path: str, every: int = 1) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file, plain or gzip, each checked against its CRC; with `every`, one in so many.
+    """Yields the records of a TFRecord file, plain or gzip, each checked against its CRC; with `every`, only every so
+    many.
 
     Raises ValueError, naming the file and the number (from 0), for a truncated or corrupted record.
     """
@@ -244,7 +246,7 @@ def _check_length(file: IO[bytes] | gzip.GzipFile, path: str, where: str, length
 
 
 def is_gzip(path: str) -> bool:
-    """Whether a file's first bytes are those of gzip."""
+    """Returns whether a file begins as gzip files do."""
     with open_bytes(path) as file:
         return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 

@@ -1,5 +1,5 @@
-"""Files that belong together: texts or rows beside labels (TweetEval, PIQA), texts beside annotations (brat). One of
-them names all.
+"""Finds companion files: texts or rows with labels (TweetEval, PIQA), texts with annotations (brat). Naming one is
+enough.
 """
 
 import os
@@ -24,7 +24,7 @@ def labels_in_lines(path: str) -> str:
 
 
 def annotations_of(path: str) -> list[str]:
-    """Returns brat's files of annotations for which a path stands: one, that beside a text, or those of a folder; else
+    """Returns the brat annotation files that a path refers to: itself, the one beside a text, or all of a folder; else
     none.
     """
     if path.endswith(ANNOTATIONS):
@@ -36,12 +36,12 @@ def annotations_of(path: str) -> list[str]:
 
 
 def text_of(annotations: str) -> str:
-    """The name of the text that annotations are about."""
+    """Returns the path of the text to which annotations belong."""
     return annotations.removesuffix(ANNOTATIONS) + TEXT
 
 
 def files_read(path: str) -> list[str]:
-    """Returns all files that are read for a path, as far as they exist: if one has changed, the data are others."""
+    """Returns all existing files that are read for a path: a change in any of them changes the data."""
     if labels := labels_beside(path) or labels_in_lines(path):
         return [path, labels]
     documents = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]

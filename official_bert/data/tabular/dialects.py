@@ -1,4 +1,4 @@
-"""What divides the columns of a text table, and whether quotation marks hold cells together: its first lines tell."""
+"""Detects the delimiter of a text table, and whether its cells are quoted, from its first lines."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""The lines of text files, whatever their encoding and packing: the first bytes of a file tell both."""
+"""Reads the lines of text files in any encoding and compression, both detected from a file's first bytes."""
 
 import codecs
 import functools
@@ -88,12 +88,12 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
 
 
 def is_packed_inside(path: str) -> bool:
-    """Whether the first bytes of a file are those of a packed one."""
+    """Returns whether a file begins as compressed files do."""
     return packed_files.kind_of(path) in ("gzip", "bzip2", "xz", "zstd")
 
 
 def head_of(path: str) -> bytes:
-    """The first bytes of a file, decompressed if it is packed; of a damaged one, none."""
+    """Returns the first bytes of a file, decompressed; b"" if it is damaged."""
     if is_packed_inside(path):
         return packed_files.read_head(path, START)
     with open_bytes(path) as file:
@@ -101,7 +101,7 @@ def head_of(path: str) -> bytes:
 
 
 def other_encoding(path: str) -> str:
-    """A hint at the encoding of a file that is not UTF-8, and the flag for it."""
+    """Returns a hint at the encoding of a file that is not UTF-8, with the flag for it."""
     try:
         name = encoding_of(path)
     except OptionsNeededError as error:
@@ -112,10 +112,10 @@ def other_encoding(path: str) -> str:
 
 
 def encoding_of(path: str) -> str:
-    """Returns the encoding of a text file by its bytes; "" for UTF-8, also if some lines of it are damaged.
+    """Returns the encoding of a text file, detected from its bytes; "" for UTF-8, even if some lines are damaged.
 
-    A byte-order mark tells it, zero bytes, or marks between bytes below 128; else two detectors have to agree, or
-    OptionsNeededError is raised. Raises ValueError for lines of two encodings, and for a NUL byte in a text.
+    The evidence is a byte-order mark, zero bytes, or marks between bytes below 128; otherwise two detectors must agree,
+    or OptionsNeededError is raised. Raises ValueError for lines of two encodings, and for a NUL byte in a text.
     """
     stamp = modified(path)  # 0: its store does not say it
     return (_encoding_of if stamp else _encoding_of.__wrapped__)(path, size_of(path), stamp)

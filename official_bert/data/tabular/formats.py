@@ -1,4 +1,5 @@
-"""The formats of tables: TSV, CSV, workbooks, fastText, texts beside labels, Parquet; and how first bytes tell them.
+"""Reads the formats of tables (TSV, CSV, workbooks, fastText, texts beside labels, Parquet), and detects them from
+first bytes.
 
 Each reader yields (line, cells) of a row; only the rows of Parquet have keys.
 """
@@ -77,7 +78,7 @@ def cells_of(
 
 
 def table_lines(path: str, encoding: str) -> Iterator[str]:
-    """Yields the lines of a text table; one in which Excel is told the delimiter, `sep=;`, is blank."""
+    """Yields the lines of a text table; Excel's line about the delimiter, `sep=;`, becomes blank."""
     lines = text_lines(path, encoding)
     for first in lines:
         yield "\n" if FOR_EXCEL.fullmatch(first.strip()) else first
@@ -85,7 +86,7 @@ def table_lines(path: str, encoding: str) -> Iterator[str]:
 
 
 def first_lines(path: str, encoding: str) -> list[str]:
-    """The first lines of a text table, about as much as `head_of` gives."""
+    """Returns the first lines of a text table, about as much as `head_of` gives."""
     lines, characters = [], 0
     for line in table_lines(path, encoding):
         lines.append(line)
@@ -95,7 +96,7 @@ def first_lines(path: str, encoding: str) -> list[str]:
 
 
 def escapes_quotes(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether the first lines are CSV only if a backslash before a quotation mark makes it a part of a cell."""
+    """Returns whether the first lines are valid CSV only if backslashes escape quotation marks."""
     return (
         any('\\"' in line for line in lines)
         and not _is_csv(lines, delimiter)
@@ -133,7 +134,7 @@ def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple
 
 
 def spelled(separator: str) -> str:
-    r"""Returns a separator, in which `\t` may stand for a tab."""
+    r"""Returns a separator with `\t` replaced by a tab."""
     return separator.replace("\\t", "\t")
 
 
@@ -141,8 +142,8 @@ def sheet_cells(path: str, sheet: str = "") -> Iterator[tuple[int, list[str]]]:
     """Yields (row, cells) of a sheet of a workbook (.xlsx), by default the first one, cells as text; empty rows are
     none.
 
-    Raises ValueError for a damaged workbook, for one that unpacks to far more than it holds, for an unknown sheet and
-    for formulas without their values, and ModuleNotFoundError without openpyxl.
+    Raises ValueError for a damaged workbook, an implausible compression ratio, an unknown sheet and formulas without
+    cached values, and ModuleNotFoundError without openpyxl.
     """
     with _workbook(path) as (load, size):
         sheets = {one.title: one for one in load(data_only=True).worksheets}
@@ -157,7 +158,7 @@ def sheet_cells(path: str, sheet: str = "") -> Iterator[tuple[int, list[str]]]:
 
 
 def sheet_names(path: str) -> list[str]:
-    """The names of the sheets of a workbook that have tables, also of hidden ones."""
+    """Returns the names of a workbook's sheets that have tables, hidden ones included."""
     with _workbook(path) as (load, _):
         return [sheet.title for sheet in load(data_only=True).worksheets]
 
@@ -252,7 +253,7 @@ def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tup
 
 
 def lines_together(first: Iterable[Any], second: Iterable[Any], path: str, other: str) -> Iterator[tuple[Any, Any]]:
-    """Yields what two files have in the same lines. Raises ValueError if they have different numbers of lines."""
+    """Yields the corresponding lines of two files. Raises ValueError if they have different numbers of lines."""
     for number, (one, two) in enumerate(itertools.zip_longest(first, second)):
         if one is None or two is None:
             short = path if one is None else other
@@ -296,19 +297,19 @@ def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tupl
 
 
 def column_numbers(width: int) -> Sequence[str]:
-    """The names of the columns of a file without a header: c1, c2, ..."""
+    """Returns the names of the columns of a file without a header: c1, c2, ..."""
     return [f"c{number}" for number in range(1, width + 1)]
 
 
 def check_names_once(source: object, names: Sequence[str]) -> None:
-    """Raises ValueError for two columns of one name, of which one would count without a word."""
+    """Raises ValueError for two columns of the same name: one of them would silently win."""
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{source}: column {name!r} occurs {count} times")
 
 
 def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (number of the row, from 1; the row)."""
+    """Yields (row number from 1, row) of a Parquet file."""
     import pyarrow.lib
     import pyarrow.parquet
 
@@ -327,7 +328,7 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
 
 
 def neighbours(path: str) -> str:
-    """The files beside a missing file, for its error message."""
+    """Returns the names of files beside a missing file, for its error message."""
     folder = folder_of(path) or "."
     if not is_folder(folder):
         return f" (there is no folder {folder} either)"
@@ -335,6 +336,6 @@ def neighbours(path: str) -> str:
 
 
 def shown(names: Sequence[str]) -> str:
-    """The first dozen names for a message, long ones cut."""
+    """Returns the first dozen names for a message, long ones truncated."""
     short = [repr(name[:40]) for name in map(str, names[:12])]
     return ", ".join(short) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"

@@ -11,17 +11,17 @@ from official_bert.data.tabular.formats import check_names_once
 
 
 def is_frame(data: Any) -> bool:
-    """Whether data are a pandas frame."""
+    """Returns whether data are a pandas frame."""
     return hasattr(data, "iloc") and hasattr(data, "columns")
 
 
 def is_series(data: Any) -> bool:
-    """Whether data are a pandas series."""
+    """Returns whether data are a pandas series."""
     return hasattr(data, "iloc") and not hasattr(data, "columns")
 
 
 def is_split(data: Any) -> bool:
-    """Whether data are a split of `datasets`."""
+    """Returns whether data are a split of `datasets`."""
     return hasattr(data, "column_names")
 
 

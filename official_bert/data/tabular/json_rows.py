@@ -50,7 +50,7 @@ def _begun(line: str, where: str) -> tuple[Any, bool]:
 
 
 def begins_json(line: str) -> bool:
-    """Whether a first line is a JSON value, or the beginning of one."""
+    """Returns whether a first line is a JSON value, or the beginning of one."""
     try:
         _begun(line, "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the columns of a table are likely to hold, by signs for and against: texts, pairs, labels, scores, names.
+"""Guesses the contents of a table's columns from evidence for and against: texts, pairs, labels, scores, names.
 
-What stands in a column decides whether it may be the text or the label; names that people give to such columns order
-the readings, and decide only if the other columns have names of something else.
+A column's content decides whether it may be the text or the label; conventional column names rank the readings, and
+decide only if the other columns are named as something else.
 """
 
 import functools
@@ -63,13 +63,13 @@ WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
 def plain_name(name: str) -> str:
-    """A column's name in lower case, without accents and spaces around it."""
+    """Returns a column's name in lower case, without accents and surrounding spaces."""
     letters = unicodedata.normalize("NFKD", re.sub("(?<=[a-z])(?=[A-Z])", "_", name.strip()).casefold())
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 class Reading(NamedTuple):
-    """Options that read columns, and how much speaks for them."""
+    """Options to read columns with, and the strength of the evidence for them."""
 
     score: float
     values: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Column:
         self.kinds = {*self.values}
 
     def is_named(self, names: re.Pattern[str]) -> bool:
-        """Whether a word of the name is one of these."""
+        """Returns whether a word of the column's name matches `names`."""
         return any(map(names.fullmatch, self.words))
 
     @functools.cached_property
@@ -99,7 +99,7 @@ class Column:
         return [], "."
 
     def all_match(self, pattern: re.Pattern[str]) -> bool:
-        """Whether nearly all cells have a form."""
+        """Returns whether nearly all cells match `pattern`."""
         return sum(bool(pattern.fullmatch(value[:LONGEST])) for value in self.values) > 0.9 * len(self.values)
 
     @functools.cached_property
@@ -123,7 +123,7 @@ class Column:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether most cells are texts, most of which are different."""
+        """Whether most cells are texts, and mostly distinct."""
         is_new = 2 * len(self.kinds) >= len(self.values) > 0.4 * len(self.cells) or not self.is_short
         return is_new and self.length >= WORDS and not (self.numbers[0] or self.is_other or self.is_list)
 
@@ -134,19 +134,21 @@ class Column:
 
     @property
     def repeats(self) -> bool:
-        """Whether cells come again as labels do."""
+        """Whether cells repeat as labels do."""
         kinds, count = len(self.kinds), len(self.values)
         return 2 <= kinds < count and kinds <= max(2, count / 2) and self.is_short
 
     @property
     def hint(self) -> int:
-        """What the name says about labels."""
+        """The evidence in the column's name for labels."""
         if self.is_named(SURE_LABEL_NAMES):
             return 4 if "gold" in self.words else 3
         return 1 if self.is_named(LABEL_NAMES) else -2 if self.is_named(OTHER_NAMES) else 0
 
     def are_classes(self, may_be_once: bool = False) -> bool:
-        """Whether numbers are whole and on a short scale, or few or without gaps, and come again."""
+        """Returns whether the numbers look like classes: repeated whole numbers on a short scale, or few or without
+        gaps.
+        """
         numbers = self.numbers[0]
         few = self.repeats and (len(self.kinds) <= FEW or len(self.kinds) == max(numbers) - min(numbers) + 1)
         short = max(map(abs, numbers)) <= SHORT_SCALE and (may_be_once or len(self.kinds) < len(numbers))
@@ -162,7 +164,7 @@ class Column:
 
     @property
     def may_be_grades(self) -> bool:
-        """Whether cells may say how well two texts belong together."""
+        """Whether cells may grade how well two texts match."""
         numbers = self.numbers[0]
         if not numbers or len(self.kinds) < 2 or self.hint < 0:
             return len(self.kinds) == 2 and {*map(str.casefold, self.kinds)} <= TRUTH.keys()
@@ -171,11 +173,11 @@ class Column:
 
     @property
     def tells_pairs(self) -> bool:
-        """Whether cells are labels of two texts, such as entailment."""
+        """Whether cells are labels of text pairs, such as entailment."""
         return any(map(OF_PAIRS.match, self.kinds))
 
     def separator(self) -> str | None:
-        """The text between the labels of a cell; "" for lists, None if cells have one label."""
+        """Returns the text between the labels of a cell; "" for lists, None if cells have one label."""
         if self.is_list:
             return ""
         for mark in SEPARATORS:
@@ -284,10 +286,9 @@ def _are_pair(first: str, second: str) -> bool:
 
 
 def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:
-    """How much the first line of a table looks like names of its columns: 2 or more if it does, -2 or less if it is a
-    row.
+    """Returns a score of whether a table's first line is a header: 2 or more if it is, -2 or less if it is a row.
 
-    A name is no number above numbers, no label that comes again, and short above long texts.
+    A header is not a number above numbers, not a label that is repeated, and is short above long texts.
     """
     signs: list[int] = []
     for cell, column in zip(map(str.strip, first), columns):

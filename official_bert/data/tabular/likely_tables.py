@@ -1,9 +1,9 @@
-"""How a table of labelled texts is meant, if it does not say so.
+"""Infers how to read a table of labelled texts that does not declare it.
 
-One reading is taken if no other is plausible; else all that are plausible are named.
+A reading is used if it is the only plausible one; otherwise an error lists all plausible readings.
 
-A reading is a choice of the sheet, of the line at which the table begins, of whether this names the columns, of the
-columns, and of the kind of the labels. What the user has given is fixed.
+A reading chooses the sheet, the first line of the table, whether this line is a header, the columns, and the kind of
+labels. Options given by the user are fixed.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ SHOWN_ROWS, SHOWN = 3, 60  # rows, and characters of a cell, in a message
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """The first rows of a table with names of columns, which may be a row themselves."""
+    """The first rows of a table, with column names that may themselves be a row."""
 
     names: Sequence[str]
     columns: Sequence[Sequence[str]]
@@ -44,10 +44,11 @@ class Sample:
 
 
 def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
-    """Returns the options, `TableOptions` of labelled texts, that read a table as it is meant; `given` are the names of
-    those that the user has chosen.
+    """Returns the most plausible options, `TableOptions` of labelled texts, for a table; `given` names those that the
+    user chose.
 
-    Raises OptionsNeededError, with the options of each way, if several are plausible, and for another kind of labels.
+    Raises OptionsNeededError, with the options of each reading, if several are plausible, and for another kind of
+    labels.
     """
     wanted = [options.text_column, *(options.label_columns or [options.label_column])]
     how = options.dialect_of(source, wanted)
@@ -136,8 +137,8 @@ def _begin(lines: Sequence[tuple[int, int]]) -> int:
 
 
 def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
-    """Reads the first rows of a table, and of the later ones those with other values in columns that had a single one,
-    unless the column `label` has several.
+    """Returns the first rows of a table; if columns had a single value there, and the column `label` not several, also
+    later rows with other values.
     """
     reader = options.open_rows(source, skip_broken=True)
     rows, characters = [], 0
@@ -166,7 +167,7 @@ def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
 
 
 def check_no_header(options: Any, source: str) -> None:
-    """Raises OptionsNeededError if the first line of a file, whose columns have numbers, names them."""
+    """Raises OptionsNeededError if a file read without a header has one in its first line."""
     sample = sample_of(options, source)
     first = {name: cells[0] for name, cells in zip(sample.names, sample.columns)}
     signs = header_signs(list(first.values()), [Column("", cells[1:]) for cells in sample.columns])
@@ -203,7 +204,7 @@ def _with_header(
 
 
 def check_grades(options: Any, source: Source, given: Container[str]) -> None:
-    """Raises OptionsNeededError for pairs of texts beside a column of 0 and 1, or of grades, that no option names."""
+    """Raises OptionsNeededError for text pairs with a column of 0 and 1, or of grades, that no option names."""
     named = [options.text_column, options.text_pair_column, *options.negative_columns]
     named += list(getattr(options, "teacher_columns", [])) + [getattr(options, "score_column", "")]
     if options.label_column or any(name in given for name in ("label_column", "negative_columns", "train_on")):

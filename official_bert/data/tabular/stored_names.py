@@ -1,4 +1,4 @@
-"""What files of other libraries hold beside rows: pandas' JSON of whole columns, the names of classes in Parquet."""
+"""Reads what other libraries store: pandas' column-oriented JSON, and class names in Parquet metadata."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,8 +22,8 @@ def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict]:
-    """Returns the function that puts names in the place of a row's numbers of classes, as `datasets` writes both into
-    Parquet; -1 is None.
+    """Returns a function that replaces a row's class numbers by names, as `datasets` stores both in Parquet; -1 becomes
+    None.
     """
     try:
         features = parse((metadata or {})[b"huggingface"])["info"]["features"]

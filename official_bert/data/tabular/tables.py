@@ -73,15 +73,15 @@ class Table:
         return len(self.lines)
 
     def place(self, row: int) -> str:
-        """`file:line` of a row, or `name[row N]`."""
+        """Returns `file:line` of a row, or `name[row N]`."""
         return place(self.path, self.lines[row])
 
     def without(self, rows: Container[int]) -> "Table":
-        """A table without some of the rows."""
+        """Returns the table without these rows."""
         return self.rows(row for row in range(len(self)) if row not in rows)
 
     def rows(self, keep: Iterable[int]) -> "Table":
-        """A table of only some of the rows."""
+        """Returns a table of only these rows."""
         numbers = list(keep)
         return Table(
             self.path,
@@ -193,10 +193,10 @@ class TableOptions:
         return RowReader(source, form, names, itertools.chain(first, rows), how, broken)
 
     def dialect_of(self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = ()) -> Self:
-        """Returns the options with the encoding of a file and the delimiter of a table, as far as they are not given.
+        """Returns the options with a file's detected encoding and a table's delimiter, unless they are given.
 
-        The usual delimiter counts if the first line then names `columns`; without any, the shape of the rows decides.
-        Raises ValueError as `format_of` and `encoding_of` do.
+        The usual delimiter is used if the first line then names `columns`; without `columns`, the shape of the rows
+        decides. Raises ValueError as `format_of` and `encoding_of` do.
         """
         if isinstance(source, Rows):
             return self
@@ -278,7 +278,7 @@ class RowReader:
     broken: list[str]  # one sentence for each row that was left out
 
     def with_columns(self, columns: Sequence[str]) -> NumberedRows:
-        """Yields the rows, all of which have these columns; `labels.label` is a key within another.
+        """Yields the rows, checking that each has these columns; `labels.label` is a nested key.
 
         Raises ValueError, naming file, line and the option that names the column, for a missing or doubled column.
         """
@@ -358,7 +358,7 @@ def first_object(source: Source, how: TableOptions) -> Mapping[str, Any]:
 
 
 def has_key(values: Any, name: str) -> bool:
-    """Whether there is a value for `at_key`."""
+    """Returns whether `at_key` finds a value."""
     try:
         at_key(values, name)
     except KeyError:
@@ -367,8 +367,8 @@ def has_key(values: Any, name: str) -> bool:
 
 
 def at_key(values: Any, name: str) -> Any:
-    """Returns the value at a key of an object, or at one within others: `labels.label`; of a list, the values at a key
-    of its objects. Raises KeyError for neither.
+    """Returns the value at a key of an object, which may be nested (`labels.label`); for a list, the values at a key of
+    its objects. Raises KeyError for neither.
     """
     if isinstance(values, Mapping):
         if name in values:
@@ -411,7 +411,7 @@ def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
 
 
 def collected(path: str, source: Source, numbered_rows: Iterable[tuple[int, Any]]) -> Rows:
-    """Returns the rows of a file in memory; its messages name their lines, unless `source` counts them from 0."""
+    """Returns a file's rows in memory; messages name their lines, unless `source` counts rows from 0."""
     numbers, values = [*zip(*numbered_rows)] or [(), ()]
     return Rows(path, values, () if isinstance(source, Rows) else numbers)
 

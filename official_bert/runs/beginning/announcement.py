@@ -1,4 +1,4 @@
-"""The lines of a run before its first step: devices, precision, parameters, estimated memory, rows that are cut."""
+"""Describes a run before its first step: devices, precision, parameters, estimated memory, truncated rows."""
 
 import glob
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ MOST_UNKNOWN = 0.05  # a larger share of the tokens is reported
 
 
 def announce(trainer: Trainer, config: Config) -> list[str]:
-    """Returns the lines: what runs where, the memory that it (its largest phase) takes on each device, what is wrong
-    with the machine.
+    """Returns lines about the run's devices, the memory that its largest phase takes on each of them, and the machine's
+    problems.
     """
     replicas = trainer.strategy.num_replicas_in_sync
     parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
@@ -51,7 +51,7 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
 
 
 def unreached_rate(config: Config, steps: int) -> list[str]:
-    """Says that a run ends within its warm-up."""
+    """Returns a warning if a run ends within its warm-up, else []."""
     if config.optimizer.warmup_steps <= steps:
         return []
     return [
@@ -61,7 +61,7 @@ def unreached_rate(config: Config, steps: int) -> list[str]:
 
 
 def unmeasured(first: Resolved) -> list[str]:
-    """Says that a run has no data for the evaluations that its configuration asks for."""
+    """Returns a warning if a run has no data for the evaluations that its configuration asks for, else []."""
     every = first.task.config.training.eval_every
     if not every or first.held_out is not None:
         return []
@@ -69,7 +69,7 @@ def unmeasured(first: Resolved) -> list[str]:
 
 
 def few_held_out(resolved: Resolved) -> list[str]:
-    """Warns of so few rows to evaluate on that their metrics, and the choice of a checkpoint by them, say little."""
+    """Returns a warning if there are too few evaluation rows for reliable metrics and checkpoint selection, else []."""
     if resolved.held_out is None or not isinstance(source := resolved.held_out.source, ExampleSource):
         return []
     rows = source.made_of.number_of_texts if isinstance(source.made_of, TextFeatures) else len(source.examples)
@@ -83,7 +83,7 @@ def few_held_out(resolved: Resolved) -> list[str]:
 
 
 def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
-    """Says that layers compute no padding, or that they cannot do without it as they are asked to."""
+    """Returns a line if layers skip padding, or if `training.skip_padding` is set but has no effect; else []."""
     if isinstance(source := first.train, ExampleSource) and len(source.buckets) != 1:
         return ["layers skip padding (training.skip_padding)"] * trainer.step.skips_padding
     asked = first.task.config.training.skip_padding is True
@@ -91,7 +91,9 @@ def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
 
 
 def best_checkpoint(phases: Sequence[PhasePlan]) -> str:
-    """Says what decides which checkpoint is the best, and which one is used; "" if the last one always is."""
+    """Returns a line about the metric that selects the best checkpoint, and which one is used; "" if it is always the
+    last.
+    """
     first = phases[0]
     training, metric = first.recipe.training, first.best_metric
     if first.held_out is None:
@@ -111,10 +113,9 @@ def best_checkpoint(phases: Sequence[PhasePlan]) -> str:
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
-    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not
-    cut.
+    """Returns (truncated rows, all rows) by kind of data; {} for tasks that do not truncate.
 
-    In rows of several choices or texts each of them counts: `training choices`. Of texts in windows, the texts count.
+    Rows of several choices or texts count each of these: `training choices`. Texts in windows count once.
     """
     if resolved.task.head == "span":  # each window is a row of its own
         return {}
@@ -134,7 +135,7 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
 
 
 def cut_lines(resolved: Resolved, config: Config) -> list[str]:
-    """Says how many rows were cut, or are read in several windows; [] if none are."""
+    """Returns lines with the number of rows that were truncated, or split into windows; [] if there are none."""
     lines = [
         f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}"
         for kind, (cut, rows) in cut_rows(resolved).items()
@@ -153,8 +154,8 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
 
 
 def unknown_lines(resolved: Resolved) -> list[str]:
-    """Says that many tokens of the training rows are [UNK]: texts of another language or casing than the vocabulary; []
-    if few are.
+    """Returns a warning if many training tokens are [UNK], because the texts have another language or casing than the
+    vocabulary; else [].
     """
     rows = resolved.train.made_of if resolved.train else ()
     chosen = [rows[number] for number in np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
@@ -172,7 +173,7 @@ def unknown_lines(resolved: Resolved) -> list[str]:
 
 
 def devices(strategy: tf.distribute.Strategy) -> str:
-    """The devices of this worker, equal ones counted: `2 x NVIDIA H200`, `1 x CPU`."""
+    """Returns the devices of this worker with their counts: `2 x NVIDIA H200`, `1 x CPU`."""
     if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():  # TensorFlow takes the first GPU
         names = [_gpu_name(gpu) for gpu in tf.config.list_physical_devices("GPU")[:1]] or ["CPU"]
     else:
@@ -192,7 +193,7 @@ def _gpu_name(gpu: tf.config.PhysicalDevice) -> str:
 
 
 def precision(config: Config) -> str:
-    """The type of computation; for float32 on a GPU also whether products are rounded to TF32."""
+    """Returns the compute precision; for float32 on a GPU, also whether matrix products use TF32."""
     name = config.training.precision
     if name != "float32" or not tf.config.list_physical_devices("GPU"):
         return name
@@ -202,7 +203,8 @@ def precision(config: Config) -> str:
 
 
 def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: int = 0) -> Mapping[str, int]:
-    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter that is not `fixed`.
+    """Estimates the bytes of a step on one device, by kind; the optimizer keeps two moments for each parameter that is
+    not `fixed`.
 
     The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of
     its uses.
@@ -221,13 +223,14 @@ def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: in
 
 
 def activation_bytes(config: Config, rows: int, length: int) -> int:
-    """Estimates the bytes of the numbers that the forward pass keeps for the backward pass.
+    """Estimates the bytes of activations that the forward pass keeps for the backward pass.
 
-    Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and
-    after dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for
-    each head a row of attention weights before and after dropout. With `recompute=True` a layer keeps its input only,
-    and one layer is there as a whole; with "attention" it keeps everything but the attention weights. With a window, a
-    row of weights is of three windows; those of long rows that are computed by blocks are not kept.
+    For each token and layer these are: queries, keys, values, the inputs and outputs of attention and feed-forward
+    network before and after dropout and LayerNorm (11 times the hidden size), the inner values before and after the
+    activation, and for each head a row of attention weights before and after dropout. With `recompute=True` a layer
+    keeps only its input, and one layer at a time exists as a whole; with "attention" it keeps everything but the
+    attention weights. With a window, a row of weights spans three windows; weights of long rows that are computed in
+    blocks are not kept.
     """
     model, training = config.model, config.training
     width = FLOAT32 if training.precision == "float32" else 2
@@ -256,7 +259,9 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
 
 
 def missing_libraries() -> list[str]:
-    """Says that the machine has an NVIDIA GPU which TensorFlow does not see: TensorFlow itself only whispers it."""
+    """Returns a warning if the machine has an NVIDIA GPU that TensorFlow does not see, because TensorFlow's own warning
+    is easily missed; else [].
+    """
     if not nvidia_devices() or tf.config.list_physical_devices("GPU"):
         return []
     if not tf.test.is_built_with_cuda():
@@ -271,7 +276,7 @@ def missing_libraries() -> list[str]:
 
 
 def nvidia_devices() -> list[str]:
-    """The NVIDIA GPUs that the driver shows."""
+    """Returns the NVIDIA GPUs that the driver lists."""
     return glob.glob("/dev/nvidia[0-9]*")
 
 

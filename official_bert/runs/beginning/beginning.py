@@ -1,5 +1,5 @@
-"""The beginning of a training: its data opened, the run in the folder resumed, or weights initialised from a checkpoint
-or at random.
+"""Starts a training: opens its data, then resumes the run in the folder or initialises weights, from a checkpoint or at
+random.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from official_bert.training.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A training whose data are open and belong to the run in its folder."""
+    """A training whose data are open and match the run in its folder."""
 
     phases: list[PhasePlan]
     resolved: list[Resolved]  # the task of each with its data
@@ -60,8 +60,8 @@ def open_data(
     init_checkpoint: str,
     steps: Steps,
 ) -> Plan:
-    """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data or the run in the
-    folder do not fit.
+    """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data and the run in the
+    folder do not match.
     """
     distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
     digests = task.data.digests(files, steps)
@@ -96,8 +96,8 @@ def begin(
     init_checkpoint: str,
     report: Callable[[str], None],
 ) -> tuple[Trainer, CheckpointFolder, Mapping[str, str]]:
-    """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin
-    in the folder.
+    """Restores the newest checkpoint or else initialises the weights, reports which, and records configuration and
+    origin in the folder.
 
     Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the
     run in the folder is another one, or longer, or if the disk has no room for a checkpoint.

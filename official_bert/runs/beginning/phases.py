@@ -16,11 +16,11 @@ MOST_STEPS = 2**31 - 1  # the last one of a training whose end is a time
 
 
 def plan(task: TaskBase, files: DataFiles, steps: Steps) -> tuple[list[PhasePlan], list[Resolved]]:
-    """Makes the run's phases with their data and one model for all; a single phase if the configuration names none.
+    """Returns the run's phases with their data and one shared model; a single phase if the configuration names none.
 
-    Returns them, and the task of each with its data.
+    Also returns the task of each phase with its data.
 
-    Raises ValueError if the data does not fit or the lengths of the phases are not configured.
+    Raises ValueError if the data does not match or the lengths of the phases are not configured.
     """
     config = task.config
     if config.phases and config.training.hours:
@@ -76,9 +76,7 @@ def _phase_of(resolved: Resolved, **values: int) -> PhasePlan:
 
 
 def resolved_config(task: TaskBase, first: TaskBase) -> Config:
-    """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first
-    phase, as that of this one.
-    """
+    """Returns the run's configuration with the options (labels) that the first phase's task found in its data."""
     if not task.config.phases:
         return first.config
     before = to_dict(task_in(task, task.config.phases[0]).options)
@@ -99,8 +97,8 @@ def phase_config(config: Config, phase: PhaseConfig) -> Config:
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:
-    """Returns the task of the phase that ends with or after step `step`, as training measures it; after the end, that
-    of the last phase.
+    """Returns the task of the phase that contains step `step` (its last step included), as training evaluates it; after
+    the end, the last phase's task.
     """
     last = 0
     for phase in task.config.phases:

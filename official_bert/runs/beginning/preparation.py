@@ -1,4 +1,4 @@
-"""A training is prepared here alone: its data, its model, and its teacher, which no training may lose."""
+"""The only place that prepares a training's data, model and teacher, so that no caller forgets the teacher."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ class Student(Protocol):
 
 
 def student_of(task: TaskBase) -> Student:
-    """Imports distillation."""
+    """Returns how a task learns from its teacher; imports distillation only when called."""
     students: Callable[[TaskBase], Student] = by_name("official_bert.runs.distillation.students:student_of")
     return students(task)
 

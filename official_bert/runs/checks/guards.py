@@ -1,4 +1,4 @@
-"""Checks before a run: a vocabulary or an option that does not fit."""
+"""Checks before a run that its vocabulary and options are consistent."""
 
 from absl import logging
 
@@ -13,8 +13,7 @@ def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> No
     """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals
     although text is lower-cased.
 
-    The run in a folder, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on
-    with a warning.
+    If the run's or checkpoint's own files ask for lower-casing with such a vocabulary, only warns.
     """
     if not (path := config.tokenizer.vocab_file):
         return
@@ -43,7 +42,7 @@ def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) 
 
 
 def check_patience(training: TrainingConfig, is_measured: bool, phases: int = 1) -> None:
-    """Raises ValueError if `training.patience` has no evaluations to count, or more than one phase to end."""
+    """Raises ValueError if `training.patience` is set without evaluations to count, or with more than one phase."""
     if not training.patience:
         return
     if not is_measured:
@@ -54,7 +53,7 @@ def check_patience(training: TrainingConfig, is_measured: bool, phases: int = 1)
 
 
 def check_counted(training: TrainingConfig) -> None:
-    """Raises ValueError if `training.patience` has no evaluations to count but the last one, whatever the data."""
+    """Raises ValueError if `training.patience` is set but only the last step is evaluated, whatever the data."""
     if training.patience and not (training.eval_every or training.eval_epochs):
         raise ValueError(
             f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; "
@@ -67,7 +66,7 @@ def _no_patience(training: TrainingConfig) -> str:
 
 
 def check_reinitialized(config: Config, init_checkpoint: str) -> None:
-    """Raises ValueError for layers that are made anew although no checkpoint gives the others."""
+    """Raises ValueError for re-initialised layers without a checkpoint for the others."""
     if config.training.reinitialize_layers and not init_checkpoint:
         raise ValueError(
             "config.training.reinitialize_layers: expected --init_checkpoint with it; without one, all weights are new"

@@ -1,6 +1,6 @@
-"""Is this the same run? A resume with another configuration, data, vocabulary or initial checkpoint is refused.
+"""Checks that a resumed run has the same configuration, data, vocabulary and initial checkpoint as before.
 
-The configuration is in the run's folder, and what the run is made of in `data.json` beside it.
+The configuration is in the run's folder, and the origin of the run in `data.json` beside it.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ NAMED = 3  # files of a kind in a message
 def check_same_run(
     config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None
 ) -> list[Difference]:
-    """Returns the values that have changed since the run in the folder began, all of which may change.
+    """Returns the permitted changes of values since the run in the folder began.
 
     An option that is left out has its default in the task's `options`. The casing may be chosen with the first
     vocabulary. Raises ValueError, naming the keys, if values that begin with one of `sections` have changed and may
@@ -91,7 +91,7 @@ def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done
 def origin_of(
     config: Config, digests: Mapping[str, str], phases: Sequence[PhasePlan], distilled: "Distilled | None" = None
 ) -> dict[str, Any]:
-    """Returns what a run is made of, as JSON types.
+    """Returns the origin of a run (its data, vocabulary and teacher), as JSON types.
 
     Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`,
     those of the sources of batches (`eval_content` beside `train`: a part of the training file is held out);
@@ -110,7 +110,9 @@ def origin_of(
 
 
 def same_everywhere(config: Config, init_checkpoint: str) -> list:
-    """What all workers of a run must have in common, as JSON types; the files may have other paths on each of them."""
+    """Returns the settings that all workers of a run must share, as JSON types; file paths may differ between
+    workers.
+    """
     return [
         to_dict(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=""))),
         bool(init_checkpoint),
@@ -124,7 +126,9 @@ def _all(contents: Sequence[list]) -> list:
 
 
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
-    """Describes the differences to what the folder's run is made of; [] if there are none, or nothing is recorded."""
+    """Returns descriptions of the differences from the recorded origin of the folder's run; [] if there are none, or
+    nothing is recorded.
+    """
     before = run.origin
     changed = [
         _describe(key, before[key], origin[key])
@@ -155,7 +159,7 @@ def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> lis
 
 
 def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:
-    """Raises ValueError, with the differences, if the run in the folder is made of something else."""
+    """Raises ValueError, with the differences, if the run in the folder has another origin."""
     if changed := changes(origin, run):
         raise run.another_run("; ".join(changed), "give another folder, or --allow_changed_data to continue with these")
 
@@ -164,7 +168,7 @@ def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool 
     """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder
     has trained.
 
-    With `folds` a file of its own, which `--data_dir` may have, is not read.
+    With `folds`, an evaluation file in `--data_dir` is not read.
     """
     before = run.origin
     if ("eval" in digests and not folds) or not {"train"} <= digests.keys() & before.keys():
@@ -181,27 +185,26 @@ def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool 
 
 
 def trained_on(content: Sequence[list], run: RunFolder) -> list[str]:
-    """Names the files of a source of batches on which the run in the folder was trained."""
+    """Returns the names of a source's files on which the run in the folder was trained."""
     trained = run.origin.get("train_content", [])
     return [str(item[0]) for item in content if item in trained and len(item) > 2]
 
 
 def evaluates_on_training_file(digests: Mapping[str, str], run: RunFolder) -> bool:
-    """Whether a file to evaluate on is that of the training of the run in the folder."""
+    """Returns whether an evaluation file is the training file of the run in the folder."""
     return digests.get("eval", "") == run.origin.get("train")
 
 
 def evaluates_otherwise(origin: Mapping[str, Any], run: RunFolder) -> bool:
-    """Whether the run in the folder was evaluated on other data: its values are not comparable."""
+    """Returns whether the run in the folder was evaluated on other data, so that its metrics are not comparable."""
     before = run.origin
     return any(key.startswith("eval") for key in changed_keys(before, origin)) or bool(_other_division(before, origin))
 
 
 def write(origin: Mapping[str, Any], run: RunFolder, goes_on: bool = True) -> None:
-    """Records what the run is made of; if a run goes on there, keeps what was recorded of other keys, such as the
-    initial checkpoint.
+    """Records a run's origin; if the run continues there, keeps other recorded keys, such as the initial checkpoint.
 
-    What a run recorded that was killed before its first checkpoint says nothing about the one that begins now.
+    Records of a run that was killed before its first checkpoint do not apply to the run that starts now.
     """
     before = run.origin if goes_on else {}
     kept = {key: value for key, value in before.items() if not key.startswith("eval") or "train" not in origin}

@@ -1,4 +1,4 @@
-"""The configuration of a run that is used without training it further."""
+"""Finds the configuration of a run that is used without further training."""
 
 from collections.abc import Callable
 
@@ -22,11 +22,11 @@ from official_bert.text import loading
 def config_of_run(
     output_dir: str, init_checkpoint: str, sources: ConfigSources, report: Callable[[str], None] = print
 ) -> Config | None:
-    """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if
-    neither is one.
+    """Returns the configuration of the run in `output_dir`, or of the run at `init_checkpoint` if it has the same task;
+    None if neither is a run.
 
-    Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for
-    another casing or vocabulary.
+    Reports the differences from training, and the YAML's values that are ignored. Raises ValueError for another casing
+    or vocabulary.
     """
     for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
         folder, trained, config = run.path, run.config(), run.config(sources.overrides, sources.flags)

@@ -1,4 +1,4 @@
-"""The configuration of a run: from flags, a YAML, a checkpoint's files and what the run in the folder says itself."""
+"""Makes the configuration of a run from flags, a YAML, a checkpoint's files and the run already in the folder."""
 
 import contextlib
 import dataclasses
@@ -46,11 +46,11 @@ def checkpoint_values(
     """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the
     casing.
 
-    For `pretraining` also the objective of one that predicts the next token or tells replaced ones, and the sentence
-    task of one that learned the order of sentences: training goes on with them unless it is told otherwise.
+    For `pretraining` also the objective of a checkpoint that predicts the next token or detects replaced tokens, and
+    the sentence task of one that learned sentence order: training continues with them unless told otherwise.
 
-    If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError
-    if there is no checkpoint, or if the vocabulary is not of its casing.
+    If `output_dir` has a run, the values come from its configuration, because the checkpoint may be gone. Raises
+    ValueError if there is no checkpoint, or if the vocabulary is not of its casing.
     """
     if not init_checkpoint:
         return CheckpointValues({})
@@ -85,8 +85,7 @@ def of_training(
     report: Callable[[str], None] = print,
     pretraining: bool = False,
 ) -> Config:
-    """Returns the configuration of a training from what a user gives, the checkpoint that it begins with, and its
-    vocabulary.
+    """Returns the configuration of a training from the user's settings, its initial checkpoint, and its vocabulary.
 
     Raises ValueError as `resolve_config` and `checkpoint_values` do.
     """
@@ -135,7 +134,7 @@ def initial_checkpoint_of(training: TrainingConfig, init_checkpoint: str) -> str
 
 @contextlib.contextmanager
 def named_as_teacher(is_teacher: bool = True) -> Iterator[None]:
-    """Errors about a checkpoint, which name --init_checkpoint, name training.teacher instead if the checkpoint
+    """Rewrites errors about a checkpoint to name training.teacher instead of --init_checkpoint if the checkpoint
     `is_teacher`.
     """
     try:
@@ -147,7 +146,9 @@ def named_as_teacher(is_teacher: bool = True) -> Iterator[None]:
 
 
 def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
-    """Returns what counts the entries of a vocabulary file or, if there is none, that of a run; 0 without both."""
+    """Returns a function that counts the entries of a vocabulary file or, without a file, of the run's vocabulary; 0
+    without both.
+    """
 
     def count(vocab_file: str) -> int:
         path = vocab_file if vocab_file and exists(vocab_file) else run.vocab_file
@@ -168,7 +169,7 @@ def _objectives(options: Mapping[str, Any], sentence_task: str) -> dict[str, Any
 
 
 def with_classes_of(config: Config, init_checkpoint: str) -> Config:
-    """A configuration, for use without training data, with the checkpoint's labels and kind of answer."""
+    """Returns the configuration with the checkpoint's labels and kind of answer, for use without training data."""
     if not init_checkpoint or config.task not in ("classification", "ner") or config.options.get("labels"):
         return config
     stored = formats.read(init_checkpoint)
@@ -182,8 +183,8 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
 
 
 def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
-    """A configuration, to evaluate pre-training on a checkpoint: with its objective and its task about sentences, or
-    without one if it has no head for it.
+    """Returns the configuration with a checkpoint's objective and its sentence task (none if it has no head for one),
+    to evaluate its pre-training.
     """
     stored, options = formats.read(init_checkpoint), config.options
     if stored.objective not in ("", options.get("objective", "masked_lm")):
@@ -199,8 +200,8 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
 
 
 def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False) -> Config:
-    """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary
-    `may_change` them.
+    """Returns the configuration with the vocabulary and casing of the run in a folder, to evaluate it, unless another
+    vocabulary `may_change` them.
 
     Raises ValueError for another vocabulary or casing than that of the run.
     """
@@ -221,9 +222,7 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
 
 
 def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
-    """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the
-    configuration counts.
-    """
+    """Raises ValueError if one of `keys`, set by flags or --set, has no effect because another setting overrides it."""
     for unread, counts in OVERRIDDEN_BY:
         value, counting_value = (
             getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts))
@@ -233,8 +232,8 @@ def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
 
 
 def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False, output_dir: str = "") -> None:
-    """Raises ValueError if no vocabulary is given: without a checkpoint, a run that `begins` lacks one, which would
-    have a vocabulary, and one that does not lacks the run in `output_dir`.
+    """Raises ValueError if no vocabulary is given. Without a checkpoint, the message asks a run that `begins` for a
+    checkpoint, which would have a vocabulary, and any other for a run in `output_dir`.
     """
     if config.tokenizer.vocab_file:
         return

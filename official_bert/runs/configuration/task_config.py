@@ -1,4 +1,4 @@
-"""The configuration of a fine-tuning, and of the settings of a search."""
+"""Makes the configuration of a fine-tuning, and checks the settings of a search."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,9 +22,9 @@ def make_config(
     train: bool = True,
     report: Callable[[str], None] = print,
 ) -> Config:
-    """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE.
+    """Returns the configuration of a fine-tuning; `task` may also be the name of a GLUE data set.
 
-    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with overrides and flags over it.
+    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with overrides and flags applied.
     """
     sources = sources.over(*named(task))
     if not train and (stored := config_of_run(output_dir, init_checkpoint, sources, report)):
@@ -44,9 +44,9 @@ def check_settings(
     init_checkpoint: str = "",
     steps: Steps = TRAIN_AND_EVALUATE,
 ) -> None:
-    """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it
-    contradicts the initial checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not
-    fit the model or the devices.
+    """Raises ValueError, before a search trains anything, for a setting that is wrong whatever the data: it contradicts
+    the initial checkpoint, makes one of its own values or of the `asked_keys` ineffective, or does not fit the model or
+    the devices.
     """
     with make_strategy(placement).scope():  # its replicas share a batch
         for setting in settings:

@@ -59,8 +59,8 @@ def keep_answers(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSour
 
 
 def answer_all(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource) -> dict[str, np.ndarray]:
-    """Returns the columns of all rows, in their order: [N,...], or [...,tokens of all rows] of columns with a value for
-    each token.
+    """Returns the columns of all rows, in order: [N,...], or [...,tokens of all rows] for columns with a value per
+    token.
     """
     once = source.in_turn(teacher.task.config.training.eval_batch_size)
     answers: list[Mapping[str, Any]] = []
@@ -84,7 +84,7 @@ def answer_all(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource
 
 
 def size_of_answers(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleSource) -> int:
-    """Returns the bytes that the answers to all rows take, from the shapes of those to the first."""
+    """Returns the bytes that the answers to all rows take, estimated from the shapes of the first row's answers."""
     first = source.examples[0]
     outputs = teacher.model(
         {name: tf.constant(np.asarray(value)[None]) for name, value in first.items()}, training=False
@@ -95,7 +95,7 @@ def size_of_answers(teacher: TaskTeacher, targets: SoftAnswers, source: ExampleS
 
 
 class AtWords(Sequence):
-    """The columns of a teacher with another vocabulary, moved to the student's first pieces of the same words; 0
+    """The columns of a teacher with another vocabulary, aligned to the first pieces of the student's same words; 0
     elsewhere.
     """
 
@@ -121,7 +121,7 @@ class AtWords(Sequence):
 
 
 def at_words(answers: NamedArrays, rows: ExampleSource, own_rows: ExampleSource) -> AtWords:
-    """Moves the columns of a tagger's rows to the rows of a student with another vocabulary.
+    """Returns a tagger's columns aligned to the rows of a student with another vocabulary.
 
     Raises ValueError if one of the vocabularies has no piece for a word that the other has.
     """

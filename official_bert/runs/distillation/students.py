@@ -1,7 +1,8 @@
-"""Distillation: which objective (`objectives/distilled.py`) a task has with a teacher, and where its answers come from.
+"""Distillation: chooses a task's objective with a teacher (`objectives/distilled.py`), and the source of the teacher's
+answers.
 
-They are columns of the rows in memory, computed once, or are added to a batch within the step: the loss is the same for
-both.
+The answers are columns of the rows in memory, computed once, or are added to a batch within the step; both give the
+same loss.
 """
 
 import abc
@@ -50,13 +51,13 @@ def student_of(task: TaskBase) -> "Student":
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Student(abc.ABC):
-    """How a task gets the objective of a student."""
+    """The way in which a task learns from a teacher."""
 
     task: TaskBase
 
     @property
     def settings(self) -> DistillationConfig:
-        """How much each part of the loss counts."""
+        """The weights of the parts of the loss."""
         return self.task.config.training.distillation
 
     @property
@@ -76,7 +77,7 @@ class Student(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises ValueError if the task cannot learn from a teacher as it is asked to."""
+        """Raises ValueError if the task cannot learn from a teacher as configured."""
 
     @abc.abstractmethod
     def load(self) -> TaskTeacher:
@@ -84,7 +85,7 @@ class Student(abc.ABC):
 
     @abc.abstractmethod
     def targets(self, teacher: Teacher | None) -> TeacherTargets:
-        """What is learned of the teacher's outputs."""
+        """Returns the targets that the student learns from the teacher's outputs."""
 
     def objective(self, before: Distilled | None = None) -> Distilled:
         """Returns the objective of a student; its teacher is that of `before`, if given, or is loaded."""
@@ -99,10 +100,10 @@ class Student(abc.ABC):
 
 
 class StudentOfAnswers(Student):
-    """A student of soft answers: labels, tags, spans, scores, nearness."""
+    """A student of soft answers: labels, tags, spans, scores, similarities."""
 
     def check(self) -> None:
-        """Refuses what pre-training alone compares, and tasks without soft answers."""
+        """Raises ValueError for comparisons that only pre-training supports, and for tasks without soft answers."""
         for part in ("states", "relations"):
             if getattr(self.settings, part):
                 raise ValueError(
@@ -124,7 +125,7 @@ class StudentOfAnswers(Student):
         )
 
     def add_answers(self, resolved: Resolved, distilled: Distilled, files: DataFiles, steps: Steps) -> Resolved:
-        """Raises ValueError for a teacher that reads other rows of which no answer can be taken over."""
+        """Also raises ValueError for a teacher whose rows differ so that no answer can be transferred."""
         source, targets, teacher = resolved.train, distilled.targets, distilled.targets.teacher
         assert isinstance(source, ExampleSource) and isinstance(targets, SoftAnswers)
         assert isinstance(teacher, TaskTeacher)
@@ -188,8 +189,8 @@ class StudentOfAnswers(Student):
 
 
 class StudentOfWords(Student):
-    """A student in pre-training: it learns a teacher's probabilities of masked words, its last states, or the relations
-    in its last layer.
+    """A student in pre-training: it learns a teacher's masked-word probabilities, last states, or relations in its last
+    layer.
     """
 
     def check(self) -> None:
@@ -243,7 +244,9 @@ class StudentOfWords(Student):
         return dataclasses.replace(resolved, distilled=distilled, notes=(*resolved.notes, note))
 
     def load(self) -> TaskTeacher:
-        """Raises ValueError for a teacher of another vocabulary, width (of states) or direction."""
+        """Loads the teacher. Raises ValueError for one with another vocabulary, hidden size (for states) or
+        direction.
+        """
         reader, own = self.reader(), self.task.config.model
         theirs = reader.config.model
         if theirs.vocab_size != own.vocab_size:

@@ -20,7 +20,7 @@ OWN_OPTIONS = ("pooling",)  # of a task, which a teacher has as it was trained
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskTeacher(Teacher):
-    """A teacher, and the task of the student as it would read for it."""
+    """A teacher model, and the student's task with the teacher's configuration."""
 
     task: TaskBase
     reads_rows: bool  # whether the rows of the student are the teacher's too: both have one vocabulary
@@ -52,9 +52,10 @@ def config_of_teacher(task: TaskBase) -> Config:
 
 
 def load_teacher(reader: TaskBase, student: TaskBase) -> TaskTeacher:
-    """Loads the teacher that answers as `reader`, the student's task with the teacher's configuration, does.
+    """Loads the teacher for `reader`, the student's task with the teacher's configuration.
 
-    Raises ValueError if it lacks weights, such as those of a head of this kind and these labels, and if it has a CRF.
+    Raises ValueError for missing weights, such as those of a head of this kind with these labels, and for a teacher
+    with a CRF.
     """
     model = reader.build_model()
     with named_as_teacher():
@@ -66,8 +67,8 @@ def load_teacher(reader: TaskBase, student: TaskBase) -> TaskTeacher:
 
 
 def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> TaskTeacher:
-    """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises
-    ValueError.
+    """Loads a teacher into a pre-training model; without `needs_words` an encoder alone is enough. Raises ValueError if
+    weights are missing.
     """
     with named_as_teacher():
         result = initialize_from(model, student.config.training.teacher)
@@ -81,8 +82,8 @@ def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs
 
 
 def reads_alike(first_task: TaskBase, second_task: TaskBase) -> bool:
-    """Whether two tasks make the same rows of a text. Without a vocabulary, as with records, the size of the tables
-    decides.
+    """Returns whether two tasks make the same rows from a text. Without a vocabulary, as with records, compares the
+    vocabulary sizes.
     """
     if not (first_task.config.tokenizer.vocab_file and second_task.config.tokenizer.vocab_file):
         return first_task.config.model.vocab_size == second_task.config.model.vocab_size

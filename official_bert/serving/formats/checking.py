@@ -1,4 +1,4 @@
-"""Runs an exported file beside the SavedModel's own graph, before anybody gets it.
+"""Compares an exported file with the SavedModel's own graph before it is published.
 
 Exact formats must give the same numbers for rows of ids; formats with smaller weights are judged by their answers to a
 user's texts.
@@ -25,8 +25,8 @@ DECISIONS = ("label", "labels", "choice", "answer", "entities", "types", "starts
 
 @dataclasses.dataclass(frozen=True)
 class CheckTexts:
-    """A user's texts: rows of a model's inputs, perhaps with the right answers, and how much accuracy an export may
-    lose on them.
+    """A user's texts (rows of a model's inputs, perhaps with labels), and the accuracy that an export may lose on
+    them.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -35,7 +35,7 @@ class CheckTexts:
 
 
 def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy: str = "") -> str:
-    """Compares a file's numbers with those of the graph that the `ids` SavedModel holds; returns what was measured.
+    """Compares a file's outputs with those of the `ids` SavedModel's graph; returns a line about the difference.
 
     Raises ValueError, naming `where` and a `remedy`, if they differ by more than `BOUND`.
     """
@@ -49,8 +49,8 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy
 
 
 def largest_difference(served: ServedModel, engine: PortableModel) -> tuple[float, str]:
-    """Returns the largest difference between numbers of a file and of the `ids` SavedModel, of rows of three lengths;
-    and what differs. NaN if a number is.
+    """Returns the largest difference between outputs of a file and of the `ids` SavedModel, for rows of three lengths,
+    and a description of it. The difference is NaN if an output is.
     """
     reference = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(
         **served.ids_inputs
@@ -68,7 +68,7 @@ def largest_difference(served: ServedModel, engine: PortableModel) -> tuple[floa
 
 
 def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.ndarray]:
-    """Returns rows of ids, the first whole and others half padding, for the inputs of a served model."""
+    """Returns random rows of ids for a served model's inputs, the first without padding and the others half padding."""
     rng = np.random.default_rng(0)
     sizes = served.encoder.settings
     shape = (rows, 2, length) if served.ids_inputs["input_ids"].shape.rank == 3 else (rows, length)
@@ -98,11 +98,11 @@ def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -
 def check_answers(
     served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str
 ) -> tuple[float, str]:
-    """Compares the answers to texts with the SavedModel's; returns the loss, and what was measured.
+    """Compares the answers to texts with the SavedModel's; returns the loss, and a description of it.
 
-    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it.
-    Answers that are numbers (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming
-    `where`, for more than `most_loss`.
+    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it. For
+    numeric answers (scores, vectors), it is the unexplained share of their variance. Raises ValueError, naming `where`,
+    for more than `most_loss`.
     """
     before = answers_of(served, texts.rows)
     after = answers_of(served, texts.rows, engine, description)
@@ -122,7 +122,7 @@ def answers_of(
     description: Mapping[str, Any] | None = None,
     at_once: int = BATCH,
 ) -> list[dict[str, Any]]:
-    """Returns the answers to rows of texts; computed by an engine, of a description, if there is one."""
+    """Returns the answers to rows of texts, computed by `engine` with its `description` if given."""
     served.engine = as_model(engine, description) if engine and description else None
     try:
         function: Callable = function_of(served)
@@ -144,7 +144,9 @@ def rows_of(outputs: Arrays) -> list[dict[str, Any]]:
 def loss_of(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = None
 ) -> tuple[float, str]:
-    """Returns the loss of answers beside those before, as `check_answers` measures it, and what was measured."""
+    """Returns the loss of the answers `after` compared with those `before`, as in `check_answers`, and a description of
+    it.
+    """
     names = [name for name in DECISIONS if name in before[0]]
     count = len(before)
     if labels is not None:

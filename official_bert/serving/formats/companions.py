@@ -1,7 +1,7 @@
-"""Files beside a model of another runtime for programs that are not ours: those of a Hugging Face folder.
+"""Writes the files of a Hugging Face folder beside a model of another runtime, for third-party programs.
 
 `tokenizer.json` for `tokenizers`, `config.json` with sizes and labels, and for vectors of texts the modules of
-sentence-transformers with pooling and prompts. A model that these files have no words for has fewer of them.
+sentence-transformers with pooling and prompts. Files that cannot describe a model are left out.
 """
 
 import contextlib

@@ -33,7 +33,9 @@ LEAST_BYTES = 1 << 16
 
 
 def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> None:
-    """Writes an ONNX file. Raises ValueError, naming `where`, for operations without counterpart, with their layer."""
+    """Writes an ONNX file. Raises ValueError, naming `where` and the layer, for operations without an ONNX
+    counterpart.
+    """
     with installed(where, "onnx"):
         import onnx
         import tf2onnx
@@ -93,10 +95,10 @@ def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
 
 
 def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> None:
-    """Writes a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed
-    (dynamic range).
+    """Writes a LiteRT file with weights of a type; int8 means dynamic-range quantization, which scales each product's
+    rows at run time.
 
-    Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
+    Raises ValueError, naming `where` and the layer, for an operation that is not built in.
     """
     with tempfile.TemporaryDirectory() as folder, hidden_output() as log:
         dense.save(folder)
@@ -121,7 +123,7 @@ def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = 
 
 @contextlib.contextmanager
 def installed(where: str, extra: str) -> Iterator[None]:
-    """Makes a missing module a ValueError that names `where` and the extra that installs it."""
+    """Turns a missing module into a ValueError that names `where` and the extra that installs it."""
     try:
         yield
     except ImportError as error:
@@ -142,13 +144,13 @@ def _tokenizer_in(vocab_file: str) -> dict[str, str]:
 
 
 def take_weights(definition: Any) -> dict[str, np.ndarray]:
-    """Makes large constants of a `GraphDef` inputs of it; returns their values by the names of their tensors.
+    """Turns large constants of a `GraphDef` into inputs; returns their values by tensor name.
 
     So tf2onnx converts a graph without its weights: each of its 24 passes of optimization copies a graph's constants
     about three times, and Python finds most of the copies only later, because they are parts of cycles.
 
-    These are constants that products and gathers take as they are. Others stay: tf2onnx computes what is made of them,
-    as a transposition.
+    Only constants that products and gathers use directly become inputs. Others stay, so that tf2onnx can fold
+    operations on them, such as transpositions.
     """
     takers = dict[str, list[tuple[Any, int]]]()
     for node in definition.node:
@@ -179,7 +181,7 @@ def take_weights(definition: Any) -> dict[str, np.ndarray]:
 
 
 def put_weights(graph: Any, weights: dict[str, np.ndarray]) -> None:
-    """Makes inputs of an ONNX graph constants again; `weights` are empty then."""
+    """Turns the inputs of `take_weights` back into constants of an ONNX graph; empties `weights`."""
     from onnx import numpy_helper
 
     inputs = [value for value in graph.input if value.name not in weights]

@@ -1,4 +1,4 @@
-"""A served model's answer to rows of ids as one plain dense pass with frozen weights: what other runtimes take.
+"""Freezes a served model's answer to rows of ids into one dense pass with constant weights, for other runtimes.
 
 Rows are not sorted into groups, as the SavedModels do, because that takes loops that collect tensors, which other
 runtimes lack. Names of classes are not part of it: they travel beside the numbers (`description`).
@@ -24,14 +24,14 @@ MOST_BYTES = (2 << 30) - (64 << 20)
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A frozen graph and its named inputs and outputs, in the order of the graph's."""
+    """A frozen graph with its named inputs and outputs, in the graph's order."""
 
     function: tf.types.experimental.ConcreteFunction
     inputs: dict[str, tf.TensorSpec]
     outputs: dict[str, tf.TensorSpec]
 
     def save(self, folder: str) -> None:
-        """Writes it as a SavedModel, from which converters take the names of inputs and outputs."""
+        """Writes the graph as a SavedModel, from which converters take the names of inputs and outputs."""
 
         @tf.function(autograph=False)
         def by_name(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -43,11 +43,10 @@ class Dense:
 
 
 def dense_pass(served: ServedModel, where: str) -> Dense:
-    """Returns the dense pass of a served model: the numbers of its `ids` SavedModel, and the model's own that they are
-    made of.
+    """Returns the dense pass of a served model: the outputs of its `ids` SavedModel, and the model outputs behind them.
 
-    Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file
-    may hold.
+    Raises ValueError, naming `where`, for a model whose answer needs loops, and for more weights than such a file may
+    hold.
     """
     if served.why_not_dense:
         raise ValueError(f"{where}: expected saved_model alone for this model, because {served.why_not_dense}")
@@ -83,7 +82,9 @@ def dense_pass(served: ServedModel, where: str) -> Dense:
 
 @contextlib.contextmanager
 def portable_layers(encoder: BertEncoder) -> Iterator[None]:
-    """Graphs that are traced here have the operations of `served_layers`, but for those that some runtimes lack."""
+    """Makes graphs traced in this context use the operations of `served_layers`, except those that some runtimes
+    lack.
+    """
     values = Values()
     overrides, _ = served_layers(encoder, values.product, values, tf.float32)
     tables = encoder.embeddings

@@ -1,5 +1,5 @@
-"""What travels with a model of another runtime: names, limits, and what a text needs before and after the numbers; and
-what puts such a model in the place of a served model's own computation.
+"""Describes a model of another runtime (names, limits, pre- and post-processing of texts), and plugs such a model into
+a served model.
 
 `model.json` stands beside the file, `assets/` as in a SavedModel (vocabulary, labels, configuration); an ONNX file has
 all of it inside as well, because such files are moved alone.
@@ -47,7 +47,7 @@ def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, ve
 
 
 def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
-    """Returns an engine as `ServedModel.engine`: a function of tensors, in graphs too."""
+    """Returns an engine in the form of `ServedModel.engine`: a function of tensors, also in graphs."""
     outputs = {name: (tf.as_dtype(dtype), shape) for name, (dtype, shape) in sorted(description["outputs"].items())}
 
     def compute(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Makes the products of an exported file integers, by nncf: a user's texts give the ranges of what is multiplied.
+"""Quantizes the products of an exported file to integers with nncf; a user's texts calibrate the activation ranges.
 
 Each column of weights has a scale, and each tensor one for all rows. Columns with large numbers give some of their size
 to the weights (SmoothQuant), and the mean error goes into the biases.
@@ -17,7 +17,7 @@ MOST_ROWS = 300  # nncf's own choice
 
 
 class Recorder(PortableModel):
-    """An engine that keeps what it is given."""
+    """An engine that records its inputs."""
 
     def __init__(self, engine: PortableModel):
         self.engine, self.rows = engine, list[Arrays]()
@@ -31,13 +31,13 @@ class Recorder(PortableModel):
 def recorded_rows(
     served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: Sequence[Mapping[str, Any]]
 ) -> list[Arrays]:
-    """Returns the rows of ids that an engine gets for texts, each text by itself: without padding."""
+    """Returns the rows of ids that an engine receives for texts, one text at a time and so without padding."""
     answers_of(served, texts[:MOST_ROWS], recorder := Recorder(engine), description, at_once=1)
     return recorder.rows
 
 
 def quantize(form: str, path: str, rows: Sequence[Arrays], where: str, has_distances: bool) -> None:
-    """Makes a float32 file one of integers. Raises ValueError, naming `where`, if nncf is not installed.
+    """Quantizes a float32 file in place. Raises ValueError, naming `where`, if nncf is not installed.
 
     ONNX Runtime has no product of integers with tables of distances (DeBERTa): products of tokens stay float32 then.
     """

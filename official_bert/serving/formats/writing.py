@@ -68,7 +68,7 @@ class RefusedError(ValueError):
 
 
 def check_formats(names: Sequence[str]) -> None:
-    """Raises ValueError for an unknown format, one twice, and one that takes text."""
+    """Raises ValueError for unknown and duplicate formats, and for formats that take text."""
     known_names = ["saved_model", *FORMATS]
     for name in names:
         if name in NO_TEXT:
@@ -84,7 +84,7 @@ def check_formats(names: Sequence[str]) -> None:
 
 
 def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
-    """Raises ValueError for choices that do not go with the formats, before any work is done."""
+    """Raises ValueError for choices that conflict with the formats, before any work is done."""
     check_formats(names)
     formats = [name for name in names if name in FORMATS]
     judged = [name for name in formats if name in JUDGED_BY_ANSWERS]
@@ -113,8 +113,8 @@ def write_format(
     """Writes a folder with the model's file, `model.json`, `assets/` and files for other programs; returns a line about
     it.
 
-    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does,
-    `RefusedError` if it cannot be written or run.
+    The file is first compared with the SavedModel's graph. Raises ValueError if its answers differ, `RefusedError` if
+    it cannot be written or run.
     """
     where = f"--format={form}"
     dense = dense_pass(served, where)

@@ -1,4 +1,4 @@
-"""The records of a pre-training: opened, checked, and made into batches."""
+"""Opens and checks the records of a pre-training, and makes batches of them."""
 
 import dataclasses
 import itertools
@@ -44,7 +44,7 @@ class RecordReader:
         return self.task.options
 
     def source(self, data: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
-        """Opens the files whose records have this run's (or phase's) lengths."""
+        """Opens the files that match `patterns`, whose records must have this run's (or phase's) lengths."""
         lengths = self._feature_lengths(patterns)
         paths = list(lengths)
         self._check_origins(paths, data.allow_changed_data, shuffle)

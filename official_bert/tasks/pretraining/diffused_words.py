@@ -50,7 +50,7 @@ class DiffusedWords(MaskedWords):
 
     @property
     def places(self) -> int:
-        """The tokens of a row that may be hidden."""
+        """The number of tokens of a row that may be hidden."""
         return self.options.max_seq_length - 2
 
     def features(self) -> tuple[records.Feature, ...]:
@@ -97,11 +97,11 @@ class DiffusedWords(MaskedWords):
         return mask
 
     def of_masked(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Refuses records that are masked already: at 15 % they say nothing about other rates."""
+        """Raises ValueError: records that are masked already, at 15 %, say nothing about other rates."""
         raise ValueError(f"{WHERE} records without masks (create_pretraining_data --masking=dynamic), got masked ones")
 
     def held_out(self, source: RecordSource) -> "HeldOutBounds":
-        """Records whose bound is measured."""
+        """Returns records to evaluate by their bound."""
         return HeldOutBounds(source, ())
 
 

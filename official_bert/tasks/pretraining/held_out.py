@@ -1,4 +1,4 @@
-"""Records to evaluate on: what is measured of them, and that they are not those of training."""
+"""Evaluation records: their metrics, and a check that they are not training records."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class HeldOutRecords:
         return {}
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the records by number, measured by what `CrossEntropy.predictions` gives of each."""
+        """Returns the records by number, measured by the values of `CrossEntropy.predictions`."""
         sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
         numbers = [str(number) for number in range(len(sums))]
 

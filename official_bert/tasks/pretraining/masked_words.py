@@ -1,4 +1,4 @@
-"""BERT's pre-training (paper 3.1): masked words and a task about sentences, and what goes with them.
+"""BERT's pre-training (paper 3.1): masked words and a sentence task, with their model and features.
 
 The other kinds of pre-training derive from this one.
 """
@@ -43,17 +43,17 @@ class MaskedWords:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Those about words."""
+        """The objectives of words."""
         return (MaskedLM(),)
 
     @property
     def objective(self) -> Objective:
-        """What is learned."""
+        """The objective of the run."""
         of_sentences = (NextSentence(self.options.sentence_task),) if self.options.learns_sentences else ()
         return Sum((*self.objectives, *of_sentences))
 
     def check(self) -> None:
-        """Raises ValueError for values of model and options that do not go together."""
+        """Raises ValueError for inconsistent values of model and options."""
         model = self.config.model
         if self.options.pack and (not self.masks or model.attention != "bidirectional" or model.bilstm_layers):
             raise ValueError(
@@ -72,17 +72,17 @@ class MaskedWords:
         return kind.make(self.config.model, settings, recompute=self.config.training.recompute)
 
     def flops(self, batch: Batch) -> Float[Any, ""]:
-        """Those of the encoder and its heads."""
+        """Returns the FLOPs of the encoder and its heads."""
         return training_flops(self.config.model, batch)
 
     def features(self) -> tuple[records.Feature, ...]:
-        """The features of a batch."""
+        """Returns the features of a batch."""
         if self.options.pack:
             return packed_features(self.options)
         return records.pretraining_features(self.options.max_seq_length, self.options.max_predictions_per_seq)
 
     def make_masking(self, tokenizer: Callable[[], Tokenizer], held_out: HeldOutSize = None) -> Masking:
-        """Makes the function from records without masks to masked ones."""
+        """Returns a function that masks batches of records without masks."""
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
         options = self.options
@@ -95,19 +95,19 @@ class MaskedWords:
         )
 
     def held_out(self, source: RecordSource) -> HeldOutRecords:
-        """Records to evaluate on."""
+        """Returns the records to evaluate on."""
         return HeldOutRecords(
             source, tuple(part.name for part in self.objective.parts if isinstance(part, CrossEntropy))
         )
 
     def more_inputs(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Inputs of the model that records lack, from the numbers of the records."""
+        """Returns inputs of the model that records lack, from the numbers of the records [B]."""
         return {}
 
     def more_specs(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Their shapes."""
+        """Returns the shapes of `more_inputs`."""
         return {}
 
     def of_masked(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Makes a batch of records with masks, once they are checked."""
+        """Returns a batch of records with masks, after checking them."""
         return batch

@@ -67,8 +67,8 @@ def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:
 
 
 def restored_ids(batch: Batch) -> tf.Tensor:
-    """Returns the tokens [B,S] of records as they were before masking; of a row that is refused later they may be
-    others.
+    """Returns the tokens [B,S] of records as they were before masking; they may be wrong in a row that is refused
+    later.
     """
     ids = batch["input_ids"]
     if "masked_lm_ids" not in batch:

@@ -10,12 +10,12 @@ MASKED, WITHOUT_MASKS, PACKED = "masked", "without masks", "packed"
 
 
 def kind_of(lengths: Mapping[str, int]) -> str:
-    """What records with these features are."""
+    """Returns the kind of records with these features."""
     return PACKED if "instance_ids" in lengths else WITHOUT_MASKS if "word_starts" in lengths else MASKED
 
 
 def table_of(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feature, ...]:
-    """The features that records of this kind have under the options."""
+    """Returns the features that records of this kind have under the options."""
     length, predictions = options.max_seq_length, options.max_predictions_per_seq
     if kind_of(lengths) == WITHOUT_MASKS:
         return records.unmasked_features(length)
@@ -25,7 +25,7 @@ def table_of(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feat
 
 
 def packed_features(options: Options) -> tuple[records.Feature, ...]:
-    """The features of packed rows under the options."""
+    """Returns the features of packed rows under the options."""
     most = options.max_instances_per_row
     return records.packed_features(
         options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most
@@ -33,8 +33,8 @@ def packed_features(options: Options) -> tuple[records.Feature, ...]:
 
 
 def other_lengths(options: Options, lengths: Mapping[str, int]) -> list[tuple[str, int | str]]:
-    """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are
-    packed.
+    """Returns (option, value of the records) for each length in which records differ from the options, and for
+    packing.
     """
     held, predictions = {"max_seq_length": lengths.get("input_ids", 0)}, lengths.get("masked_lm_ids", 0)
     if kind_of(lengths) == PACKED:

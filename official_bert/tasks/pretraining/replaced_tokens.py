@@ -58,7 +58,7 @@ class ReplacedWords(MaskedWords):
             ) from None
 
     def build_model(self) -> keras.Model:
-        """Also builds the generator."""
+        """Builds the model and the generator."""
         return ReplacedTokenPretrainer.make(
             self.config.model,
             {
@@ -70,12 +70,12 @@ class ReplacedWords(MaskedWords):
         )
 
     def flops(self, batch: Batch) -> Float[Any, ""]:
-        """Also those of the generator, which alone has a head for words."""
+        """Returns the FLOPs of both models; only the generator has a head for words."""
         rows = {"input_ids": batch["input_ids"]}
         return training_flops(self.config.model, rows) + training_flops(self._generator_config(), batch)
 
     def more_inputs(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The keys of the generator's guesses."""
+        """Returns the sampling keys for the generator's guesses."""
         return {"sample_keys": sample_keys(indices, self.config.seed)}
 
     def more_specs(self, batch_size: int) -> dict[str, tf.TensorSpec]:

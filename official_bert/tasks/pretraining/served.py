@@ -24,7 +24,7 @@ CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind 
 
 
 class ServedFillMask(ServedWords):
-    """Gives the likeliest words at each [MASK] of a text, of which there may be `max_positions`."""
+    """Gives the likeliest words at each [MASK] of a text, which may have `max_positions` of them."""
 
     outputs: ClassVar[tuple[str, ...]] = ("tokens", "probabilities", "num_blanks", "truncated")
     padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("tokens", "probabilities"), "num_blanks")
@@ -42,8 +42,8 @@ class ServedFillMask(ServedWords):
         self.top_k = min(top_k, len(tokenizer.vocab))
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
-        a text has so many, and `truncated` [B].
+        """Returns `tokens` and `probabilities` [B,M,K], the K best words for each [MASK] in order, and `num_blanks` and
+        `truncated` [B].
         """
         features, positions, present, truncated = self.find_blanks(inputs["text"])
         logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
@@ -54,7 +54,7 @@ class ServedFillMask(ServedWords):
         }
 
     def find_blanks(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns texts [B] as rows of ids, the places of their blanks [B,M], which of these are `present` [B,M], and
+        """Returns texts [B] as rows of ids, the positions of their blanks [B,M], whether each is `present` [B,M], and
         whether each text was cut [B].
         """
         features, truncated = self.pack(self._tokenize(text))
@@ -87,12 +87,12 @@ class ServedFillMask(ServedWords):
         )
 
     def scorer(self) -> Scorer:
-        """Returns what tells how probable texts are."""
+        """Returns the scorer of the probability of texts."""
         return Scorer(self.model, self.tokenizer.host, self.max_seq_length)
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Says so of a text without a blank."""
+        """Returns a message for a text without a blank, else ""."""
         return "" if any(map(any, answer["tokens"])) else (CUT_OFF if MASK in row["text"] else NO_BLANK).strip()
 
     @staticmethod
@@ -110,7 +110,7 @@ class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
 
     def scorer(self) -> Scorer:
-        """Raises ValueError: the rows to score hide tokens that such a model does not see anyway."""
+        """Raises ValueError: scoring hides tokens that a left-to-right model does not see anyway."""
         raise ValueError("score: expected a model that sees both sides of a token, got one that reads left to right")
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -120,10 +120,10 @@ class ServedNextToken(ServedFillMask):
 
 
 def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
-    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,R], present [B,M] bool, words [V]; "" and 0 for blanks
-    not present.
+    """Returns `tokens` and `probabilities` [B,M,K] of logits [B,M,R] (present [B,M] bool, words [V]); "" and 0 for
+    absent blanks.
 
-    The model may have more rows than the vocabulary has words (R >= V): those are no answer.
+    The model may have more rows than the vocabulary has words (R >= V); the extra rows are never answers.
     """
     logits = tf.ensure_shape(logits, [None, None, None])  # without a rank, TensorFlow warns of a cost that it lacks
     probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, : tf.size(words)], count)

@@ -114,13 +114,13 @@ class ServedBeams(ServedTogether):
 
     @classmethod
     def unpadded(cls, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer without what fills it up."""
+        """Returns the answer without its padding."""
         own = {**answer, "fillings": [filling[: answer["num_blanks"]] for filling in answer["fillings"]]}
         return {name: value for name, value in super().unpadded(own).items() if name != "num_blanks"}
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Says so of a text without a blank."""
+        """Returns a message for a text without a blank, else ""."""
         return ServedFillMask.lacks_question(row, {"tokens": answer["fillings"]})
 
     @staticmethod

@@ -10,7 +10,7 @@ from official_bert.tasks.pretraining.masked_words import MaskedWords
 
 
 class MaskedSpans(MaskedWords):
-    """Masked words and boundaries of spans; the head of spans does not count in FLOPs."""
+    """Masked words and span boundaries; FLOPs do not include the span head."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

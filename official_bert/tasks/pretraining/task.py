@@ -36,7 +36,7 @@ class RecordData(Data):
     """Records, with masks or without, or packed rows."""
 
     def sources(self, files: DataFiles) -> dict[str, list[Source]]:
-        """Nothing: records are named by patterns and may be too large to be read whole."""
+        """Returns {}: records are named by patterns, and may be too large to be read completely."""
         return {}
 
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
@@ -56,7 +56,7 @@ class RecordData(Data):
         return Resolved(task=self.task, model=model or self.task.build_model(), train=train, held_out=held_out)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """The features of masked records, or of packed rows."""
+        """Returns the features of masked records, or of packed rows."""
         return (
             self.task.kind.more_specs(batch_size)
             | {
@@ -88,12 +88,12 @@ class Task(TaskBase):
 
     @classmethod
     def read_options(cls, values: Mapping[str, Any]) -> Any:
-        """Reads options with the defaults of their objective."""
+        """Returns the options with the defaults of their objective."""
         return super().read_options(with_defaults(values))
 
     @functools.cached_property
     def kind(self) -> MaskedWords:
-        """The objective and what goes with it."""
+        """The kind of pre-training: its objective, model and features."""
         kind = KINDS["spans" if self.options.boundary_weight else self.options.objective]
         made: type[MaskedWords] = by_name(kind) if isinstance(kind, str) else kind
         return made(self.config, self.options)
@@ -106,11 +106,13 @@ class Task(TaskBase):
         return self.kind.build_model()
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """With `pooler_norm` the head for words does, else that for sentences alone."""
+        """Returns whether a head reads the pooler: with `pooler_norm` the word head does, else only the sentence
+        head.
+        """
         return self.config.model.pooler_norm or model.next_sentence is not None
 
     def draw_first_weights(self, model: keras.Model) -> None:
-        """Random weights or, where that is asked for, heads that look at their neighbours."""
+        """Initialises weights at random or, if configured, attention heads that attend to neighbouring tokens."""
         super().draw_first_weights(model)
         if self.options.first_weights == "neighbours":
             begin_with_neighbours(model, self.config.seed)
@@ -119,5 +121,5 @@ class Task(TaskBase):
         return dataclasses.replace(super().recipe(model, objective), flops=self.kind.flops)
 
     def make_masking(self, held_out: HeldOutSize = None) -> Masking:
-        """Makes the function from records without masks to masked ones."""
+        """Returns a function that masks batches of records without masks."""
         return self.kind.make_masking(lambda: self.tokenizer, held_out)

@@ -1,6 +1,6 @@
 """Reranking: one score for a query and a passage that are read together (a cross-encoder; Nogueira and Cho 2019).
 
-It reads what a search found first, and puts the passages into a better order.
+It reorders the passages that a search has found.
 """
 
 import dataclasses
@@ -98,14 +98,14 @@ class RerankingData(RankingData):
     of_tables = ("negative_columns", "label_column")
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length, with a negative for each column of them."""
+        """Returns the shapes of a batch at full length, with a negative per column of negatives."""
         passages = 1 + (self.options.most_negatives or max(len(self.options.negative_columns), 1))
         return row_spec(batch_size, passages, self.options.max_seq_length) | {
             "labels": tf.TensorSpec((batch_size, passages), tf.float32)
         }
 
     def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
-        """Also refuses a number of candidates if none are searched for."""
+        """Also raises ValueError for a number of candidates if no search takes place."""
         super().check_files(train_path, eval_path, steps)
         if steps.evaluate:
             check_used(
@@ -182,7 +182,7 @@ class RerankingData(RankingData):
         return splits.divide(self.options, train.text, [0] * len(train), hold_out, train.path)
 
     def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[Candidates]:
-        """Returns the candidates of queries."""
+        """Returns the held-out queries with their candidates."""
         queries = set(train.rows(numbers).text)
         return [one for one in self._read_candidates(self.path(files, "train")) if one.query in queries]
 
@@ -198,7 +198,7 @@ class RerankingData(RankingData):
         return self._make_source(rows, files, {"labels": labels}, training=True), ()
 
     def make_held_out(self, held_out: list[Candidates], files: DataFiles, model: keras.Model) -> HeldOut:
-        """A row for each query and passage."""
+        """Returns evaluation batches with a row for each query and passage."""
         return Ranked(
             held_out,
             self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages], files),
@@ -223,7 +223,7 @@ class RerankingAnswers(Answers):
     """Scores of passages, measured by their order."""
 
     def best_metric(self) -> str:
-        """nDCG@10."""
+        """Returns `ndcg_at_10`."""
         return "ndcg_at_10"
 
     def input_columns(self) -> dict[str, tuple[str, ...]]:
@@ -262,7 +262,7 @@ class Ranked(Rankings):
         ]
 
     def rankings(self, predictions: Predictions) -> list[list[int]]:
-        """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
+        """Returns the indices of each query's passages by falling scores; among equal scores, answers come last."""
         scores = iter(float(row["score"]) for row in self.whole_rows(predictions, "a query are ranked"))
         each = [[next(scores) for _ in candidates.passages] for candidates in self.candidates]
         return [

@@ -1,4 +1,4 @@
-"""Pairs and collections to evaluate on: what their vectors measure, and the queries that fare worst."""
+"""Evaluates pairs and collections by their vectors, and reports the worst queries."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs to evaluate on or to compare, and the use of their vectors."""
+    """Pairs to evaluate on or to compare, by their vectors."""
 
     data: LabelledTexts
     source: ExampleSource
@@ -44,7 +44,7 @@ class Pairs:
         return metrics.search(vectors, numbers) | measures.means(metrics.measured(vectors, numbers))
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns the queries that fare worst; nothing for pairs with scores."""
+        """Returns report sections about the worst queries; none for pairs with scores."""
         rows, vectors = self._vectors(predictions)
         if self.data.targets is not None:
             return []
@@ -91,21 +91,21 @@ class HeldOutCollection(Rankings):
         self.passages = [collection.passages] * len(collection.queries)
 
     def rankings(self, predictions: Predictions) -> list[list[int]]:
-        """The numbers of the nearest passages of each query, without that of its own id."""
+        """Returns the numbers of each query's nearest passages, except the passage with the query's own id."""
         return self.collection.without_own(self.nearest(predictions, measures.DEPTH + 1), measures.DEPTH)
 
     def nearest(self, predictions: Predictions, count: int) -> list[list[int]]:
-        """The numbers of the `count` nearest passages of each query."""
+        """Returns the numbers of the `count` nearest passages of each query."""
         vectors, queries = np.stack([row["embedding"][0] for row in self.rows(predictions)]), len(self.queries)
         return neighbours.nearest(vectors[:queries], vectors[queries:], count)[1].tolist()
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Also computes `mrr`, by which the best checkpoint is chosen, over the ranks that are measured."""
+        """Computes the metrics and `mrr`, which selects the best checkpoint, over the measured ranks."""
         rankings = self.rankings(predictions)
         return measures.means(measures.measure(rankings, self.relevant)) | {
             "mrr": measures.reciprocal_rank(rankings, self.relevant)
         }
 
     def rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
-        """The predictions of all texts. Raises ValueError if some are missing."""
+        """Returns the predictions of all texts. Raises ValueError if some are missing."""
         return self.whole_rows(predictions, f"{self.collection.path} are searched")

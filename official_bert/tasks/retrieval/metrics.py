@@ -22,7 +22,7 @@ def search(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
 
     vectors [N,2,D] of length 1; `texts` [N,2] are numbers, equal for equal texts. A first text that stands in several
     rows is one query with several right answers, each distinct second text is searched once, and the query itself is no
-    candidate. Of equal similarities the wrong text counts as the nearer one, so that equal vectors find nothing.
+    candidate. Among equal similarities, wrong texts rank first, so that constant vectors score nothing.
     """
     ranks = _ranks(vectors, texts)
     measured = {f"recall_at_{best}": float(np.mean([np.mean(rank <= best) for rank in ranks])) for best in BEST}
@@ -52,7 +52,7 @@ def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
 
 
 def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
-    """Returns what trec_eval measures of each query of `search`, in the order of the numbers of first texts."""
+    """Returns trec_eval's measures for each query of `search`, in the order of the numbers of first texts."""
     rankings, relevant = [], []
     for ranks in _ranks(vectors, texts):
         right = {int(rank) - 1: place for place, rank in enumerate(ranks)}
@@ -64,7 +64,7 @@ def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
 
 
 def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a row of each query of `search`, in the same order, and a row with the second text nearest to it."""
+    """Returns a row number for each query of `search`, in the same order, and the row of its nearest second text."""
     queries, rows = np.unique(texts[:, 0], return_index=True)
     seconds, second_rows = np.unique(texts[:, 1], return_index=True)
     nearest = []
@@ -77,8 +77,8 @@ def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; undefined, NaN, if one side
-    is constant, as of one row.
+    """Returns `spearman` and `pearson` correlations of both texts' cosines with scores [N]; NaN if one side is
+    constant, as with a single row.
 
     vectors [N,2,D].
     """

@@ -1,4 +1,4 @@
-"""The served models of vectors: of sparse ones, the words of a text that weigh most.
+"""The served model of sparse vectors: the words of a text with the largest weights.
 
 B texts, K words.
 """
@@ -15,10 +15,10 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedSparse(ServedModel):
-    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled
-    up with 0.
+    """Gives the `top_k` words of a text with the largest weights, as vocabulary ids, and the weights; fewer words are
+    padded with 0.
 
-    `prompts` stand in front of the texts of the signatures of their names.
+    Each of `prompts` is prepended to texts of the signature of its name.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("ids", "weights", "truncated")
@@ -58,7 +58,7 @@ class ServedSparse(ServedModel):
 
     @staticmethod
     def unpadded(answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The words that weigh something."""
+        """Returns the words whose weight is not 0."""
         count = sum(weight > 0.0 for weight in answer["weights"])
         return {**answer, "ids": answer["ids"][:count], "weights": answer["weights"][:count]}
 

@@ -1,5 +1,5 @@
-"""Search by sparse vectors (SPLADE): a text is a weight for each word, few of which are not 0, so that an index of
-words finds it.
+"""Search by sparse vectors (SPLADE): a text becomes a weight for each word, mostly 0, so that an inverted index can
+find it.
 
 The loss of retrieval, on products, and a penalty that keeps weights few: the squared mean weight of each word (FLOPS,
 Paria et al. 2020).
@@ -76,7 +76,7 @@ class Options(retrieval_options.Options):
 
 
 class RisingPenalty(ExampleSource):
-    """Batches with the share of the penalty at their number, `penalty_share` [B]: from 0 to 1 as the square of the
+    """Adds `penalty_share` [B], the share of the penalty, to each batch: it rises from 0 to 1 with the square of the
     step.
     """
 
@@ -91,11 +91,11 @@ class SparseData(retrieval.RetrievalData):
     """The rows of retrieval, with the share of the penalty."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length, and the share of the penalty."""
+        """Returns the shapes of a batch at full length, with the share of the penalty."""
         return super().batch_spec(batch_size) | {"penalty_share": tf.TensorSpec((batch_size,), tf.float32)}
 
     def check(self, steps: Steps) -> None:
-        """Also refuses predictions."""
+        """Also raises ValueError for predictions."""
         if steps.predict:
             raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
         super().check(steps)
@@ -111,7 +111,9 @@ class SparseData(retrieval.RetrievalData):
         return rising, notes
 
     def make_held_out(self, held_out: LabelledTexts | Collection, files: DataFiles, model: keras.Model) -> HeldOut:
-        """Pairs to evaluate are a small collection: each first text searches all second texts."""
+        """Returns evaluation batches; pairs form a small collection, in which each first text searches all second
+        texts.
+        """
         if isinstance(held_out, Collection):
             return super().make_held_out(held_out, files, model)
         queries, passages = (list(dict.fromkeys(texts)) for texts in (held_out.text, held_out.text_pair or ()))
@@ -130,7 +132,7 @@ class SparseAnswers(retrieval.RetrievalAnswers):
     """Vectors of words."""
 
     def best_metric(self) -> str:
-        """nDCG@10."""
+        """Returns `ndcg_at_10`."""
         return "ndcg_at_10"
 
 
@@ -165,7 +167,7 @@ class Searched(HeldOutCollection):
     """Queries that search all passages of a collection by products of sparse vectors."""
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Also computes the mean number of words of a passage."""
+        """Computes the metrics and the mean number of words of a passage."""
         passages = self._vectors(predictions)[len(self.queries) :]
         return super().evaluate(predictions) | {"words": passages.nnz / passages.shape[0]}
 
@@ -179,7 +181,7 @@ class Searched(HeldOutCollection):
         return matrix
 
     def nearest(self, predictions: Predictions, count: int) -> list[list[int]]:
-        """The numbers of the passages with the largest products with each query."""
+        """Returns the numbers of the passages with the largest products with each query."""
         matrix, number, rankings = self._vectors(predictions), len(self.queries), []
         queries, passages = matrix[:number], matrix[number:].T
         for start in range(0, number, QUERIES_AT_ONCE):

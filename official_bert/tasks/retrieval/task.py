@@ -45,7 +45,7 @@ class RetrievalData(RankingData):
     """Texts that belong together: rows [B,T,S] of both texts and each negative."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length, with a negative for each column of them."""
+        """Returns the shapes of a batch at full length, with a negative per column of negatives."""
         options = self.options
         texts = TEXTS + (options.most_negatives or len(options.negative_columns))
         target = {"text_numbers": tf.TensorSpec((batch_size, texts), tf.int32)}
@@ -60,11 +60,11 @@ class RetrievalData(RankingData):
 
     @property
     def may_hold_out(self) -> bool:  # type: ignore[override]
-        """Single texts answer nothing."""
+        """Whether training rows can be held out: not if they are single texts."""
         return self.options.train_on != "texts"
 
     def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
-        """Also refuses a column of scores if those to evaluate on have none: their correlation chooses the best
+        """Also raises ValueError for scores in training only: the correlation on evaluation data selects the best
         checkpoint.
         """
         super().check_files(train_path, eval_path, steps)
@@ -143,17 +143,17 @@ class RetrievalData(RankingData):
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, train.path)
 
     def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> LabelledTexts:
-        """Returns pairs with their scores, or without any."""
+        """Returns held-out pairs with their scores, if they have any."""
         path = self.path(files, "train")
         if self.options.score_column and not is_collection(path) and not self.options.label_column:
             return self._read_scored(path).rows(numbers)
         return dataclasses.replace(train.rows(numbers), targets=None, choices=None)
 
     def check(self, steps: Steps) -> None:
-        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for
-        both texts.
+        """Also raises ValueError for batches whose replica parts or micro-batches would split a group, and for one
+        column used for both texts.
 
-        Raw texts have vectors by themselves, those of the second column too.
+        Single texts get vectors separately, also those of the second column.
         """
         super().check(steps)
         settings, options = self.config.training, self.options
@@ -207,7 +207,9 @@ class RetrievalData(RankingData):
         return self._make_source(rows, extra, files, training=True), ()
 
     def make_held_out(self, held_out: LabelledTexts | Collection, files: DataFiles, model: keras.Model) -> HeldOut:
-        """A collection, or pairs; these have the loss of training if that needs neither negatives nor a teacher."""
+        """Returns batches of a collection or of pairs; pairs get the training loss if it needs neither negatives nor a
+        teacher.
+        """
         if isinstance(held_out, Collection):
             return self._collection(held_out, files)
         if held_out.targets is not None:
@@ -286,7 +288,7 @@ class RetrievalAnswers(Answers):
     """Vectors of texts."""
 
     def best_metric(self) -> str:
-        """The correlation with the scores, or the mean reciprocal rank."""
+        """Returns the correlation with the scores, or the mean reciprocal rank."""
         return "spearman" if self.options.score_column else "mrr"
 
     def input_columns(self) -> dict[str, tuple[str, ...]]:

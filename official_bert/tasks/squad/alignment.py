@@ -1,4 +1,4 @@
-"""From answers in characters to pieces of the passage: labels of training (2018 `_improve_answer_span`, or exact)."""
+"""Maps answers from characters to pieces of the passage, as training labels (2018 `_improve_answer_span`, or exact)."""
 
 import dataclasses
 
@@ -20,8 +20,8 @@ class Pieces:
     ends: np.ndarray  # int32 [pieces]
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """Returns the first and last piece of the shortest run that covers `context[start:end]`; first > last: it has
-        no piece.
+        """Returns the first and last piece of the shortest run that covers `context[start:end]`; first > last if there
+        is none.
         """
         covered = np.flatnonzero((self.ends > start) & (self.starts < end))
         return (int(covered[0]), int(covered[-1])) if len(covered) else (0, -1)
@@ -29,7 +29,7 @@ class Pieces:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """The pieces of an answer, and what became of it on the way to them."""
+    """The pieces of an answer, and how their text differs from the answer."""
 
     first: int
     last: int  # below `first`: the answer has no piece
@@ -40,7 +40,7 @@ class Label:
 
 @dataclasses.dataclass
 class LabelCounts:
-    """How many answers of the training data were labelled with other text than their own."""
+    """Counts training answers whose label covers a different text."""
 
     answers: int = 0
     widened: int = 0
@@ -56,7 +56,7 @@ class LabelCounts:
             setattr(self, name, getattr(self, name) + getattr(label, name))
 
     def line(self, alignment: Alignment) -> str:
-        """One line about the labels, "" if each is its answer as it stands."""
+        """Returns a line about the labels, "" if each matches its answer exactly."""
         exact = alignment == "characters"
         which = "nearest" if exact else "first"
         counts = [
@@ -76,8 +76,8 @@ class LabelCounts:
 
 
 def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, alignment: Alignment) -> Label:
-    """Returns the pieces that a question's answer trains: those that cover its characters, or with 2018's alignment
-    those of `answer_pieces`.
+    """Returns the label of a question's answer: the pieces that cover its characters or, with 2018's alignment, those
+    of `answer_pieces`.
     """
     stated = pieces.covering(example.answer_start, example.answer_end)
     in_2018 = answer_pieces(pieces, example, tokenizer) if example.start_word >= 0 else (0, -1)
@@ -90,9 +90,8 @@ def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, al
 
 
 def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Returns the first and last piece of an answer: of the first span within its words that reads as the answer
-    itself, or of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out
-    of "Japanese".
+    """Returns the first and last piece of an answer: the first span within its words that equals the answer, else all
+    of its words (2018 `_improve_answer_span`). 1895 can be separated from "(1895-1943)", but Japan not from "Japanese".
     """
     first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
     # Tokens hold no spaces, so equal text between spaces is equal tokens; searching text takes linear time.

@@ -63,7 +63,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One of the n best."""
+    """One of the n best answers."""
 
     text: str
     probability: float
@@ -134,7 +134,7 @@ def decode(
     rules: DecodingRules,
     do_lower_case: bool = True,
 ) -> Decoded:
-    """Decodes the answer to one question from the logits of its features; pure."""
+    """Returns the decoded answer to one question from the logits of its features."""
 
     def answer_text(feature: SquadFeature, span: Span) -> str:
         if not span.start:
@@ -167,7 +167,7 @@ def decode(
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities of the n best, by 2018's formula."""
+    """Returns the probabilities of the n best, by 2018's formula."""
     largest = max(scores)
     exponents = [math.exp(score - largest) for score in scores]
     return [value / sum(exponents) for value in exponents]
@@ -225,7 +225,7 @@ def decode_all(
     rules: DecodingRules,
     do_lower_case: bool = True,
 ) -> dict[str, Decoded]:
-    """Decodes the answers to all questions, by id."""
+    """Returns the decoded answers to all questions, by id."""
     assert len(features) == len(logits)
     return {
         examples[index].qas_id: decode(examples[index], features[part], logits[part], rules, do_lower_case)

@@ -26,7 +26,7 @@ THRESHOLDS = 41  # of the curve
 
 
 def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> Iterator[Section]:
-    """Yields the sections about the questions that were answered, all of `articles`; scores are from 0 to 1."""
+    """Yields report sections about the answered questions, which are all of `articles`; scores are from 0 to 1."""
     exact, f1 = metrics.question_scores(articles, {key: value.prediction for key, value in decoded.items()}, version_2)
     questions = {row["id"]: row for row in metrics.questions_of(articles) if row["id"] in decoded}
     contexts = {row["id"]: paragraph.get("context", "") for _, paragraph, row in questions_in(articles)}

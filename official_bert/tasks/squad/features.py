@@ -37,7 +37,7 @@ class SquadFeature:
 
     @property
     def second_segment(self) -> int:
-        """Where segment 1 begins; the row's end if its form has none."""
+        """The start of segment 1; the row's end if rows have a single segment."""
         return self.first_position if self.segments > 1 else len(self.input_ids)
 
     @property
@@ -47,16 +47,16 @@ class SquadFeature:
         return ["[CLS]", *self.question, *["[SEP]"] * self.separators, *window, "[SEP]"]
 
     def piece_at(self, position: int) -> int:
-        """The passage's piece at a position inside the window."""
+        """Returns the passage's piece at a position inside the window."""
         return self.window_start + position - self.first_position
 
     def word_at(self, position: int) -> int:
-        """The passage's word at a position inside the window."""
+        """Returns the passage's word at a position inside the window."""
         return int(self.pieces.word[self.piece_at(position)])
 
 
 def as_arrays(features: Sequence[SquadFeature]) -> dict[str, np.ndarray]:
-    """Makes the arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
+    """Returns the arrays of `TextFeatures`, and the answers: `start_positions`, `end_positions` int32 [features]."""
     lengths = [len(feature.input_ids) for feature in features]
     arrays = {
         "ids": np.concatenate([feature.input_ids for feature in features]),
@@ -204,7 +204,7 @@ class FeatureMaker:
 
 
 def max_context(windows: Sequence[tuple[int, int]], number: int) -> np.ndarray:
-    """bool [length]: the positions that window `number` shows with the most context."""
+    """Returns whether window `number` shows each of its positions with the most context: bool [length]."""
     start, length = windows[number]
     if len(windows) == 1:
         return np.ones(length, bool)

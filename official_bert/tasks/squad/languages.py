@@ -59,7 +59,7 @@ def language_of(path: str) -> str:
 
 
 def check(paths: Sequence[str], version_2: bool) -> None:
-    """Raises ValueError for a file that cannot be read, without gold answers, without a language in its name; for equal
+    """Raises ValueError for a file that is unreadable, lacks gold answers or a language in its name, and for equal
     names.
     """
     names = [predictions_file(path) for path in paths]
@@ -82,9 +82,9 @@ def predictions_file(path: str) -> str:
 def evaluate(
     task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]
 ) -> list[Scores]:
-    """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`.
+    """Answers the questions of each file, writes the answers to `predictions_FILE.json`, and returns the scores.
 
-    Warns of text that is lost, and of a language that MLQA's script does not know.
+    Warns of text that the vocabulary loses, and of languages that MLQA's script does not support.
     """
     scores = []
     for path in paths:
@@ -118,7 +118,7 @@ def evaluate(
 
 
 def losses(questions: Questions) -> list[str]:
-    """Returns a line for each way in which a vocabulary loses much of a text: characters deleted, words unknown."""
+    """Returns a line for each way in which a vocabulary loses much of a text: deleted characters, unknown words."""
     tokenizer = questions.task.tokenizer
     lines = casing_warnings(tokenizer, {example.passage.context for example in questions.file.examples})
     ids = np.concatenate([feature.pieces.ids for feature in questions.features if feature.window_index == 0])
@@ -129,9 +129,9 @@ def losses(questions: Questions) -> list[str]:
 
 
 def table(rows: Sequence[Scores]) -> str:
-    """Returns the scores in Markdown, in percent, with the mean over the files; "-" for what is not measured.
+    """Returns the scores in Markdown, in percent, with the mean over the files; "-" for missing scores.
 
-    A mean over fewer files than there are says over how many.
+    A mean over only some of the files states their number.
     """
     lines = [f"| language | file | questions | {' | '.join(HEADINGS)} |", "|---" * (3 + len(HEADINGS)) + "|"]
     lines += [f"| {row.language} | {row.file} | {row.questions} | {_shown(row.cells)} |" for row in rows]

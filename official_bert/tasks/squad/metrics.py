@@ -91,7 +91,7 @@ def _mean(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> float:
 
 
 def questions_of(articles: Sequence[Mapping]) -> Iterator[Mapping]:
-    """Returns the questions of articles, in order."""
+    """Yields the questions of articles, in order."""
     return (row for _, _, row in questions_in(articles))
 
 
@@ -121,17 +121,15 @@ def check_answers(articles: Sequence[Mapping], version_2: bool, where: str = "ar
 
 
 def has_gold_answers(articles: Sequence[Mapping], version_2: bool) -> bool:
-    """Whether the file has gold answers to evaluate against; a test set may have none, and empty ones are answers in
-    version 2 only.
-    """
+    """Returns whether the file has gold answers. A test set may have none; empty ones are answers in version 2 only."""
     return any("answers" in row if version_2 else row.get("answers") for row in questions_of(articles))
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:
     """Returns `exact_match` and `f1` as (best, threshold that gives it).
 
-    The official script's search, but over each question's best real answer, so that the threshold with which the
-    answers were decoded plays no part.
+    This is the official script's search, but over each question's best non-null answer, so that the threshold used in
+    decoding has no influence.
     """
     texts = {key: value.best_text for key, value in decoded.items()}
     exact, f1 = question_scores(articles, texts, version_2=True)
@@ -145,8 +143,8 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Returns (best mean score, the largest of the best thresholds); an answer is given if odds <= threshold.
 
-    `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold
-    is always a number: if it is best never to answer, it lies below all odds.
+    `scores` has the score of each question's non-null answer; no answer scores 1 if the question has none, else 0. The
+    threshold is always finite: if it is best never to answer, it lies below all odds.
     """
     order = sorted(scores, key=lambda key: odds[key])
     total = float(sum(not answerable[key] for key in order))

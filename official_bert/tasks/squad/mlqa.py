@@ -28,7 +28,9 @@ IDEOGRAPH = re.compile(r"[\u4e00-\u9fa5]")
 
 @functools.cache
 def punctuation() -> dict[int, None]:
-    """The script's, to delete: all that Unicode calls punctuation, and ASCII's, some of which it calls symbols."""
+    """Returns a translation table that deletes the script's punctuation: Unicode's, and all of ASCII's, some of which
+    Unicode classes as symbols.
+    """
     codes = (code for code in range(sys.maxunicode) if unicodedata.category(chr(code)).startswith("P"))
     return dict.fromkeys([*codes, *map(ord, string.punctuation)])
 
@@ -44,8 +46,8 @@ def normalize(text: str, language: str) -> str:
 
 
 def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], language: str) -> dict[str, float]:
-    """Returns `exact_match` and `f1`, from 0 to 1, of answers in a language; {} if it is none of MLQA's, or a question
-    has no answer.
+    """Returns `exact_match` and `f1`, from 0 to 1, of answers in a language; {} if MLQA lacks the language, or a
+    question has no answer.
 
     Every question counts, even without a prediction; the best of several gold answers counts.
     """

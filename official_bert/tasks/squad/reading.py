@@ -53,7 +53,7 @@ class SquadFile:
     skipped: int  # questions without another answer
 
     def rows(self, keep: np.ndarray) -> "SquadFile":
-        """Returns only some of the questions, by their numbers in the articles."""
+        """Returns the file with only some of the questions, by their numbers in the articles."""
         ids = self._ids(keep)
         return dataclasses.replace(
             self,
@@ -62,7 +62,7 @@ class SquadFile:
         )
 
     def rows_to_evaluate(self, keep: np.ndarray) -> "SquadFile":
-        """Returns some of the questions, by their numbers, as a file to evaluate on has them: the articles alone hold
+        """Returns some of the questions, by their numbers, in the form of an evaluation file: only the articles hold
         the answers.
         """
         articles = only(self.articles, self._ids(keep))
@@ -80,7 +80,7 @@ class SquadFile:
         return {ids[number] for number in numbers}
 
     def described(self) -> str:
-        """A line about the rows to train on."""
+        """Returns a line about the training rows."""
         without = sum(example.is_impossible for example in self.examples)
         return (
             f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, "
@@ -88,7 +88,7 @@ class SquadFile:
         )
 
     def warning(self) -> str:
-        """One line about skipped examples, with the first three; "" if there are none."""
+        """Returns a line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
         account = f"{self.skipped} questions skipped, whose answer is not in the context: "
@@ -127,8 +127,8 @@ def read_squad(
     those between words alone. With `several` answers, `first` trains on the first one, `all` on each different one, as
     an example of its own.
 
-    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there
-    twice, answers of another form, or several answers in training.
+    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, a duplicate id, answers of
+    another form, or several answers in training.
     """
     path, articles = _load(path, encoding)
     examples: list[SquadExample] = []
@@ -184,9 +184,9 @@ def only(articles: Sequence[Mapping], ids: Container[str]) -> list[dict]:
 
 
 def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
-    """Returns the article of each question, in order: its title, or else its first passage; and "articles".
+    """Returns the article of each question, in order, by its title or else its first passage; and "articles".
 
-    If there are fewer than `least` articles, it is the passage of each question, and "passages".
+    If there are fewer than `least` articles, returns the passage of each question, and "passages".
     """
     titles = [article.get("title") or article["paragraphs"][0]["context"] for article, _, _ in questions_in(articles)]
     if len(set(titles)) >= least:
@@ -347,9 +347,9 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
 
 
 def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
-    """Returns where an answer begins and ends in its context: at `start` or, if another text stands there, at the
-    nearest place within the words there. Spaces may differ, and those around the answer do not count. None: these words
-    do not contain it.
+    """Returns the start and end of an answer in its context: at `start` or, if another text is there, at the nearest
+    match within the words there; None if these words do not contain it. Spaces may differ, and those around the answer
+    are ignored.
     """
     if (words := _stretch(passage, text, start)) is None:
         return None

@@ -155,7 +155,7 @@ def _at_tokens(shown: tf.Tensor, layout: graph_packing.Layout, windows: graph_pa
 def best_span_of_rows(
     logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, n_best_size: int, max_answer_length: int
 ) -> Spans:
-    """Returns the best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
+    """Returns the best span of each row [R]; `real`, `may_start`, `may_end` are bool [R,S].
 
     As in 2018 the `n_best_size` best positions are chosen first, and those where no span may begin or end are dropped
     afterwards. Padding is never among them: its logits depend on the rest of the batch.

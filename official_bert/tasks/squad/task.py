@@ -70,13 +70,13 @@ class SquadData(FileData):
     """Questions about passages, in windows of these."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows of full length with their answers."""
+        """Returns the shapes of a batch at full length, with the answers."""
         return row_spec(batch_size, self.options.max_seq_length) | {
             name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")
         }
 
     def check(self, steps: Steps) -> None:
-        """Also refuses to train with a threshold for no answer where every question is answered."""
+        """Also raises ValueError for training with a null threshold if every question has an answer."""
         super().check(steps)
         if steps.train:
             check_used(
@@ -88,12 +88,12 @@ class SquadData(FileData):
 
     @property
     def file_names(self) -> dict[str, list[str]]:  # type: ignore[override]
-        """Those of the version."""
+        """The names of the files of the SQuAD version."""
         train, dev = FILES["2.0" if self.options.version_2_with_negative else "1.1"]
         return {"train": [train], "dev": [dev]}
 
     def read_file(self, path: Source, use: Use) -> SquadFile:
-        """Reads questions, to train on those whose answers are in their contexts."""
+        """Reads questions; for training, only those whose answers are in their contexts."""
         options = self.options
         return read_squad(
             path,
@@ -105,13 +105,13 @@ class SquadData(FileData):
         )
 
     def read_tests(self, files: DataFiles) -> SquadFile | None:
-        """Reads the questions of `predict_file`, else those of evaluation."""
+        """Reads the questions of `predict_file`, else the evaluation questions."""
         path = files.predict_file or self.eval_path(files)
         return self.read_file(path, "test") if path else None
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
-        """Also leaves out questions to evaluate on if none has gold answers. Raises ValueError if nothing is trained,
-        or if some have.
+        """Also drops evaluation questions if none has gold answers. Raises ValueError if no training question is left,
+        or if only some evaluation questions have answers.
         """
         train, held_out, version_2 = (
             rows.train if steps.train else None,
@@ -154,7 +154,7 @@ class SquadData(FileData):
         return train.described()
 
     def make_train(self, train: SquadFile, files: DataFiles, model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
-        """The notes are a line about the labels, if some differ from the answers."""
+        """Returns training batches, and a note about the labels if some differ from their answers."""
         if train.unfound:
             logging.warning("%s", train.warning())
         depends_on = {
@@ -231,18 +231,18 @@ class SquadData(FileData):
 
 
 class SpanAnswers(Answers):
-    """Answers are chosen by F1; version 2 tunes a threshold for none."""
+    """Span answers, measured by F1; version 2 tunes the null threshold."""
 
     def best_metric(self) -> str:
         return "f1"
 
     def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The threshold for no answer with the best F1 on the evaluation data."""
+        """Returns the null threshold with the best F1 on the evaluation data."""
         threshold = metrics.get("best_f1_threshold")
         return {} if threshold is None else {"null_score_diff_threshold": threshold}
 
     def with_tuned(self, stored: Mapping[str, Any]) -> TaskBase:
-        """Takes the stored threshold in the place of 0.0, 2018's default."""
+        """Returns the task with the stored threshold in place of 0.0, 2018's default."""
         if not stored or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
             return self.task
         return self.task.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
@@ -279,7 +279,9 @@ class Questions:
         return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """Decodes the answers, by id, to questions with predictions for all windows: an evaluation may stop early."""
+        """Returns the decoded answers, by id, to questions with predictions for all windows, because an evaluation may
+        stop early.
+        """
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
         whole = [
@@ -306,14 +308,14 @@ class Questions:
         return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Scores by length and threshold, and the worst answers."""
+        """Returns report sections with scores by length and threshold, and the worst answers."""
         decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
         examine: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], Iterator[Section]]
         examine = by_name(EXAMINATION).examine
         return list(examine(self._answered(decoded), decoded, version_2))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """The answers to the questions."""
+        """Returns the answers to the questions."""
         decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
         comparable: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], ComparableAnswers]
         comparable = by_name(EXAMINATION).comparable
@@ -360,7 +362,7 @@ def _logits(row: Mapping[str, Any], length: int) -> Logits:
 
 
 def average_logits(predictions: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
-    """Averages the predictions of several models for the same rows in the same order."""
+    """Returns the mean predictions of several models for the same rows in the same order."""
     return [
         {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
         for rows in zip(*predictions, strict=True)

@@ -84,7 +84,7 @@ class TextData(FileData):
     """Labelled texts; `read_file` reads them."""
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length."""
+        """Returns the shapes of a batch at full length."""
         target = {
             "classifier": tf.TensorSpec((batch_size,), tf.int32),
             "regression": tf.TensorSpec((batch_size,), tf.float32),
@@ -137,7 +137,7 @@ class TextData(FileData):
     def make_train(
         self, train: LabelledTexts, files: DataFiles, model: keras.Model
     ) -> tuple[ExampleSource, Sequence[str]]:
-        """Rows, or labels, may have weights in the loss."""
+        """Returns training batches, in which rows or labels may have weights in the loss."""
         features = self._features_of(train, files)
         notes = casing_warnings(self.tokenizer, train.text)
         if not self._weights_given:
@@ -151,7 +151,7 @@ class TextData(FileData):
         ]
 
     def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
-        """The batches of sets, one after another."""
+        """Returns the batches of all sets, one after another."""
         return TextSets(
             self.task, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files))
         )
@@ -210,7 +210,7 @@ class TextData(FileData):
 
 
 class TextAnswers(Answers, abc.ABC):
-    """Metrics of logits, and answers made of them."""
+    """Turns logits into metrics and answers."""
 
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
 
@@ -219,12 +219,12 @@ class TextAnswers(Answers, abc.ABC):
         """Writes the answers for one of the sets of `read_tests` from its logits [N,K]; returns the path."""
 
     def best_metric(self) -> str:
-        """The first metric; for errors, less is better."""
+        """Returns the first metric, with `-` in front of errors."""
         return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
 
     @property
     def thresholds(self) -> np.ndarray:
-        """The probability from which on each of several labels is given, float32 [K]."""
+        """The least probability at which each of several labels is assigned, float32 [K]."""
         return np.full(self.task.num_outputs, 0.5, np.float32)
 
     def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
@@ -256,7 +256,7 @@ class TextClassification(TaskBase):
 
     @property
     def num_outputs(self) -> int:
-        """Logits for a row."""
+        """The number of logits of a row."""
         return 1 if self.head == "regression" else len(self.options.labels)
 
     def build_model(self) -> keras.Model:
@@ -278,7 +278,7 @@ class TextClassification(TaskBase):
 
 
 class Examination(Protocol):
-    """What the core asks of `examination.py`."""
+    """The interface that the core requires of `examination.py`."""
 
     examine: Callable[
         [str, Sequence[str], Callable[[np.ndarray], Mapping[str, Any]], TextSet, np.ndarray, np.ndarray], list[Section]
@@ -292,7 +292,7 @@ def _examination() -> Examination:
 
 @dataclasses.dataclass(frozen=True)
 class TextSets:
-    """Sets of rows to evaluate on or to answer, one after another, and the use of their logits."""
+    """Sets of rows to evaluate on or to answer, one after another, and the evaluation of their logits."""
 
     task: TextClassification
     sets: Sequence[TextSet]
@@ -308,8 +308,8 @@ class TextSets:
         return measured
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the
-        evaluation tunes.
+        """Returns report sections for each set, with the thresholds that the evaluation tunes: scores by class,
+        calibration, worst mistakes.
         """
         task, examination = self._tuned(predictions), _examination()
         answers = task.answers
@@ -323,7 +323,7 @@ class TextSets:
         ]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """The answers to each set of rows, with the thresholds that the evaluation tunes."""
+        """Returns the answers to each set of rows, with the thresholds that the evaluation tunes."""
         task, examination = self._tuned(predictions), _examination()
         return {
             text_set.name: examination.comparable(task, text_set, rows, logits)

@@ -159,7 +159,7 @@ class TableData(TextData):
         return data._labelled(data._table(path, use), labelled=use != "test")
 
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
-        """Also puts the columns and the labels of the training rows into the options."""
+        """Reads the training rows; also puts their columns and labels into the options."""
         path = self.training_path(files)
         reading = self._as_meant(path)
         table = reading._table(path, "train")
@@ -177,7 +177,7 @@ class TableData(TextData):
         return self.with_options(**found) if found else self
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
-        """Also raises ValueError for a threshold to tune without evaluation data."""
+        """Reads the rows. Raises ValueError for a threshold to tune without evaluation data."""
         data, rows = super().read_rows(files, steps)
         labels = data.options.labels
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
@@ -308,14 +308,16 @@ class TableData(TextData):
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
     def check(self, steps: Steps) -> None:
-        """Also refuses answers alone, before they are computed, if their thresholds are to be tuned and were not."""
+        """Also raises ValueError for prediction alone, before any is computed, if thresholds should be tuned but were
+        not.
+        """
         super().check(steps)
         if not (steps.train or steps.evaluate) and isinstance(self.options.threshold, str):
             raise self.task.answers.untuned()
 
 
 class TableAnswers(TextAnswers):
-    """Metrics, thresholds that may be tuned, and a table of answers."""
+    """Metrics, thresholds that can be tuned, and a table of answers."""
 
     measures_with_tuned = True
 
@@ -330,7 +332,7 @@ class TableAnswers(TextAnswers):
 
     @property
     def thresholds(self) -> np.ndarray:
-        """Raises ValueError if they are to be tuned and were not."""
+        """The thresholds of the labels. Raises ValueError if they should be tuned but were not."""
         threshold = self.options.threshold
         if isinstance(threshold, str):
             raise self.untuned()
@@ -343,7 +345,7 @@ class TableAnswers(TextAnswers):
         )
 
     def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
-        """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
+        """Computes the metrics, after tuning the thresholds if configured; the thresholds are among the metrics."""
         if self.task.head != "multi_label":
             return super().measure(targets, logits, end)
         tuned = self._tune(targets, scipy.special.expit(logits.astype(np.float32)))
@@ -360,7 +362,7 @@ class TableAnswers(TextAnswers):
         return {}
 
     def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The thresholds that the evaluation tuned."""
+        """Returns the thresholds that the evaluation tuned."""
         if self.options.threshold == "tuned":
             return {"threshold": metrics["threshold"]} if "threshold" in metrics else {}
         if self.options.threshold == "tuned_per_label" and metrics:
@@ -368,7 +370,9 @@ class TableAnswers(TextAnswers):
         return {}
 
     def with_tuned(self, stored_options: Mapping[str, Any]) -> TaskBase:
-        """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
+        """Returns the task with the stored thresholds in place of those to be tuned: one for all labels, or one for
+        each.
+        """
         stored, threshold = stored_options.get("threshold"), self.options.threshold
         if threshold == "tuned" and isinstance(stored, float):
             return self.task.with_options(threshold=stored)

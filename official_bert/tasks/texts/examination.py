@@ -26,8 +26,8 @@ def examine(
     rows: Sequence[int] | np.ndarray,
     logits: np.ndarray,
 ) -> list[Section]:
-    """Returns the sections about the rows of a set that were evaluated, from their logits [N,K]; names end with the
-    set's name.
+    """Returns report sections about the evaluated rows of a set, from their logits [N,K]; names end with the set's
+    name.
     """
     assert text_set.data.targets is not None
     gold = text_set.data.targets[rows]

@@ -80,7 +80,7 @@ class GlueData(TextData):
 
 
 class GlueAnswers(TextAnswers):
-    """Its metrics, and files for the benchmark's server."""
+    """A data set's metrics, and submission files for the benchmark's server."""
 
     @property
     def metrics(self) -> Sequence[str]:  # type: ignore[override]
@@ -98,7 +98,7 @@ class GlueAnswers(TextAnswers):
         )
 
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
-        """With `majority_class`: the most frequent label of the training data for each row.
+        """Returns, with `majority_class`, the most frequent training label for each row.
 
         Raises ValueError if there are no rows to evaluate on or to answer.
         """

@@ -144,7 +144,7 @@ class Reader:
         )
 
     def data(self, train: Source, held_out: Source) -> dict[str, list[Source]]:
-        """The files that `train` and `held_out` read, as far as they exist."""
+        """Returns the existing files that `train` and `held_out` read."""
         published = [self.dataset.train.format(language=self.train_language)], list(self.dataset.held_out.values())
         folders = self._folders() if self.data_dir else []
         sources: dict[str, list[Source]] = {"train": [train], "eval": [held_out]}
@@ -175,7 +175,7 @@ class Reader:
     def tests(self, path: Source = "") -> list[TextSet]:
         """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it.
 
-        A file with the name of a published set has the name of its submission; any other one that of the first.
+        A file with the name of a published set gets the name of its submission, any other the name of the first.
         """
         files: dict[str, Source] = {self._submission(path): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):

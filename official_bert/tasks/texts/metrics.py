@@ -1,4 +1,4 @@
-"""Official metrics of a task from labels and logits, by name: those of GLUE, and of tasks with several labels."""
+"""Computes official metrics from labels and logits, by name: GLUE's, and those of tasks with several labels."""
 
 import math
 import types
@@ -89,10 +89,10 @@ def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: 
 
 
 def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
-    """Returns the probability from which on 1 is predicted with the best F1: both [N], targets 0 and 1.
+    """Returns the threshold of probabilities [N] with the best F1 for targets [N], 0 or 1.
 
-    It lies half-way between two of the probabilities, or below the lowest; of several, it is the one nearest 0.5. It is
-    0.5 if no target is 1.
+    It lies half-way between two probabilities, or below the lowest; of several best thresholds, the one nearest 0.5 is
+    returned, and 0.5 if no target is 1.
     """
     order = np.argsort(-probabilities, kind="stable")
     falling = probabilities[order].astype(np.float64)

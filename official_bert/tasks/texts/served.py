@@ -1,4 +1,4 @@
-"""Served models whose answer is about a whole text: a label, several labels, a score, a choice.
+"""Served models that answer about a whole text: a label, several labels, a score, a choice.
 
 B texts, S tokens, C classes or choices.
 """
@@ -23,8 +23,8 @@ from official_bert.text.packing import check_segments
 class ServedClassifier(ServedWindows):
     """Gives one label of several, for one text or two.
 
-    `truncate` says what the model sees of a text that is too long: a part of it, or all of it in windows, whose logits
-    are averaged. Rows of ids are answered one by one.
+    `truncate` chooses the part of an overlong text that the model sees, or windows over all of it, whose logits are
+    averaged. Rows of ids are answered one by one.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
@@ -49,7 +49,7 @@ class ServedClassifier(ServedWindows):
 
     @classmethod
     def options_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        """Those about windows too, if there are windows."""
+        """Returns the names of the options, with those of windows if there are windows."""
         return (*cls.reads, *ServedWindows.reads) if settings.get("truncate") == "windows" else cls.reads
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
@@ -63,7 +63,7 @@ class ServedClassifier(ServedWindows):
         return self.finish_rows({"logits": self._run_rows(inputs)})
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same for texts, and `truncated` [B]: whether the model did not see all of it."""
+        """Returns the same for texts, and `truncated` [B]: whether the model saw only a part."""
         first = self.tokenizer.tokenize(inputs["text"])
         if self.truncate == "windows":
             return self._answer_windows(first)
@@ -92,9 +92,7 @@ class ServedClassifier(ServedWindows):
 
 
 class ServedMultiLabel(ServedClassifier):
-    """Gives those of several labels whose probability is at least `threshold`, one or one for each label, for one text
-    or two.
-    """
+    """Gives all labels whose probability is at least `threshold` (a scalar, or one per label), for one text or two."""
 
     outputs = ("labels", "num_labels", "probabilities", "logits", "truncated")
     padded_text: ClassVar = {"labels": "num_labels"}
@@ -157,7 +155,7 @@ class ServedChoice(ServedModel):
         self.max_choices = self.longest["choices"] = max_choices
 
     def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns what must hold of the rows, and that choices are few."""
+        """Returns the claims about the rows, and about the number of choices."""
         return [*super().claims(inputs), self._few_choices("input_ids", inputs["input_ids"])]
 
     def _few_choices(self, name: str, choices: tf.Tensor) -> Claim:

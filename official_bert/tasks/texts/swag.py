@@ -103,12 +103,16 @@ class ChoiceData(TextData):
     file_names = {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)}
 
     def path(self, files: DataFiles, use: Use) -> Source:
-        """A file that the data folder lacks is an error: no other one stands in for it."""
+        """Returns the file for a use, even if the data folder lacks it, so that reading it fails instead of using
+        another file.
+        """
         path = super().path(files, use)
         return path or (os.path.join(files.data_dir, *self.file_names[use]) if files.data_dir else "")
 
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
-        """Also takes the columns of a published form into the options, if the file has those and not the options'."""
+        """Reads the training rows; also switches the options to a published form's columns if the file has those and
+        not the options'.
+        """
         path, options = self.training_path(files), self.options
         row = first_object(path, options)
         forms = [self]
@@ -165,19 +169,19 @@ class ChoiceData(TextData):
     def make_features(
         self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
     ) -> TextFeatures | ChoiceFeatures:
-        """A row for each choice of each text."""
+        """Returns features with a row for each choice of each text."""
         rows = list(zip(data.text, data.choices or ()))
         return make_choice_features(rows, self.tokenizer, self.options.max_seq_length, cache_dir, targets)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length."""
+        """Returns the shapes of a batch at full length."""
         return row_spec(batch_size, self.task.num_outputs, self.options.max_seq_length) | {
             "label_ids": tf.TensorSpec((batch_size,), tf.int32)
         }
 
 
 class ChoiceAnswers(TextAnswers):
-    """The number of the choice."""
+    """Answers that are the number of a choice."""
 
     metrics = ("accuracy",)
 
@@ -211,7 +215,7 @@ class Task(TextClassification):
 
     @property
     def num_outputs(self) -> int:
-        """Choices of a text, if they stand in columns."""
+        """The number of choices of a text, if choices are columns."""
         return len(self.options.choice_columns)
 
     def build_model(self) -> keras.Model:

@@ -31,7 +31,7 @@ def measure(written: Sequence[str], answers: Sequence[str], writable: Sequence[s
 
 
 def chrf(written: Sequence[str], answers: Sequence[str]) -> float:
-    """chrF of all texts together: n-grams of 1 to 6 characters, with recall weighing twice."""
+    """Returns chrF over all texts together: n-grams of 1 to 6 characters, with recall weighted twice."""
     return sacrebleu.corpus_chrf(list(written), [list(answers)]).score / 100.0
 
 

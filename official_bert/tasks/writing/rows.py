@@ -49,7 +49,7 @@ class AnswerRows(Sequence):
         return self.template.separators
 
     def answer(self, index: int) -> np.ndarray:
-        """The ids of an answer [W], cut or filled up with [SEP]."""
+        """Returns the ids of an answer [W], truncated or padded with [SEP]."""
         ids = self.answers[index][: self.width]
         return np.concatenate([ids, np.full(self.width - len(ids), self.template.sep_id)]).astype(np.int32)
 
@@ -84,8 +84,8 @@ class DiffusedSource(ExampleSource):
 def masked(
     batch: Mapping[str, np.ndarray], hidden: np.ndarray, rates: np.ndarray, mask_id: int
 ) -> dict[str, np.ndarray]:
-    """Returns a batch whose answers are masked where they are `hidden` [B,W], with what masked diffusion reads: the W
-    places, their words, which are hidden, all of which are maskable, and the rates.
+    """Returns a batch whose answers are masked where `hidden` [B,W], with the inputs of masked diffusion: the W places,
+    their words, which are hidden, that all are maskable, and the rates.
     """
     ids, width = batch["input_ids"].copy(), hidden.shape[1]
     places = batch["input_mask"].sum(axis=1)[:, None] - width + np.arange(width)  # [B,W]

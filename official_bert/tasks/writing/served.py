@@ -57,8 +57,8 @@ class ServedText(ServedWords):
         self.pieces = Pieces(tokenizer.host)
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `answer` [B], `score` [B], the sum of the log-probabilities of its tokens and of the [SEP] that ends
-        it, `tokens` [B,W], `passes` [B,W], in which each was written, and `truncated` [B], whether a text was cut.
+        """Returns `answer` [B]; `score` [B], the sum of the log-probabilities of its tokens and its final [SEP];
+        `tokens` [B,W]; `passes` [B,W], the pass that wrote each; and `truncated` [B], whether the text was cut.
         """
         ids = self.tokenizer.tokenize(inputs["text"])
         features, truncated = self._rows(ids)

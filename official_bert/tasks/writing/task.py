@@ -1,4 +1,4 @@
-"""Text to text: an answer is written to a source, by a masked LM that fills all places of the answer in a few passes.
+"""Text to text: a masked LM writes the answer to a source by filling all places of the answer in a few passes.
 
 It is trained by masked diffusion (`objectives/masked_diffusion`); docs/generation.md.
 """
@@ -81,7 +81,7 @@ class WritingData(FileData):
     }
 
     def check(self, steps: Steps) -> None:
-        """Also refuses a teacher, models that read from left to right, and vocabularies without [MASK] or [SEP]."""
+        """Also raises ValueError for a teacher, left-to-right models, and vocabularies without [MASK] or [SEP]."""
         super().check(steps)
         if self.config.training.teacher:
             raise ValueError("config.training.teacher: expected none: task text_to_text has no soft answers")
@@ -94,7 +94,7 @@ class WritingData(FileData):
                 )
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
-        """Reads sources and answers; of a file to answer, answers only if it has them."""
+        """Reads sources and answers; from a file to answer, answers only if it has them."""
         options = self.options
         columns = [options.source_column, options.answer_column][: 1 + (use != "test")]
         table = labelled_texts.read_table(options, path, columns, logging.warning, None)
@@ -103,14 +103,14 @@ class WritingData(FileData):
         return LabelledTexts(str(path), sources, answers[0] if answers else None)
 
     def with_labels_of(self, train: LabelledTexts) -> Self:
-        """The places of an answer, if they are not given: one more than the longest has tokens."""
+        """Returns the data with the places of an answer, if not given: one more than the tokens of the longest."""
         if self.options.answer_length:
             return self
         longest = max(map(len, tokenize_all(self.tokenizer, train.text_pair or [])))
         return self.with_options(answer_length=max(longest + 1, 2))
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
-        """Warns of held-out rows that are training rows: a question may have the same answer many times."""
+        """Warns of held-out rows that are training rows, which are no error because question and answer may recur."""
         if rows.train and rows.held_out:
             labelled_texts.check_held_out(rows.train, rows.held_out, logging.warning)
         return rows
@@ -157,7 +157,7 @@ class WritingData(FileData):
         return WrittenAnswers(self.task, held_out, rows, self.source_of(rows, training=False), model)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Rows at their full length."""
+        """Returns the shapes of a batch at full length."""
         length, width = self.options.max_seq_length, self.options.answer_length
         integers = {"input_ids": length, "input_mask": length, "segment_ids": length, "masked_lm_positions": width,
                     "masked_lm_ids": width}  # fmt: skip
@@ -171,7 +171,7 @@ class WritingAnswers(Answers):
     """Written answers."""
 
     def best_metric(self) -> str:
-        """chrF: exact matches say little of long answers."""
+        """Returns `chrf`, because exact matches say little about long answers."""
         return "chrf"
 
     def input_columns(self) -> dict[str, tuple[str, ...]]:
@@ -216,7 +216,7 @@ class WrittenAnswers:
     last: list[Any] = dataclasses.field(default_factory=list)  # the last predictions, and the answers written with them
 
     def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
-        """Writes the answers to rows with these numbers, in so many passes."""
+        """Returns the answers to rows with these numbers, written in `passes` passes."""
         task, blanks, texts = self.task, Blanks(self.rows, self.task.mask_id), []
         how = Passes.of_answer(self.rows.width, passes, task.options.block_size)
         for start in range(0, len(numbers), AT_ONCE):
@@ -238,7 +238,7 @@ class WrittenAnswers:
         return measured | bound_of(np.stack([row["bound"] for row in predictions]))
 
     def answers(self, predictions: Predictions) -> list[str]:
-        """Returns the answers of an evaluation, which a report of the same weights needs again."""
+        """Returns the answers of an evaluation, kept for a report of the same weights."""
         if not self.last or self.last[0] is not predictions:
             self.last[:] = predictions, self.write_answers(self._numbers(predictions), self.passes)
         return self.last[1]
@@ -249,7 +249,7 @@ class WrittenAnswers:
 
     @property
     def passes(self) -> int:
-        """The passes of an answer."""
+        """The number of passes that write an answer."""
         return self.task.options.passes or self.rows.width
 
     def measure(self, numbers: Sequence[int], texts: Sequence[str]) -> dict[str, float]:
@@ -259,7 +259,7 @@ class WrittenAnswers:
         return metrics.measure(texts, answers, writable)
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns the quality by passes, and the answers that are worst by chrF."""
+        """Returns report sections with the quality by passes, and the worst answers by chrF."""
         numbers, width = self._numbers(predictions), self.rows.width
         table: list[dict[str, float]] = []
         for passes in (*(passes for passes in (1, 2, 4) if passes < width), width):

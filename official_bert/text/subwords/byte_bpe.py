@@ -54,7 +54,7 @@ class Merges(NamedTuple):
 
 
 def byte_letters() -> list[str]:
-    """Returns the letter of each byte (GPT-2): printable ones stand for themselves, the others for U+0100 and on, in
+    """Returns the letter of each byte (GPT-2): printable bytes map to themselves, the others to U+0100 onwards, in
     order.
     """
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
@@ -63,7 +63,7 @@ def byte_letters() -> list[str]:
 
 
 def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where: str) -> Merges:
-    """Makes the tables of merges, each "a b" or (a, b), in the order of their ranks.
+    """Returns the tables for a list of merges, each "a b" or (a, b), in the order of their ranks.
 
     Raises ValueError for symbols without an id, too many merges, and a list in which a symbol is used before it is
     made.
@@ -115,8 +115,8 @@ def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int])
 
 @functools.cache
 def character_classes() -> np.ndarray:
-    """Returns the class of each code point, uint8 [0x110000], as the library's pattern for words sees it: its version
-    of Unicode counts.
+    """Returns the class of each code point, uint8 [0x110000], in the library's word pattern, with the library's Unicode
+    version.
     """
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
     skipped = {*WHITE_SPACE_CODES, ord("'")}
@@ -144,7 +144,7 @@ def _joining() -> frozenset[str]:
 
 
 def may_compose(char: str) -> bool:
-    """Whether a character may change, or change its place, with one before it."""
+    """Returns whether NFC may compose or reorder a character with the one before it."""
     return unicodedata.combining(unicodedata.normalize("NFD", char)[0]) > 0 or char in _joining()
 
 

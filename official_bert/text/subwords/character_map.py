@@ -24,7 +24,7 @@ QUOTES = {"``": '"', "''": '"'}
 
 
 class Steps(NamedTuple):
-    """What is done to a text before the model's own map, in this order."""
+    """The steps applied to a text before the model's own map, in this order."""
 
     quotes: bool = False
     strip_accents: bool = False
@@ -33,7 +33,7 @@ class Steps(NamedTuple):
 
 @functools.lru_cache(4)
 def joined(charsmap: bytes, steps: Steps, where: str) -> bytes:
-    """Returns a character map that does `steps` and then what `charsmap` does. Raises ValueError, naming `where`, for a
+    """Returns a character map that applies `steps` and then `charsmap`. Raises ValueError, naming `where`, for a
     damaged map.
     """
     if not any(steps):

@@ -1,6 +1,4 @@
-"""What the files of a tokenizer say about it: its kind, special and added tokens, ids, the form of rows, steps before
-the model.
-"""
+"""Reads a tokenizer's files: its kind, special and added tokens, ids, form of rows, and steps before the model."""
 
 import dataclasses
 import re
@@ -34,7 +32,7 @@ KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mas
 
 @dataclasses.dataclass(frozen=True)
 class AddedToken:
-    """A token that is searched for in a text before all else."""
+    """A token that is matched in a text before the model sees it."""
 
     content: str
     id: int
@@ -89,7 +87,7 @@ class Definition:
 
     @property
     def steps(self) -> Steps:
-        """What is done to a text before a SentencePiece model: ALBERT's steps."""
+        """The steps applied to a text before a SentencePiece model (ALBERT's)."""
         if class_of(self.files, self.where) != "AlbertTokenizer":
             return Steps()
         return Steps(True, not self.config.get("keep_accents", False), bool(self.config.get("do_lower_case", True)))
@@ -105,8 +103,8 @@ class Definition:
 
 
 def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
-    """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or
-    damaged files.
+    """Returns the definition in a tokenizer's files. Raises ValueError, naming `where`, for damaged files and for
+    tokenizers outside `FAMILIES`.
     """
     config = mapping_in(files, names.CONFIG_FILE, where)
     class_name = class_of(files, where)
@@ -135,14 +133,14 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
 
 
 def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str) -> None:
-    """Raises ValueError, beginning with `where`, for the value of a key that is not among those that are computed."""
+    """Raises ValueError, naming `where`, for a setting that this implementation does not support."""
     for key, usual in computed.items():
         if values.get(key) not in usual:
             raise ValueError(f"{where}{key}: {values.get(key)!r:.80} is not computed here; expected {usual[0]!r}")
 
 
 def class_of(files: Mapping[str, bytes], where: str) -> str:
-    """Returns the class of a tokenizer that its files name, without Fast; "" if they name none."""
+    """Returns the tokenizer class that the files name, without its suffix Fast; "" if they name none."""
     config = mapping_in(files, names.CONFIG_FILE, where)
     return str(config.get("tokenizer_class") or files.get(names.CLASS_FILE, b"").decode()).removesuffix("Fast")
 
@@ -230,10 +228,11 @@ class Part(NamedTuple):
 
 
 class AddedTokens:
-    """The tokens to look for: at each place the longest, from the left. White space that a token takes belongs to it.
+    """Finds added tokens in a text: from the left, the longest match at each place. A match includes the white space
+    that its token strips.
 
-    White space that is a token is found even if the token before took it, and text goes on behind it, as in the
-    `tokenizers` library.
+    As in the `tokenizers` library, a white-space token is found even if the token before it stripped that space, and
+    text continues after it.
     """
 
     def __init__(self, tokens: Sequence[AddedToken]):
@@ -263,5 +262,5 @@ class AddedTokens:
 
 
 def is_letter(char: str) -> bool:
-    """Whether a character may not stand beside a token that is a whole word (\\w of Unicode); "" may."""
+    """Returns whether a character may not adjoin a token that must be a whole word (\\w of Unicode); "" may."""
     return bool(char) and (unicodedata.category(char) in WORD_CATEGORIES or ord(char) in OTHER_LETTERS)

@@ -1,6 +1,4 @@
-"""Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and
-`tokenizers`.
-"""
+"""Byte-level BPE and SentencePiece unigram on the host, by the reference libraries `sentencepiece` and `tokenizers`."""
 
 import functools
 import json
@@ -70,7 +68,7 @@ class SubwordTokenizer(Tokenizer):
         self._whole = {token.content for token in added} - {self.special["[UNK]"]}
 
     def is_blank(self, token: str) -> bool:
-        """Whether a token is white space alone, which may lie nowhere."""
+        """Returns whether a token is only white space, which may have no place in the text."""
         return not token.strip(self.space + WHITE_SPACE)
 
     def _continues(self, token: str) -> bool:
@@ -303,7 +301,7 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
 
 
 def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """Returns the tokens to look for: the special and the added ones. The mask takes the space before it."""
+    """Returns the special and the added tokens; [MASK] strips the space before it."""
     listed = {token.content: token for token in definition.added}
     special = [token for token in definition.special.values() if token in vocab and token not in listed]
     return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(
@@ -312,9 +310,9 @@ def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[Added
 
 
 def library_settings(definition: Definition) -> dict[str, Any]:
-    """Returns the content of `tokenizer.json`, or the same of `vocab.json` and `merges.txt`.
+    """Returns the content of `tokenizer.json`, or its equivalent made from `vocab.json` and `merges.txt`.
 
-    Raises ValueError for steps that are not computed here.
+    Raises ValueError for steps that are not supported here.
     """
     files, where = definition.files, definition.where
     if tokenizer_files.JSON_FILE in files:

@@ -25,8 +25,8 @@ DICTIONARIES = ("unidic_lite", "ipadic", "unidic")  # packages
 
 
 class JapaneseTokenizer(WordPieceTokenizer):
-    """Words of MeCab in WordPieces or characters, on the host alone; needs `fugashi` and the dictionary that the files
-    name.
+    """Splits text into MeCab's words, then into WordPieces or characters; runs on the host only and needs `fugashi` and
+    the dictionary that the files name.
     """
 
     kind = "japanese"  # type: ignore[assignment]

@@ -1,5 +1,4 @@
-"""The message of a SentencePiece `.model` file, as far as it is read and written here; other fields are kept as they
-are.
+"""The fields of a SentencePiece `.model` file that are read and written here; other fields are preserved.
 
 The library's own module for it demands a newer protobuf than TensorFlow and Apache Beam take.
 """
@@ -59,9 +58,7 @@ ModelProto = _message()
 
 
 def read(content: bytes, where: str) -> Any:
-    """Reads the content of a `.model` file. Raises ValueError, naming `where`, for another file or another kind of
-    model.
-    """
+    """Parses a `.model` file. Raises ValueError, naming `where`, for other files and other kinds of model."""
     model = ModelProto()
     try:
         model.ParseFromString(content)
@@ -101,7 +98,7 @@ def read(content: bytes, where: str) -> Any:
 
 
 def processor(content: bytes, where: str) -> sentencepiece.SentencePieceProcessor:
-    """Returns the library's tokenizer of a model. Raises ValueError, naming `where`, for one that it cannot use."""
+    """Returns the library's tokenizer of a model. Raises ValueError, naming `where`, for a model that it rejects."""
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
@@ -109,8 +106,8 @@ def processor(content: bytes, where: str) -> sentencepiece.SentencePieceProcesso
 
 
 def release_symbols(model: Any, where: str) -> None:
-    """Marks user symbols with a space as unused if text is cut without them as with them. No text has such a piece, as
-    spaces become ▁; but the library would give all pieces of its characters one place.
+    """Marks user symbols that contain a space as unused if they do not affect segmentation. No text has such a piece,
+    as spaces become ▁; but the library would give all pieces of its characters one place.
     """
     symbols = [piece for piece in model.pieces if piece.type == USER_DEFINED and " " in piece.piece]
     for piece in symbols:
@@ -122,7 +119,5 @@ def release_symbols(model: Any, where: str) -> None:
 
 
 def damage(error: Exception, where: str) -> ValueError:
-    """Returns the error for a model of which the library says that it is damaged, such as one with control pieces
-    alone.
-    """
+    """Returns the error for a model that the library reports as damaged, such as a model of control pieces only."""
     return ValueError(f"{where}: the sentencepiece library cannot use this model: {' '.join(str(error).split())[:200]}")

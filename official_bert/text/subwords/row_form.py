@@ -1,4 +1,4 @@
-"""The form of rows that `post_processor` of a `tokenizer.json` makes of one text or two."""
+"""The form of the rows that a `tokenizer.json`'s `post_processor` makes from one text or two."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def form_of_pairs(
 ) -> tuple[int, int] | None:
     """Returns the number of separators between two texts and the segment of the second; None if no step makes rows.
 
-    `special` are the tokens in the roles of BERT's. Raises ValueError for other rows than `Template` makes.
+    `special` maps BERT's roles to tokens. Raises ValueError for rows that `Template` cannot express.
     """
     steps = list(_steps(processor or {}))
     kinds = [str(step.get("type")) for step in steps]

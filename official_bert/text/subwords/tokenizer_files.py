@@ -1,5 +1,4 @@
-"""The files of a tokenizer that is no list of WordPieces: those of Hugging Face's folders, as they are, together in one
-file.
+"""The files of a tokenizer other than a WordPiece list: Hugging Face's files, unchanged, bundled in one file.
 
 A run, and the assets of an exported model, keep them as `tokenizer.zip` in place of `vocab.txt`. The user may name that
 file, a folder, or one of the files in it.
@@ -38,12 +37,12 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # of the members of a bundle, so that equal files
 
 
 def is_subwords(path: str) -> bool:
-    """Whether a path names the files of such a tokenizer, and not a list of WordPieces."""
+    """Returns whether a path names the files of such a tokenizer, and not a list of WordPieces."""
     return path.endswith(ENDINGS) or is_folder(path)
 
 
 def read(path: str) -> dict[str, bytes]:
-    """Reads the files of a tokenizer: of a bundle, a folder, or one file (with its neighbours, if it has a usual name).
+    """Reads a tokenizer's files from a bundle, a folder, or one file (with its neighbours, if it has a usual name).
 
     Raises ValueError if there are none.
     """
@@ -76,7 +75,7 @@ def _read_folder(folder: str) -> dict[str, bytes]:
 
 
 def unpack(content: bytes, where: str) -> dict[str, bytes]:
-    """Returns the files in the content of a bundle, whose names are known: they may be written to a folder.
+    """Returns the files of a bundle; only known names are accepted, so that they are safe to write to a folder.
 
     Raises ValueError, naming `where`, for damaged content.
     """

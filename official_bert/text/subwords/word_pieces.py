@@ -1,4 +1,4 @@
-"""WordPiece with other special tokens than BERT's (MPNet), which are found in a text first."""
+"""WordPiece with special tokens other than BERT's (MPNet), which are matched in a text first."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ STEPS: Mapping[str, tuple] = {
 
 
 class WordPieceTokenizer(SplitTokenizer):
-    """The tokenizer of 2018 between the special and added tokens of a text."""
+    """The 2018 tokenizer, applied between the special and added tokens of a text."""
 
     kind, space = "wordpiece", "##"
 
@@ -53,9 +53,7 @@ class WordPieceTokenizer(SplitTokenizer):
 
 
 def read_pieces(definition: Definition) -> dict[str, int]:
-    """Returns {token: id} of a list of WordPieces, or of `tokenizer.json`. Raises ValueError for steps that are not
-    computed here.
-    """
+    """Returns {token: id} of a list of WordPieces, or of `tokenizer.json`. Raises ValueError for unsupported steps."""
     files, where = definition.files, definition.where
     special = tuple(definition.special.values())
     settings = mapping_in(files, tokenizer_files.JSON_FILE, where)
@@ -85,7 +83,7 @@ def read_pieces(definition: Definition) -> dict[str, int]:
 
 
 def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> None:
-    """Raises ValueError for switches that change the words of a text otherwise than in 2018."""
+    """Raises ValueError for settings that normalise text differently from 2018."""
     check_values(values, STEPS, f"{where}: ")
     if (accents := values.get("strip_accents")) not in (None, lower_cases):
         raise ValueError(
