@@ -112,10 +112,7 @@ class TransformerLayer(Configured):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """Returns the layer's output [B,Q,D] of x [B,S,D].
-
-        `attention_mask` is a `TokenLayout` or a mask [B,1,1 or Q,S] (true = visible). `queries` [B,Q,D] default to x.
-        """
+        """Returns the output [B,Q,D] for `queries` [B,Q,D], by default x [B,S,D]; the mask is `SelfAttention`'s."""
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
         rows = x if queries is None else queries  # [B,Q,D]
         x = normalized_sum(attended, rows, self.attention_dropout, self.attention_layer_norm, training=training)
