@@ -152,7 +152,7 @@ class SelfAttention(Configured):
     def call(
         self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """Returns what queries [B,Q,D], by default x [B,S,D], see by a `TokenLayout` or mask [B,1,1 or Q,S]: [B,Q,D]."""
+        """Returns what queries [B,Q,D], by default x [B,S,D], see by a `TokenLayout` or [B,1,1 or Q,S]: [B,Q,D]."""
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
