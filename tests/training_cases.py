@@ -90,15 +90,16 @@ def student(of: str, **factors: Any) -> dict[str, Any]:
     return {"training__teacher": of} | {f"training__distillation__{key}": value for key, value in factors.items()}
 
 
+# The column of scores is left alone.
+GROUPS = {"group_size": 4, "label_column": '""'}
 LOSSES_OF_PAIRS: Mapping[str, Mapping[str, Any]] = {
-    "contrastive": {"group_size": 4},
-    "contrastive_both": {"group_size": 4},
+    "contrastive": GROUPS,
+    "contrastive_both": GROUPS,
     "triplet": {"negative_columns": "[other]"},
     "margin_mse": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
     "kl": {"negative_columns": "[other]", "teacher_columns": "[of_pair,of_other]"},
 }
 OF_SCORES = {"train_on": "scores", "score_column": "score", "score_range": "[0,5]"}
-GROUPS = {"group_size": 4}
 NEXT_TOKEN = {"objective": "next_token", "model__attention": "left_to_right"}
 PACKED = {"pack": True, "max_instances_per_row": K}
 TWO_PHASES = "[{steps: 2}, {steps: 1, batch_size: 4}]"

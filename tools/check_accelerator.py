@@ -191,7 +191,7 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
     }
     set_precision("float32", tf32=False)
     weights = self_check.draw_weights(tasks["float32"])
-    batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
+    batch = self_check.made_batch(tasks["float32"].data.batch_spec(B), V, max(2, len(tasks["float32"].answers.labels)))
     expected = self_check.passes(tasks["float32"], weights, batch)["CPU"]
     for precision in precisions:
         set_precision(precision, tf32=False)

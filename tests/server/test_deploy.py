@@ -120,7 +120,7 @@ def test_batching_holds_to_tf_servings_schema_and_rules(root, messages):
 
 
 def test_the_embedded_server_knows_the_fields_of_tf_servings_messages():
-    ours = {name: server_config._MESSAGES.message_class(name)() for name in ("BatchingParameters", "MonitoringConfig")}
+    ours = {name: server_config._message_class(name)() for name in ("BatchingParameters", "MonitoringConfig")}
     for name, message in ours.items():
         assert {
             field.name: (field.message_type.full_name if field.message_type else field.type, field.is_repeated)

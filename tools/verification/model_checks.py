@@ -97,7 +97,6 @@ def step_difference(folder: pathlib.Path) -> float:
     from official_bert.config import OptimizerConfig, TrainingConfig, load_config
     from official_bert.models import checkpoints
     from official_bert.tasks.loading import load_task
-    from official_bert.training.task import recipe_of
     from official_bert.training.trainer import Trainer
 
     wanted = np.load(folder / "tf1_bert" / "after_6_steps.npz")
@@ -109,7 +108,7 @@ def step_difference(folder: pathlib.Path) -> float:
         training=TrainingConfig(batch_size=4),
     )
     task = load_task(config)
-    trainer = Trainer(recipe_of(task, task.build_model()), tf.distribute.get_strategy(), 10)
+    trainer = Trainer(task.recipe(task.build_model()), tf.distribute.get_strategy(), 10)
     checkpoints.initialize_from(trainer.model, str(folder / "tf1_bert" / "bert_model.ckpt"))
     batch = inputs_of(folder) | {"example_weights": np.ones(4, "float32")}
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())

@@ -41,7 +41,7 @@ class RecordData(Data):
 
     def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
         """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
-        training, reader = self.config.training, RecordReader(self.task, self.task.kind, self.task.make_masking)
+        training, reader = self.config.training, RecordReader(self.task, self.task.kind, self.task.masking_of)
         if steps.train and training.steps and training.epochs:
             raise ValueError(
                 f"config.training: expected steps or epochs, got {training.steps} steps and {training.epochs:g} epochs "
@@ -120,6 +120,12 @@ class Task(TaskBase):
     def recipe(self, model: keras.Model, objective: Objective | None = None) -> Recipe:
         return dataclasses.replace(super().recipe(model, objective), flops=self.kind.flops)
 
-    def make_masking(self, held_out: HeldOutSize = None) -> Masking:
+    def make_masking(self) -> Masking:
         """Returns a function that masks batches of records without masks."""
+        return self.kind.make_masking(lambda: self.tokenizer)
+
+    def masking_of(self, held_out: HeldOutSize = None) -> Masking:
+        """Returns `make_masking`; for held-out records, whose number is known, with rates that are spread evenly."""
+        if held_out is None or type(self).make_masking is not Task.make_masking:  # a task of the user's own
+            return self.make_masking()
         return self.kind.make_masking(lambda: self.tokenizer, held_out)
