@@ -30,8 +30,8 @@ tf.distribute.Server(cluster, job_name="worker", task_index=int(sys.argv[1])).jo
 """
 
 
-def parse(serialized, indices):
-    return {"number": records.parse_examples(serialized, FEATURES)["number"][:, 0], "index": indices}
+def parse(serialized, indices, **progress):
+    return {"number": records.parse_examples(serialized, FEATURES)["number"][:, 0], "index": indices} | progress
 
 
 @pytest.fixture
