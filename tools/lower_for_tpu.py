@@ -126,14 +126,6 @@ def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
     return training.batch_size // replicas
 
 
-def spec_of_batch(task: Any, rows: int) -> dict[str, Any]:
-    """Returns the shapes and types of a batch, with the training's progress if the task reads it."""
-    import tensorflow as tf
-
-    progress = {"progress": tf.TensorSpec((rows,), tf.float32)} if task.data.reads_progress else {}
-    return task.data.batch_spec(rows) | progress
-
-
 def specs_of(variables: Sequence[Any]) -> list[Any]:
     """Returns the shapes and types of variables."""
     import tensorflow as tf
@@ -156,7 +148,7 @@ def main(_: list[str]) -> None:
     task: Any = load_task(config)
     model = task.build_model()
     parameter_groups.freeze(model, training.freeze)
-    batch = spec_of_batch(task, rows_of_replica(training, replicas))
+    batch = task.data.batch_spec(rows_of_replica(training, replicas))
     step = Step(task.recipe(model, distilled_of(task)), max(total_steps(config), 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:

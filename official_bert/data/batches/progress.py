@@ -19,5 +19,5 @@ class Progress:
         """Returns `progress` of the batch with this number: float32 [rows], all alike, from 0 to 1; or {}."""
         if not self.total:
             return {}
-        share = tf.cast(batch + self.before, tf.float64) / self.total
-        return {"progress": tf.fill([rows], tf.cast(tf.minimum(share, 1.0), tf.float32))}
+        share = tf.minimum((batch + self.before) / self.total, 1.0)
+        return {"progress": tf.fill([rows], tf.cast(share, tf.float32))}
