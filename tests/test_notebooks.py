@@ -84,7 +84,9 @@ def test_they_run_from_top_to_bottom(root, tmp_path):
     figures = re.search(r"held out: ([\d.]+) nats[^;]*; by frequency ([\d.]+)", printed(found["from_a_corpus"]))
     loss, unigram = map(float, figures.groups())
     assert loss < unigram - 0.5
-    log = [json.loads(line) for line in (tmp_path / "demo/corpus/model/log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = [
+        json.loads(line) for line in (tmp_path / "demo/corpus/model/log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert loss == pytest.approx([row["eval/mlm_loss"] for row in log if "eval/mlm_loss" in row][-1], abs=0.01)
     guesses = re.findall(r"^(first|one|always).*: (\d+)% of \d+ blanks", printed(found["from_a_corpus"]), re.MULTILINE)
     first, five, always = (int(share) for _, share in guesses)

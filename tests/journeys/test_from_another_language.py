@@ -1,4 +1,4 @@
-"""A corpus of another language becomes a model by the commands of docs/start/text.md; the first says which flag helps."""
+"""A corpus of another language becomes a model by the commands of docs/start/text.md; the first says what helps."""
 
 import json
 import random
