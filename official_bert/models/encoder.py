@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.pooler import Pooler
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import ModelConfig
 from official_bert.models import encoder_parts
@@ -68,7 +69,7 @@ class BertEncoder(keras.Model):
         self.final_layer_norm = encoder_parts.make_final_norm(config, policy)
         self.convolution = encoder_parts.make_convolution(config, policy)
         self.bilstms = encoder_parts.make_bilstms(config, policy)
-        self.pooler = encoder_parts.make_pooler(config, policy)
+        self.pooler = Pooler(config, name="pooler", dtype=policy)
         self.stack = encoder_parts.make_stack(self, recompute)
         self.reader = encoder_parts.make_reader(config, self.bilstms)
         self.built = False

@@ -12,11 +12,8 @@ import keras
 from keras import ops
 
 from official_bert.dotted_names import by_name
-from official_bert.layers.activations import get_activation
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
-from official_bert.layers.configured import truncated_normal
-from official_bert.layers.dense import Dense
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.real_tokens import tokens_of
@@ -33,7 +30,6 @@ PARTS: Mapping[str, str] = {
     "pre-norm layer": "official_bert.layers.relatives.pre_norm:PreNormLayer",
     "more norms": "official_bert.layers.relatives.more_norms",
     "convolution": "official_bert.layers.relatives.convolution:Convolution",
-    "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
     "windows": "official_bert.layers.relatives.windows:in_windows",
     "bilstm": "official_bert.models.bilstm_reader",
     "long rows": "official_bert.layers.speed.long_rows:LongLayout",
@@ -117,21 +113,6 @@ def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirecti
         return []
     make: Callable[[int, str, Any], keras.layers.Bidirectional] = by_name(PARTS["bilstm"]).make_bilstm
     return [make(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)]
-
-
-def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
-    """Returns the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
-    options = {
-        "use_bias": config.biases,
-        "kernel_initializer": truncated_normal(config.initializer_range),
-        "activation": get_activation(config.pooler_act),
-        "name": "pooler",
-        "dtype": dtype,
-    }
-    if config.pooler_norm:
-        normalized: type[Dense] = by_name(PARTS["normalized pooler"])
-        return normalized(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
-    return Dense(config.hidden_size, **options)
 
 
 def make_stack(encoder: Any, recompute: bool | str) -> Stack:

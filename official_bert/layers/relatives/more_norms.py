@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.dense import Dense
-from official_bert.layers.relatives.pooler import NormalizedDense
+from official_bert.layers.relatives.normalized_dense import NormalizedDense
 from official_bert.layers.transformer import TransformerLayer, normalized_sum
 from official_bert.model_config import BERT_BASE, ModelConfig
 
