@@ -13,7 +13,7 @@ from keras import ops
 
 from official_bert.dotted_names import by_name
 from official_bert.layers.attention import SelfAttention
-from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
+from official_bert.layers.attention_mask import TokenInputs
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.real_tokens import tokens_of
@@ -51,9 +51,9 @@ def _positions() -> PositionParts:
 
 def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Returns the distance table that all layers share, or None for an encoder without one."""
-    if config.positions.relative_buckets:
+    if config.relative_buckets:
         return _positions().RelativePositions(config, name="relative_positions", dtype=dtype)
-    if config.positions.position_buckets:
+    if config.position_buckets:
         return _positions().DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
@@ -67,7 +67,7 @@ def make_layers(
     for the attention layers.
     """
     own: type[SelfAttention] = SelfAttention
-    if config.positions.position_buckets:
+    if config.position_buckets:
         own = by_name(PARTS["disentangled attention"])
     elif config.query_key_norm:
         own = by_name(PARTS["more norms"]).NormalizedAttention
@@ -79,14 +79,11 @@ def make_layers(
         layer = by_name(PARTS["more norms"]).TwiceNormLayer
     layers = []
     for index in range(config.sharing.own_layers):
-        options: dict[str, Any] = {
-            "name": f"layer_{index}",
-            "dtype": dtype,
-            "attention": attention(config, recompute == "attention", name="attention", dtype=dtype),
-        }
+        options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype}
         if config.norm == "pre":
             options["first"] = index == 0 and not config.sharing.groups
-        layers.append(layer(config, **options))
+        own_attention = attention(config, recompute == "attention", name="attention", dtype=dtype)
+        layers.append(layer(config, own_attention, **options))
     return layers
 
 
@@ -156,8 +153,7 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
         long: type[TokenLayout] = by_name(PARTS["long rows"])
         layout = long(None, tokens, padding, positions)
     else:
-        mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
-        layout = TokenLayout(mask, tokens, padding, positions)
+        layout = TokenLayout(tokens.mask(), tokens, padding, positions)
     if not config.windows.size:
         return layout
     in_windows: Callable[[TokenLayout, int], TokenLayout] = by_name(PARTS["windows"])
@@ -166,26 +162,26 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Returns the `Positions` that attention reads."""
-    if relative_positions is None and config.positions.have_table:
+    if relative_positions is None and config.has_position_table:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
     position_ids = inputs.get("position_ids")
-    if position_ids is None or config.positions.alibi:
+    if position_ids is None or config.alibi:
         position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
-    if config.positions.alibi:
+    if config.alibi:
         return _positions().Alibi(config.num_attention_heads, position_ids, position_ids)
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
-        config.positions.rotary,
-        config.positions.window_rotary,
+        config.rotary,
+        config.window_rotary or config.rotary,
     )
     rotary = _positions().Rotary
     return rotary(
         position_ids,
         base,
         size,
-        config.positions.rotary_factor,
+        config.rotary_factor,
         windows=None if window_base == base else rotary(position_ids, window_base, size),
     )
