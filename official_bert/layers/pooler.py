@@ -14,16 +14,14 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
 
     With `pooler_norm`, a layer norm follows, and heads read rows that pass through both (ModernBERT).
     """
-    kind, options = Dense, {}
+    options = {
+        "use_bias": config.biases,
+        "kernel_initializer": truncated_normal(config.initializer_range),
+        "activation": get_activation(config.pooler_act),
+        "name": "pooler",
+        "dtype": dtype,
+    }
     if config.pooler_norm:
-        kind = by_name("official_bert.layers.relatives.normalized_dense:NormalizedDense")
-        options = {"epsilon": config.layer_norm_epsilon}
-    return kind(
-        config.hidden_size,
-        use_bias=config.biases,
-        kernel_initializer=truncated_normal(config.initializer_range),
-        activation=get_activation(config.pooler_act),
-        name="pooler",
-        dtype=dtype,
-        **options,
-    )
+        normalized: type[Dense] = by_name("official_bert.layers.relatives.normalized_dense:NormalizedDense")
+        return normalized(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
+    return Dense(config.hidden_size, **options)
