@@ -107,7 +107,7 @@ class SelfAttention(Configured):
         "biases",
         "unbiased",
     )
-    SYNONYMS: ClassVar[Mapping[str, str]] = Configured.SYNONYMS | {"dropout": "attention_probs_dropout_prob"}
+    SYNONYMS: ClassVar[Mapping[str, str]] = {**Configured.SYNONYMS, "dropout": "attention_probs_dropout_prob"}
     score_terms = 1  # number of products that are summed to the scores
 
     def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any) -> None:

@@ -32,7 +32,7 @@ class Convolution(Configured):
         "layer_norm_epsilon",
         "biases",
     )
-    SYNONYMS: ClassVar[Mapping[str, str]] = Configured.SYNONYMS | {"tokens": "convolution", "act": "convolution_act"}
+    SYNONYMS: ClassVar[Mapping[str, str]] = {**Configured.SYNONYMS, "tokens": "convolution", "act": "convolution_act"}
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)

@@ -47,7 +47,8 @@ class RelativePositions(Configured):
     """
 
     FIELDS: ClassVar[Sequence[str]] = ("relative_buckets", "num_attention_heads", "initializer_range", *LONGEST)
-    SYNONYMS: ClassVar[Mapping[str, str]] = Configured.SYNONYMS | {
+    SYNONYMS: ClassVar[Mapping[str, str]] = {
+        **Configured.SYNONYMS,
         "buckets": "relative_buckets",
         "longest": "max_position_embeddings",
     }

@@ -5,6 +5,7 @@ import re
 
 import keras
 
+from official_bert.config import ModelConfig
 from official_bert.dotted_names import by_name
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
