@@ -10,9 +10,8 @@ length.
     # as `serve --engine` computes it, too
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,openvino,openvino_int8
     # what serve --engine=auto takes, beside PyTorch and ONNX Runtime; in float32, and of all precisions
-    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,openvino,auto
-    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --most_loss=0.01 \
-        --engines=onnx,openvino,openvino_bfloat16,openvino_int8,auto
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=auto
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=auto --most_loss=0.01
 
 All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
 sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row
@@ -58,7 +57,8 @@ flags.DEFINE_list(
     "engines",
     [],
     "Formats of other runtimes that compute our float32 model, such as onnx, "
-    "openvino_int8; those of integers are calibrated on the texts. auto: the one of them that serve would take.",
+    "openvino_int8; those of integers are calibrated on the texts. auto: the one of them that serve would take; alone, "
+    "of onnx and openvino, with --most_loss in all precisions.",
 )
 flags.DEFINE_float("most_loss", None, "That of serve --engine=auto.", 0.0, 1.0)
 flags.DEFINE_bool(
@@ -146,8 +146,12 @@ def make_models(folder: str, texts: list[str]):
     if FLAGS.init_checkpoint:
         checkpoints.initialize_from(model, FLAGS.init_checkpoint)
     rows = [{"text": text} for text in texts]
-    judged = CheckTexts(rows, None, 1.0) if {*FLAGS.engines} & {*JUDGED_BY_ANSWERS} else None
     engine_formats = [name for name in FLAGS.engines if name != "auto"]
+    if FLAGS.engines == ["auto"]:
+        engine_formats = ["onnx", "openvino"]
+        if FLAGS.most_loss is not None:
+            engine_formats += ["onnx_int8", "openvino_bfloat16", "openvino_int8"]
+    judged = CheckTexts(rows, None, 1.0) if {*engine_formats} & {*JUDGED_BY_ANSWERS} else None
     for name in {"float32", FLAGS.precision, *(["other weights"] if FLAGS.constant_weights else [])}:
         precision = "float32" if name == "other weights" else name
         with policy_of(precision):

@@ -50,7 +50,7 @@ def missing_extra(module: str | None) -> str:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that there is too little memory or address space."""
+    """Returns whether an error, or one that led to it, says that there is too little memory or address space."""
     while error is not None:
         if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":  # that of TensorFlow
             return True
@@ -411,7 +411,7 @@ def quiet_end() -> Iterator[None]:
 
 
 def output_is_closed() -> bool:
-    """Whether nobody reads standard output any more; what is still written there is then dropped."""
+    """Returns whether nobody reads standard output any more; what is still written there is then dropped."""
     with contextlib.suppress(BrokenPipeError, io.UnsupportedOperation):
         sys.stdout.flush()
         poll = select.poll()

@@ -70,7 +70,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def changed_fields(before: Any, after: Any) -> dict[str, Any]:
-    """The fields of a dataclass that have other values in `after`, with these."""
+    """Returns the fields of a dataclass that have other values in `after`, with these."""
     return {name: value for name, value in vars(after).items() if value != getattr(before, name)}
 
 

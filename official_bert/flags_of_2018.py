@@ -92,7 +92,7 @@ def define_without_meaning(names: Iterable[str]) -> None:
 
 
 def flags_without_meaning(flag_values: Any) -> list[str]:
-    """The flags on the command line that have no meaning here, each with the reason."""
+    """Returns the flags on the command line that have no meaning here, each with the reason."""
     return [
         f"--{name} ({flag_values[name].help.removeprefix(NO_MEANING).rstrip('.')})"
         for name in sorted(flag_values)

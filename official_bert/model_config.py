@@ -24,24 +24,6 @@ def check_sizes(fields: Mapping[str, Any], where: str = "") -> None:
             raise ValueError(f"{where}{name}: expected at most {bound:,}, got {value:,}")
 
 
-class PositionFields(NamedTuple):
-    """How an encoder knows positions: at most one of the first three numbers, or alibi, is not 0; if all are, by a
-    table, as in BERT.
-    """
-
-    relative_buckets: int
-    position_buckets: int
-    rotary: float
-    window_rotary: float  # of layers with a window
-    rotary_factor: float
-    alibi: bool
-
-    @property
-    def have_table(self) -> bool:
-        """Whether the embeddings have a table of positions."""
-        return not (self.position_buckets or self.rotary or self.alibi)
-
-
 class WindowFields(NamedTuple):
     """The tokens on each side that layers see, but the first of `global_every` layers; 0: all."""
 
@@ -72,13 +54,6 @@ class SharingFields(NamedTuple):
         use, place = divmod(index, self.layers_in_group)
         uses = self.num_layers // self.layers_in_group  # of all groups
         return int(use / (uses / self.groups)) * self.layers_in_group + place
-
-
-class MaskedLMFields(NamedTuple):
-    """The head for masked words."""
-
-    act: str
-    transforms: bool  # False: its rows come from a pooler with a layer norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,19 +239,12 @@ class ModelConfig:
                 f"bidirectional attention, got {self.convolution}"
             )
 
-    # Groups of the fields, which the functions that make the parts of an encoder read (models/encoder_parts.py).
+    # What follows from the fields, for layers and the functions that make them (models/encoder_parts.py).
 
     @property
-    def positions(self) -> "PositionFields":
-        """How the encoder knows positions."""
-        return PositionFields(
-            self.relative_buckets,
-            self.position_buckets,
-            self.rotary,
-            self.window_rotary or self.rotary,
-            self.rotary_factor,
-            self.alibi,
-        )
+    def has_position_table(self) -> bool:
+        """Whether the embeddings have a table of positions."""
+        return not (self.position_buckets or self.rotary or self.alibi)
 
     @property
     def product_biases(self) -> bool:
@@ -292,11 +260,6 @@ class ModelConfig:
     def sharing(self) -> "SharingFields":
         """Which layers share their weights."""
         return SharingFields(self.num_hidden_layers, self.layer_groups, self.layers_in_group)
-
-    @property
-    def masked_lm(self) -> "MaskedLMFields":
-        """The head for masked words."""
-        return MaskedLMFields(self.masked_lm_act or self.hidden_act, not self.pooler_norm)
 
     @property
     def longest_row(self) -> int:

@@ -196,7 +196,7 @@ class RunFolder:
         return ValueError(f"--output_dir={self.path} holds a run with {difference}; {remedy}")
 
     def is_same(self, other: "RunFolder") -> bool:
-        """Whether two paths are those of one folder."""
+        """Returns whether two paths are those of one folder."""
         return absolute(self.path) == absolute(other.path)
 
     def file(self, *names: str) -> str:
@@ -345,7 +345,7 @@ class RunFolder:
         return step
 
     def has_weights(self, best: bool = False) -> bool:
-        """Whether there is a checkpoint in the folder of the weights that answer."""
+        """Returns whether there is a checkpoint in the folder of the weights that answer."""
         return bool(RunFolder(self.answering_folder(best)).checkpoints())
 
     def remove_weights(self) -> None:
@@ -375,7 +375,7 @@ class RunFolder:
         return steps
 
     def unlogged(self, step: int) -> Any:
-        """The metrics of the steps before the checkpoint of a step that the log lacks, as a list of rows."""
+        """Returns the metrics of the steps before the checkpoint of a step that the log lacks, as a list of rows."""
         return self._read(UNLOGGED_FILE).get(str(step), [])
 
     def write_unlogged(self, step: int, rows: list[list[float]]) -> None:

@@ -25,7 +25,10 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Subject, source, functions whose name matches, folder of tests.
 SUBJECTS = (
-    ("kernels", "data/pretraining/kernels.py", "", "data/pretraining"),
+    ("instances", "data/pretraining/instances.py", "make_rows", "data/pretraining"),
+    ("instances", "data/pretraining/pairs.py", "", "data/pretraining"),
+    ("instances", "data/pretraining/rows.py", "", "data/pretraining"),
+    ("masking", "data/pretraining/masks.py", "", "data/pretraining"),
     ("masking", "data/pretraining/dynamic_masking.py", "", "data/pretraining"),
     ("masking", "data/pretraining/masking.py", "", "data/pretraining"),
     ("packing", "data/pretraining/packing.py", "", "data/pretraining"),

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -29,6 +30,8 @@ from official_bert.tasks.tagging import word_tagger
 from official_bert.training.optimization import BertOptimizer
 
 PACKAGE = pathlib.Path(official_bert.__file__).parent
+# A model of all layers with the names of their fields before they were those of `ModelConfig`.
+EARLIER = pathlib.Path(__file__).parent / "fixtures" / "keras_of_0_2.tar.xz"
 
 
 def own_model():
@@ -72,6 +75,15 @@ def test_a_model_of_ones_own_with_our_layers_is_loaded(saved, tmp_path):
     model.save(tmp_path / "nan.keras")
     with pytest.raises(ValueError, match=r"nan\.keras: .*: expected finite numbers"):
         official_bert.load_model(tmp_path / "nan.keras")
+
+
+def test_a_model_that_an_earlier_version_wrote_is_loaded_with_the_same_outputs(tmp_path):
+    shutil.unpack_archive(EARLIER, tmp_path, filter="data")
+    values = np.load(tmp_path / "layers.npz")
+    model = official_bert.load_model(tmp_path / "layers.keras")
+    found = model([values[f"in_{number}"] for number in range(len(model.inputs))])
+    for number, output in enumerate(found):
+        np.testing.assert_allclose(output, values[f"out_{number}"], rtol=1e-4, atol=1e-5, err_msg=str(number))
 
 
 class Unknown(keras.layers.Layer):

@@ -21,10 +21,12 @@ from typing import Any, Literal
 import numpy as np
 from absl import flags
 
-from official_bert.data.pretraining import generator, token_store
-from official_bert.data.pretraining.generator import Counts, Generator, Scratch
+from official_bert.data.pretraining import poor_corpora, token_store
+from official_bert.data.pretraining.counts import Counts, expected_bytes, likely_bytes
+from official_bert.data.pretraining.generator import Generator
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
+from official_bert.data.pretraining.scratch import Scratch
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, units_for
 from official_bert.data.pretraining.yield_report import MOST_LOST, define_report, present
 from official_bert.data.raw_text.documents import check_prepared_files
@@ -316,7 +318,7 @@ def create_on_beam(settings: Settings) -> token_account.Account:
         settings.gzip_compress,
         shlex.split(settings.beam_options),
     )
-    warn(generator.label_warnings(config, poor, len(outputs)))
+    warn(poor_corpora.label_warnings(config, poor, len(outputs)))
     warn_of_unknown_words(settings, account["unknown"], account["tokens"])
     if config.masking:
         warn(single_token_doubts(config.masking.strategy, account["continuing"] / account["tokens"]))
@@ -373,9 +375,9 @@ def create_here(settings: Settings) -> token_account.Account:
             )
         check_disk(settings, facts, len(store.tokens))
         shards = len(outputs) if settings.order == "sharded" else 0
-        kind = generator.poverty(store.num_documents, store.num_sentences)
-        poor = generator.poor_shards(store, shards) if shards else {0: kind} if kind else {}
-        warn(generator.label_warnings(config, poor, shards))
+        kind = poor_corpora.poverty(store.num_documents, store.num_sentences)
+        poor = poor_corpora.poor_shards(store, shards) if shards else {0: kind} if kind else {}
+        warn(poor_corpora.label_warnings(config, poor, shards))
         maker = Generator(store, config, facts, settings.random_seed, Scratch(settings.scratch), reporter.show)
         counts = maker.write(outputs, settings.order, settings.gzip_compress, settings.num_workers, work)
         return {
@@ -400,7 +402,7 @@ def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
     """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens, without what a stopped run
     has finished.
     """
-    scratch, records = generator.expected_bytes(settings.config, facts, tokens)
+    scratch, records = expected_bytes(settings.config, facts, tokens)
     preflight.check_disk(
         bytes_by_folder(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1)), CONTENT
     )
@@ -408,7 +410,7 @@ def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
 
 def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None:
     """Says how much disk the records of `size` bytes of text take, and how much is free."""
-    store, scratch, records = generator.likely_bytes(settings.config, facts, int(size / USUAL_BYTES_A_TOKEN))
+    store, scratch, records = likely_bytes(settings.config, facts, int(size / USUAL_BYTES_A_TOKEN))
     needed = bytes_by_folder(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1))
     folder = settings.token_store or os.path.join(settings.work, TOKENS)
     needed[os.path.dirname(absolute(settings.token_store or settings.work))] += max(

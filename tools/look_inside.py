@@ -195,7 +195,7 @@ def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) 
     from official_bert.layers.attention_mask import make_attention_mask, masked_softmax
 
     outputs = encoder(inputs)
-    mask = make_attention_mask(inputs["input_mask"], left_to_right=encoder.settings["attention"] == "left_to_right")
+    mask = make_attention_mask(inputs["input_mask"], left_to_right=encoder.config.attention == "left_to_right")
     return np.stack(
         [
             ops.convert_to_numpy(masked_softmax(layer.attention.scores(x), mask))[0]
@@ -245,7 +245,7 @@ def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentenc
     measured: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     even: dict[str, list[float]] = collections.defaultdict(list)
     for sentence in sentences[:MEASURED_SENTENCES]:
-        inputs = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
+        inputs = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.config.max_position_embeddings))
         weights = attention_weights(encoder, inputs)
         for kind, places in kinds_of_places(inputs["input_ids"][0]).items():
             measured[kind].append((weights * places).sum(axis=(-2, -1)) / len(places))  # [L,N]
@@ -322,12 +322,12 @@ def check_model(path: str) -> None:
     model = official_bert.load_model(path)
     if not isinstance(model, Pretrainer):
         raise ValueError(f"--model={path}: expected a model with the masked-LM head, got a {type(model).__name__}")
-    settings = model.encoder.settings
-    if settings["attention"] != "bidirectional":
+    config = model.encoder.config
+    if config.attention != "bidirectional":
         raise ValueError(
             f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right"
         )
-    if parts := [key for key in OTHER_ATTENTION if settings[key]] + ["norm"] * (settings["norm"] == "pre"):
+    if parts := [key for key in OTHER_ATTENTION if getattr(config, key)] + ["norm"] * (config.norm == "pre"):
         raise ValueError(
             f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}"
         )
@@ -362,7 +362,7 @@ def lines_that_fit(
 ) -> list[str]:
     """Returns the lines of which the model sees every piece, beside [CLS] and [SEP]; all if it sees none whole."""
     assert fill.config is not None
-    most = min(LONGEST, encoder.settings["max_position_embeddings"], fill.config.options.get("max_seq_length", LONGEST))
+    most = min(LONGEST, encoder.config.max_position_embeddings, fill.config.options.get("max_seq_length", LONGEST))
     return [line for line, tokens in zip(sentences, pieces) if len(tokens) + 2 <= most] or list(sentences)
 
 
@@ -391,7 +391,7 @@ def attention_sections(
 ) -> list[Section]:
     """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
     sentence = sentence or next((line for line in sentences if 9 <= len(tokenizer.tokenize(line)) <= 14), sentences[0])
-    encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
+    encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.config.max_position_embeddings))
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
     return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
 

@@ -6,7 +6,7 @@ It has the weights of `SelfAttention`: those of a checkpoint have to fit.
 import keras
 from keras import ops
 
-from official_bert.layers.attention import SelfAttention, attend
+from official_bert.layers.attention import SelfAttention
 from official_bert.layers.token_layout import TokenLayout
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import BertEncoder, encoder_settings
@@ -19,15 +19,13 @@ SHARPNESS = 10.0
 class CosineAttention(SelfAttention):
     """Scores are cosines, times a number."""
 
-    def call(self, x, attention_mask, queries=None, training=None):
-        """x [B,S,D], attention_mask a `TokenLayout`, queries [B,Q,D] (some rows of x) or None -> [B,Q,D]."""
-        layout = TokenLayout.of(attention_mask, queries)
+    def call(self, x, layout, queries=None, training=None):
+        """x [B,S,D], layout a `TokenLayout`, queries [B,Q,D] (some rows of x) or None -> [B,Q,D]."""
+        layout = TokenLayout.of(layout, queries)
         q = ops.normalize(self.query(layout.query_rows(x, queries)), axis=-1) * SHARPNESS  # [B,Q,N,H]
         k = ops.normalize(self.key(x), axis=-1)
         q, k, v = layout.split_heads(q, k, self.value(x))
-        kernel = self.kernel if queries is None else attend
-        context = layout.attend(kernel, q, k, v, layout.positions.bias(self, q, k), self.dropout, training)
-        return self.merge_heads(layout.merge_rows(context))
+        return self.merge_heads(layout.merge_rows(self.attend(layout, q, k, v, training)))
 
 
 @keras.saving.register_keras_serializable("my_project")

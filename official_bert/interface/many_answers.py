@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 
 def are_vectors(output_format: str, outputs: Sequence[str]) -> bool:
-    """Whether a format, for a model with these outputs, is one of vectors alone."""
+    """Returns whether a format, for a model with these outputs, is one of vectors alone."""
     return output_format == "npy" or (output_format == "parquet" and "embedding" in outputs)
 
 
 def is_many(input_file: str, output_file: str) -> bool:
-    """Whether rows are answered in shards: several files, or an output NAME@N."""
+    """Returns whether rows are answered in shards: several files, or an output NAME@N."""
     if not input_file or input_file == "-":
         return False
     several = not files.exists(input_file) and (

@@ -143,7 +143,7 @@ class ModelInputs:
         return list(self._model_rows(rows)), index
 
     def is_single(self, texts: Any) -> bool:
-        """Whether texts are one row: a string, a tuple of inputs, a mapping, or a row of a frame."""
+        """Returns whether texts are one row: a string, a tuple of inputs, a mapping, or a row of a frame."""
         if is_series(texts):
             return self.columns_among(texts.index) is not None
         return isinstance(texts, (str, tuple, Mapping))

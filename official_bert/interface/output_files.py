@@ -56,13 +56,12 @@ def check_name(path: str) -> None:
 
 
 def ends_alike(path: str, output: str) -> bool:
-    """Whether the names of two files, or folders, end alike, without the ending of a packed one."""
+    """Returns whether the names of two files, or folders, end alike, without the ending of a packed one."""
     return suffix_of(path.rstrip("/")) == suffix_of(output.rstrip("/"))
 
 
 def files_of(path: str, form: str, source: str) -> list[str]:
-    """The files that are written for an output, in the form that is asked for; [] for a folder, which must be new or
-    empty.
+    """Returns the files that are written for an output of this form; [] for a folder, which must be new or empty.
 
     Without a form, answers to brat's files are brat's if both names end alike.
     """

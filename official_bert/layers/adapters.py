@@ -20,28 +20,33 @@ class LowRankAdapter(keras.layers.Layer):
 
     def __init__(self, units: int, rank: int = 8, scale: float = 2.0, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.settings = {"units": units, "rank": rank, "scale": scale, "dropout": dropout}
+        self.units, self.rank, self.scale = units, rank, scale
         self.dropout = fused.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         """Makes A and B for rows of the width `input_shape[-1]`."""
-        width, rank = input_shape[-1], self.settings["rank"]
+        width, rank = input_shape[-1], self.rank
         self.lora_A_initializer = keras.initializers.RandomUniform(-(width**-0.5), width**-0.5)
         self.lora_A = self.add_weight(shape=(width, rank), initializer=self.lora_A_initializer, name="lora_A")
-        self.lora_B = self.add_weight(shape=(rank, self.settings["units"]), initializer="zeros", name="lora_B")
+        self.lora_B = self.add_weight(shape=(rank, self.units), initializer="zeros", name="lora_B")
         self.built = True
 
     def call(self, rows: Float[Any, "*M K"], training: bool | None = None) -> Float[Any, "*M N"]:
         """Returns the scaled low-rank product of rows [...,K] -> [...,N]."""
-        narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.settings["scale"]  # [...,R]
+        narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.scale  # [...,R]
         return ops.matmul(narrow, self.lora_B)
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
         """Returns the shape [...,N]."""
-        return (*input_shape[:-1], self.settings["units"])
+        return (*input_shape[:-1], self.units)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self.settings
+        return super().get_config() | {
+            "units": self.units,
+            "rank": self.rank,
+            "scale": self.scale,
+            "dropout": self.dropout.rate,
+        }
 
 
 def attach(dense: Dense, **settings: Any) -> LowRankAdapter:

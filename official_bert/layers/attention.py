@@ -3,6 +3,7 @@
 B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -93,26 +94,27 @@ def attend_recomputed(
 class SelfAttention(Configured):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`).
 
-    Fields: `num_heads`, `hidden_size`, `dropout` (of the attention weights), `initializer_range`, `biases` (of the
-    products). With `recompute`, training keeps no tensor of [Q,S]. Raises ValueError if `hidden_size` is not a multiple
-    of `num_heads`.
+    Fields: `num_attention_heads` (or `num_heads`), `hidden_size`, `attention_probs_dropout_prob` (or `dropout`),
+    `initializer_range`, `biases` (of the products, unless `unbiased` is `products`). With `recompute`, training keeps
+    no tensor of [Q,S]. Raises ValueError if `hidden_size` is not a multiple of the heads.
     """
 
-    FIELDS: ClassVar = {
-        "num_heads": "num_attention_heads",
-        "hidden_size": "hidden_size",
-        "dropout": "attention_probs_dropout_prob",
-        "initializer_range": "initializer_range",
-        "biases": "product_biases",
-    }
+    FIELDS: ClassVar[Sequence[str]] = (
+        "num_attention_heads",
+        "hidden_size",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "biases",
+        "unbiased",
+    )
+    SYNONYMS: ClassVar[Mapping[str, str]] = {**Configured.SYNONYMS, "dropout": "attention_probs_dropout_prob"}
     score_terms = 1  # number of products that are summed to the scores
 
     def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any) -> None:
         super().__init__(config, **fields)
-        num_heads, hidden_size = self.settings["num_heads"], self.settings["hidden_size"]
+        self.recompute, num_heads, hidden_size = recompute, self.config.num_attention_heads, self.config.hidden_size
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size: expected a multiple of {num_heads} heads, got {hidden_size}")
-        self.settings["recompute"] = recompute
         head_size = hidden_size // num_heads
         self.scale = (self.score_terms * head_size) ** -0.5
         self.query, self.key, self.value = (
@@ -121,14 +123,14 @@ class SelfAttention(Configured):
         self.make_more_products()
         self.merge_heads = self.dense(hidden_size, "output", contracted_axes=2)
         # The softmax and its dropout stay in float32 under every precision policy.
-        self.dropout = fused.Dropout(self.settings["dropout"], dtype="float32")
+        self.dropout = fused.Dropout(self.config.attention_probs_dropout_prob, dtype="float32")
         self.kernel = attend_recomputed if recompute else attend
 
     def dense(self, output_shape: Any, name: str, kind: type[Dense] = Dense, **options: Any) -> Dense:
         """Returns a dense layer with this layer's biases, initializer and dtype."""
         return kind(
             output_shape,
-            use_bias=self.settings["biases"],
+            use_bias=self.config.product_biases,
             kernel_initializer=self.initializer(),
             name=name,
             dtype=self.dtype_policy,
@@ -150,20 +152,32 @@ class SelfAttention(Configured):
 
     @extension_point
     def call(
-        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """Returns what queries [B,Q,D], by default x [B,S,D], see by a `TokenLayout` or [B,1,1 or Q,S]: [B,Q,D]."""
-        layout = TokenLayout.of(attention_mask, queries)
+        """Returns what queries [B,Q,D], by default x [B,S,D], see; layout: `TokenLayout` or mask [B,1,1 or Q,S]."""
+        layout = TokenLayout.of(layout, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale  # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))  # [B,N,Q,H], [B,N,S,H] twice
-        kernel = self.kernel if queries is None else attend  # few rows need no recomputation
-        context = layout.attend(kernel, q, k, v, layout.bias(self, q, k), self.dropout, training)  # [B,N,Q,H]
+        context = self.attend(layout, q, k, v, training)  # [B,N,Q,H]
         return self.merge_heads(layout.merge_rows(context))  # [B,Q,D]
+
+    def attend(self, layout: TokenLayout, q: Any, k: Any, v: Any, training: bool | None = None) -> Any:
+        """Returns the attention output [B,N,Q,H] of q [B,N,Q,H], k and v [B,N,S,H]. It decides what computes it: blocks
+        of queries in long rows, a kernel that recomputes its weights in the backward pass, or `attend`.
+        """
+        bias = layout.bias(self, q, k)
+        if bias is None and layout.blocks is not None:
+            return layout.blocks(q, k, v, self.dropout, training)
+        kernel = self.kernel if layout.query_positions is None else attend  # few rows need no recomputation
+        return kernel(q, k, v, layout.mask_of_queries(), bias, self.dropout, training=training)
 
     def scores(self, x: Float[Any, "B S D"]) -> Float[Any, "B N S S"]:
         """Returns the scaled scores [B,N,S,S] of every pair of tokens, before mask and softmax."""
         return scaled_dot_product(swap_heads(self.query(x) * self.scale), swap_heads(self.key(x)))
 
-    def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:
+    def compute_output_shape(self, x_shape: Any, layout_shape: Any = None, queries_shape: Any = None) -> Any:
         """Returns the shape [B,Q,D]."""
         return queries_shape or x_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"recompute": self.recompute}

@@ -1,7 +1,8 @@
-"""The base class of the encoder's layers, which take their fields from a `ModelConfig` or by name."""
+"""The base class of the encoder's layers, which read a `ModelConfig`."""
 
-import operator
-from collections.abc import Mapping
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -15,29 +16,42 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 
 
 class Configured(keras.layers.Layer):
-    """A layer that reads its fields from a configuration: `SelfAttention(config)`.
+    """A layer with the configuration of its encoder: `SelfAttention(config)`.
 
-    A field can also be given by its name: `SelfAttention(num_heads=2, hidden_size=8)`; all others are BERT-base's.
-    `FIELDS` maps the name of a field to its key in `ModelConfig`. Further arguments are those of every Keras layer
-    (`name`, `dtype`, ...).
+    A field can also be given by its name: `SelfAttention(num_attention_heads=2, hidden_size=8)`; all others are
+    BERT-base's. `FIELDS` are the fields of `ModelConfig` that the layer reads, `SYNONYMS` other names of fields, which
+    stand in `.keras` files of earlier versions too. Further arguments are those of every Keras layer (`name`, `dtype`,
+    ...).
     """
 
-    FIELDS: ClassVar[Mapping[str, str]] = {}
+    FIELDS: ClassVar[Sequence[str]] = ()
+    SYNONYMS: ClassVar[Mapping[str, str]] = {
+        "num_heads": "num_attention_heads",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
-        settings = {
-            name: fields.pop(name) if name in fields else operator.attrgetter(key)(config)
-            for name, key in self.FIELDS.items()
-        }
+        fields = {self.SYNONYMS.get(name, name): value for name, value in fields.items()}
+        given = {name: fields.pop(name) for name in self.FIELDS if name in fields}
         super().__init__(**fields)
-        self.settings = settings
+        self.config = copy.copy(config)
+        vars(self.config).update(given)  # not checked: a layer reads only some of the fields
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Calls the layer. `.keras` files and subclasses of earlier versions call `layout` `attention_mask`."""
+        arguments = inspect.signature(self.call).parameters
+        for name, other in (("attention_mask", "layout"), ("layout", "attention_mask")):
+            if name in options and name not in arguments:
+                options[other] = options.pop(name)
+        return super().__call__(*inputs, **options)
 
     def initializer(self) -> keras.initializers.Initializer:
         """Returns a new initializer for one weight, because two weights that share one would begin with the same
         values.
         """
-        return truncated_normal(self.settings["initializer_range"])
+        return truncated_normal(self.config.initializer_range)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the fields and Keras' own arguments, from which `from_config` makes the layer again."""
-        return super().get_config() | self.settings
+        return super().get_config() | {name: getattr(self.config, name) for name in self.FIELDS}

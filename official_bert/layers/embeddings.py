@@ -1,6 +1,6 @@
 """The summed embeddings of words, segments and positions (paper 3, figure 2; 2018 `embedding_postprocessor`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -20,54 +20,58 @@ class Embeddings(Configured):
     """Sums word, segment and position embeddings, then applies layer norm and dropout. B batch, S sequence, D hidden
     size, V words, E width of the tables.
 
-    Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments), `dropout`,
-    `initializer_range`, `layer_norm_epsilon`. Fields for relatives of BERT: `embedding_size` (E; a product after the
-    layer norm maps the sum to D), `first_position` (RoBERTa: positions count from it and skip padding, which has the
-    row before it), `task_type_vocab_size` (ERNIE), `has_positions` (False if the attention adds distances or
-    positions), `biases`.
+    Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments),
+    `hidden_dropout_prob` (or `dropout`), `initializer_range`, `layer_norm_epsilon`. Fields for relatives of BERT:
+    `embedding_size` (E; a product after the layer norm maps the sum to D), `first_position` (RoBERTa: positions count
+    from it and skip padding, which has the row before it), `task_type_vocab_size` (ERNIE), `position_buckets`, `rotary`
+    and `alibi` (no table of positions, because the attention adds them), `biases`.
     """
 
-    FIELDS: ClassVar = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "max_position_embeddings": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size",
-        "dropout": "hidden_dropout_prob",
-        "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon",
-        "embedding_size": "embedding_size",
-        "first_position": "first_position",
-        "task_type_vocab_size": "task_type_vocab_size",
-        "has_positions": "positions.have_table",
-        "biases": "biases",
-    }
+    FIELDS: ClassVar[Sequence[str]] = (
+        "vocab_size",
+        "hidden_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "hidden_dropout_prob",
+        "initializer_range",
+        "layer_norm_epsilon",
+        "embedding_size",
+        "first_position",
+        "task_type_vocab_size",
+        "position_buckets",
+        "rotary",
+        "alibi",
+        "biases",
+    )
     suffix = ""  # of the tables' names
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
+        if not fields.pop("has_positions", True):  # of files of earlier versions
+            fields["alibi"] = True
         super().__init__(config, **fields)
-        settings, policy = self.settings, self.dtype_policy
+        config, policy = self.config, self.dtype_policy
         self.layer_norm = LayerNormalization(
-            epsilon=settings["layer_norm_epsilon"], center=settings["biases"], name="LayerNorm", dtype=policy
+            epsilon=config.layer_norm_epsilon, center=config.biases, name="LayerNorm", dtype=policy
         )
-        self.dropout = Dropout(settings["dropout"], dtype=policy)
+        self.dropout = Dropout(config.hidden_dropout_prob, dtype=policy)
         self.projection = (
             Dense(
-                settings["hidden_size"],
-                use_bias=settings["biases"],
+                config.hidden_size,
+                use_bias=config.biases,
                 kernel_initializer=self.initializer(),
                 name="projection",
                 dtype=policy,
             )
-            if settings["embedding_size"]
+            if config.embedding_size
             else None
         )
         self.tables = {
             name: rows
             for name, rows in (
-                ("word_embeddings", settings["vocab_size"]),
-                ("token_type_embeddings", settings["type_vocab_size"]),
-                ("position_embeddings", settings["max_position_embeddings"] * settings["has_positions"]),
-                ("task_type_embeddings", settings["task_type_vocab_size"]),
+                ("word_embeddings", config.vocab_size),
+                ("token_type_embeddings", config.type_vocab_size),
+                ("position_embeddings", config.max_position_embeddings * config.has_position_table),
+                ("task_type_embeddings", config.task_type_vocab_size),
             )
             if rows
         }
@@ -76,7 +80,7 @@ class Embeddings(Configured):
 
     def build(self, input_ids_shape: Any = (None, None), *_: Any) -> None:
         """Makes the embedding tables and the layer norm."""
-        width = self.settings["embedding_size"] or self.settings["hidden_size"]
+        width = self.config.table_width
         for name, rows in self.tables.items():
             setattr(
                 self,
@@ -149,8 +153,8 @@ class Embeddings(Configured):
         return table[places] if isinstance(places, slice) else ops.take(table, places, axis=0)
 
     def _check_length(self, length: int | None, position_ids: Any) -> None:
-        first = self.settings["first_position"]
-        longest = self.settings["max_position_embeddings"] - first
+        first = self.config.first_position
+        longest = self.config.max_position_embeddings - first
         if position_ids is None and length is not None and length > longest:
             raise ValueError(
                 f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
@@ -159,7 +163,7 @@ class Embeddings(Configured):
 
     def _positions(self, input_ids: Any, position_ids: Any) -> Any:
         """Returns the rows [1 or B,S,E] of positions."""
-        first = self.settings["first_position"]
+        first = self.config.first_position
         if position_ids is None and not first:
             return self.read("position_embeddings", slice(ops.shape(input_ids)[1]))[None]  # [1,S,E]
         if position_ids is None:
@@ -169,4 +173,4 @@ class Embeddings(Configured):
 
     def compute_output_shape(self, input_ids_shape: Any, *_: Any) -> tuple:
         """Returns the shape [B,S,D]."""
-        return (*input_ids_shape, self.settings["hidden_size"])
+        return (*input_ids_shape, self.config.hidden_size)

@@ -2,6 +2,7 @@
 (SpanBERT).
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -30,43 +31,41 @@ class MaskedLMHead(Configured):
     """Predicts words by the product of rows with the word embeddings (paper 3.1, task 1; 2018 `get_masked_lm_output`).
 
     B batch, P predictions, D hidden size, E width of the word embeddings (D unless they are factorized), V words.
-    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size` (E,
-    0: D), `transforms` (False if the rows come from a pooler with a layer norm, which replaces the transform).
+    Fields: `vocab_size`, `hidden_size`, `masked_lm_act` (empty: `hidden_act`), `initializer_range`,
+    `layer_norm_epsilon`, `embedding_size` (E, 0: D), `pooler_norm` (the rows come from a pooler with a layer norm,
+    which replaces the transform).
     """
 
-    FIELDS: ClassVar = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "hidden_act": "masked_lm.act",
-        "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon",
-        "embedding_size": "embedding_size",
-        "transforms": "masked_lm.transforms",
-    }
+    FIELDS: ClassVar[Sequence[str]] = (
+        "vocab_size",
+        "hidden_size",
+        "hidden_act",
+        "masked_lm_act",
+        "initializer_range",
+        "layer_norm_epsilon",
+        "embedding_size",
+        "pooler_norm",
+    )
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
+        if not fields.pop("transforms", True):  # of files of earlier versions
+            fields["pooler_norm"] = True
         super().__init__(config, **fields)
-        settings = self.settings
-        self.activation = get_activation(settings["hidden_act"])
-        if settings["transforms"]:
+        config, policy = self.config, self.dtype_policy
+        self.activation = get_activation(config.masked_lm_act or config.hidden_act)
+        self.transform = None
+        if not config.pooler_norm:
             self.transform = Dense(
-                settings["embedding_size"] or settings["hidden_size"],
-                kernel_initializer=self.initializer(),
-                name="transform",
-                dtype=self.dtype_policy,
+                config.table_width, kernel_initializer=self.initializer(), name="transform", dtype=policy
             )
-            self.layer_norm = LayerNormalization(
-                epsilon=settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy
-            )
+            self.layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, name="LayerNorm", dtype=policy)
 
     def build(self, rows_shape: Any, *_: Any) -> None:
         """Makes the transform and the output bias."""
-        if self.settings["transforms"]:
+        if self.transform is not None:
             self.transform.build(rows_shape)
             self.layer_norm.build((None, None, self.transform.units))
-        self.output_bias = self.add_weight(
-            shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias"
-        )
+        self.output_bias = self.add_weight(shape=(self.config.vocab_size,), initializer="zeros", name="output_bias")
         self.built = True
 
     def call(
@@ -76,15 +75,15 @@ class MaskedLMHead(Configured):
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))  # [B*P,D]
-        if self.settings["transforms"]:
+        if self.transform is not None:
             rows = self.layer_norm(self.activation(self.transform(rows), training=training))
         logits = fused.product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
         logits = add_bias(ops.cast(logits, "float32"), ops.cast(self.output_bias, "float32"), training=training)
-        return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
+        return ops.reshape(logits, (batch, predictions, self.config.vocab_size))
 
     def compute_output_shape(self, rows_shape: Any, *_: Any) -> tuple:
         """Returns the shape [B,P,V]."""
-        return (*rows_shape[:-1], self.settings["vocab_size"])
+        return (*rows_shape[:-1], self.config.vocab_size)
 
     def compute_output_spec(self, rows: Any, word_embeddings: Any, training: bool | None = None) -> keras.KerasTensor:
         """Returns the spec of the logits, which are float32 under every precision policy."""
@@ -96,24 +95,22 @@ class SpanBoundaryHead(Configured):
     """Predicts each word of a span from the rows beside the span and the word's position in it (SpanBERT 3.2).
 
     B batch, P predictions, D hidden size, E width of the word embeddings, V words. Fields: `vocab_size`, `hidden_size`,
-    `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size`.
+    `masked_lm_act` (empty: `hidden_act`), `initializer_range`, `layer_norm_epsilon`, `embedding_size`.
     """
 
-    FIELDS: ClassVar = {name: key for name, key in MaskedLMHead.FIELDS.items() if name != "transforms"}
+    FIELDS: ClassVar[Sequence[str]] = tuple(name for name in MaskedLMHead.FIELDS if name != "pooler_norm")
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
-        settings, policy = self.settings, self.dtype_policy
+        config, policy = self.config, self.dtype_policy
+        self.activation = get_activation(config.masked_lm_act or config.hidden_act)
         self.place_embeddings_initializer = self.initializer()
         self.first, self.second = (
             Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy)
-            for name, width in (
-                ("first", settings["hidden_size"]),
-                ("second", settings["embedding_size"] or settings["hidden_size"]),
-            )
+            for name, width in (("first", config.hidden_size), ("second", config.table_width))
         )
         self.first_norm, self.second_norm = (
-            LayerNormalization(epsilon=settings["layer_norm_epsilon"], name=f"{name}_LayerNorm", dtype=policy)
+            LayerNormalization(epsilon=config.layer_norm_epsilon, name=f"{name}_LayerNorm", dtype=policy)
             for name in ("first", "second")
         )
 
@@ -122,13 +119,11 @@ class SpanBoundaryHead(Configured):
         self.place_embeddings = self.add_weight(
             shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer, name="place_embeddings"
         )
-        self.first.build((None, None, 2 * self.settings["hidden_size"] + PLACE_SIZE))
+        self.first.build((None, None, 2 * self.config.hidden_size + PLACE_SIZE))
         self.second.build((None, None, self.first.units))
         self.first_norm.build((None, None, self.first.units))
         self.second_norm.build((None, None, self.second.units))
-        self.output_bias = self.add_weight(
-            shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias"
-        )
+        self.output_bias = self.add_weight(shape=(self.config.vocab_size,), initializer="zeros", name="output_bias")
         self.built = True
 
     def call(
@@ -144,14 +139,14 @@ class SpanBoundaryHead(Configured):
         """
         table = ops.cast(self.place_embeddings, self.compute_dtype)
         rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)  # [B,P,2D+200]
-        act = get_activation(self.settings["hidden_act"])
+        act = self.activation
         rows = self.second_norm(act(self.second(self.first_norm(act(self.first(rows))))))  # [B,P,E]
         logits = ops.matmul(rows, ops.transpose(ops.cast(word_embeddings, self.compute_dtype)))
         return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
 
     def compute_output_shape(self, left_shape: Any, *_: Any) -> tuple:
         """Returns the shape [B,P,V]."""
-        return (*left_shape[:-1], self.settings["vocab_size"])
+        return (*left_shape[:-1], self.config.vocab_size)
 
 
 def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any, Any]:
@@ -188,16 +183,17 @@ class OutputLayer(keras.layers.Layer):
         self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
+        self.num_classes, self.initializer_range = num_classes, initializer_range
         self.output_weights_initializer = truncated_normal(initializer_range)
 
     def build(self, input_shape: Any) -> None:
         """Makes weights and bias."""
-        classes = self.settings["num_classes"]
         self.output_weights = self.add_weight(
-            shape=(classes, input_shape[-1]), name="output_weights", initializer=self.output_weights_initializer
+            shape=(self.num_classes, input_shape[-1]),
+            name="output_weights",
+            initializer=self.output_weights_initializer,
         )
-        self.output_bias = self.add_weight(shape=(classes,), initializer="zeros", name="output_bias")
+        self.output_bias = self.add_weight(shape=(self.num_classes,), initializer="zeros", name="output_bias")
         self.built = True
 
     def call(self, x: Float[Any, "*M D"]) -> Float[Any, "*M K"]:
@@ -207,11 +203,11 @@ class OutputLayer(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
         """Returns the shape [...,K]."""
-        return (*input_shape[:-1], self.settings["num_classes"])
+        return (*input_shape[:-1], self.num_classes)
 
     def compute_output_spec(self, x: Any) -> keras.KerasTensor:
         """Returns the spec of the logits, which are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype="float32")
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self.settings
+        return super().get_config() | {"num_classes": self.num_classes, "initializer_range": self.initializer_range}

@@ -35,29 +35,28 @@ class LayerMixing(keras.layers.Layer):
 
     def __init__(self, features: Features = "weighted_sum", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.settings = {"features": features}
+        self.features = features
 
     def build(self, input_shape: Any) -> None:
         """Makes the layer weights and the factor of the weighted sum; all layers begin with equal weights."""
-        if self.settings["features"] == "weighted_sum":
+        if self.features == "weighted_sum":
             self.layer_weights = self.add_weight(shape=(input_shape[-2],), initializer="zeros", name="layer_weights")
             self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.built = True
 
     def call(self, x: Float[Any, "B W N D"]) -> Float[Any, "B W _"]:
         """Returns the mixed features of x [B,W,N,D] -> [B,W,D or N*D]."""
-        kind = self.settings["features"]
-        if kind == "weighted_sum":
+        if self.features == "weighted_sum":
             weights = ops.cast(ops.softmax(self.layer_weights) * self.scale, x.dtype)
             return ops.einsum("bwnd,n->bwd", x, weights)
-        if kind == "sum":
+        if self.features == "sum":
             return ops.sum(x, axis=2)
         return ops.concatenate([x[:, :, index] for index in range(x.shape[2])], axis=-1)
 
     def compute_output_shape(self, input_shape: Any) -> tuple:
         """Returns the shape [B,W,D or N*D]."""
-        width = input_shape[2] * input_shape[3] if self.settings["features"] == "concat" else input_shape[3]
+        width = input_shape[2] * input_shape[3] if self.features == "concat" else input_shape[3]
         return (*input_shape[:2], width)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self.settings
+        return super().get_config() | {"features": self.features}

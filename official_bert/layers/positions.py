@@ -15,12 +15,10 @@ class Positions:
     # (first, last) -> the bias of these queries alone, without gradients, if long rows can take it by blocks
     between: Any = None
 
-    def rotate(
-        self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None
-    ) -> tuple[Any, Any]:
+    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Any) -> tuple[Any, Any]:
         """Returns queries and keys, rotated by their positions.
 
-        `query_positions` None means that queries stand at all S positions.
+        `query_positions` are [B,Q], or None if queries stand at all S positions.
         """
         return q, k
 

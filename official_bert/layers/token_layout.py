@@ -6,7 +6,7 @@ B batch, S sequence, Q query rows, T real tokens of the batch, N heads, H head s
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from jaxtyping import Bool, Float, Int
 from keras import ops
@@ -33,13 +33,14 @@ class TokenLayout:
     positions: Positions = EMBEDDED
     query_positions: Any = None  # [B,Q] of the queries; None: every token is a query
     windowed: "TokenLayout | None" = None  # for the layers in which a token sees a window only
+    blocks: ClassVar[Callable | None] = None  # computes attention by blocks of queries, if there is no bias
 
     @classmethod
-    def of(cls, attention_mask: Any, queries: Any = None) -> "TokenLayout":
-        """Returns `attention_mask` if it is a layout, or else a layout for this plain mask [B,1,1 or Q,S]."""
-        if isinstance(attention_mask, TokenLayout):
-            return attention_mask
-        return cls(attention_mask, query_positions=None if queries is None else SOME)
+    def of(cls, layout: Any, queries: Any = None) -> "TokenLayout":
+        """Returns `layout`, or a layout for it if it is a plain mask [B,1,1 or Q,S]."""
+        if isinstance(layout, TokenLayout):
+            return layout
+        return cls(layout, query_positions=None if queries is None else SOME)
 
     def at(self, query_positions: Int[Any, "B Q"]) -> Self:
         """Returns the layout for queries at `query_positions` only; keys and values still come from all tokens."""
@@ -79,13 +80,17 @@ class TokenLayout:
         """Returns the bias [B or 1,N,Q,S] that `positions` add to an attention layer's scores, or None (BERT)."""
         return self.positions.bias(attention, q, k)
 
+    def mask_of_queries(self) -> Bool[Any, "#B 1 #Q S"]:
+        """Returns the mask of all queries."""
+        return self.mask
+
     def attend(
         self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
     ) -> Float[Any, "B N Q H"]:
-        """Returns the attention output [B,N,Q,H] that `kernel` (`attention.attend` or a variant) computes with this
-        mask.
+        """Returns the attention output [B,N,Q,H] that `kernel` (`attention.attend`) computes, for attention layers of
+        one's own.
         """
-        return kernel(q, k, v, self.mask, bias, dropout, training=training)
+        return kernel(q, k, v, self.mask_of_queries(), bias, dropout, training=training)
 
     def merge_rows(self, context: Float[Any, "B N Q H"]) -> Float[Any, "..."]:
         """Returns the context with the rows before the heads: [B,N,Q,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""

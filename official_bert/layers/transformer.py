@@ -2,7 +2,7 @@
 al. 2017, 3.1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -38,53 +38,50 @@ class TransformerLayer(Configured):
     """A layer of the encoder (paper 3; 2018 `transformer_model`). B batch, S sequence, Q query rows, R rows, D hidden
     size.
 
-    Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers),
-    `attention_dropout` (of the attention weights), `initializer_range`, `layer_norm_epsilon`, `biases`, `feed_forward`
-    (`dense`; `gated`: a gated unit, Shazeer 2020), `unbiased` (products without biases). `attention` is the attention
-    layer, by default a `SelfAttention` of these fields.
+    Fields: `num_attention_heads` (or `num_heads`), `hidden_size`, `intermediate_size`, `hidden_act`,
+    `hidden_dropout_prob` (or `dropout`: of both sublayers), `attention_probs_dropout_prob` (or `attention_dropout`),
+    `initializer_range`, `layer_norm_epsilon`, `biases`, `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020),
+    `unbiased` (products without biases). `attention` is the attention layer, by default a `SelfAttention` of these
+    fields, and `attention_layer_norm` the norm of its sublayer, by default a `LayerNormalization`.
     """
 
-    FIELDS: ClassVar = {
-        "num_heads": "num_attention_heads",
-        "hidden_size": "hidden_size",
-        "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon",
-        "biases": "biases",
-        "feed_forward": "feed_forward",
-        "unbiased": "unbiased",
-    }
+    FIELDS: ClassVar[Sequence[str]] = (
+        "num_attention_heads",
+        "hidden_size",
+        "intermediate_size",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "layer_norm_epsilon",
+        "biases",
+        "feed_forward",
+        "unbiased",
+    )
 
     def __init__(
-        self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, **fields: Any
+        self,
+        config: ModelConfig = BERT_BASE,
+        attention: keras.layers.Layer | None = None,
+        attention_layer_norm: keras.layers.Layer | None = None,
+        **fields: Any,
     ) -> None:
         super().__init__(config, **fields)
-        settings = self.settings
-        self.activation = (Gated if settings["feed_forward"] == "gated" else Activated)(settings["hidden_act"])
-        self.attention = attention or SelfAttention(
-            num_heads=settings["num_heads"],
-            hidden_size=settings["hidden_size"],
-            dropout=settings["attention_dropout"],
-            initializer_range=settings["initializer_range"],
-            biases=settings["biases"] and settings["unbiased"] != "products",
-            name="attention",
-            dtype=self.dtype_policy,
-        )
-        self.attention_dropout = fused.Dropout(settings["dropout"], dtype=self.dtype_policy)
-        self.attention_layer_norm = self.layer_norm("attention_LayerNorm")
-        self.intermediate = self.dense(settings["intermediate_size"] * self.activation.factor, "intermediate")
-        self.output_dense = self.dense(settings["hidden_size"], "output")
-        self.output_dropout = fused.Dropout(settings["dropout"], dtype=self.dtype_policy)
+        config, policy = self.config, self.dtype_policy
+        self.activation = (Gated if config.feed_forward == "gated" else Activated)(config.hidden_act)
+        self.attention = attention or SelfAttention(config, name="attention", dtype=policy)
+        self.attention_dropout = fused.Dropout(config.hidden_dropout_prob, dtype=policy)
+        self.attention_layer_norm = attention_layer_norm or self.layer_norm("attention_LayerNorm")
+        self.intermediate = self.dense(config.intermediate_size * self.activation.factor, "intermediate")
+        self.output_dense = self.dense(config.hidden_size, "output")
+        self.output_dropout = fused.Dropout(config.hidden_dropout_prob, dtype=policy)
         self.output_layer_norm = self.layer_norm("output_LayerNorm")
 
     def dense(self, units: int, name: str) -> Dense:
         """Returns a dense layer for one of the two products of the feed-forward network."""
         return Dense(
             units,
-            use_bias=self.settings["biases"] and name not in UNBIASED[self.settings["unbiased"]],
+            use_bias=self.config.biases and name not in UNBIASED[self.config.unbiased],
             kernel_initializer=self.initializer(),
             name=name,
             dtype=self.dtype_policy,
@@ -93,27 +90,26 @@ class TransformerLayer(Configured):
     def layer_norm(self, name: str) -> LayerNormalization:
         """Returns one of the two layer norms."""
         return LayerNormalization(
-            epsilon=self.settings["layer_norm_epsilon"],
-            center=self.settings["biases"],
+            epsilon=self.config.layer_norm_epsilon,
+            center=self.config.biases,
             name=name,
             dtype=self.dtype_policy,
         )
 
     def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
-        width = (None, None, self.settings["hidden_size"])
+        width = (None, None, self.config.hidden_size)
         self.attention.build(x_shape)
         for part in (self.attention_layer_norm, self.intermediate, self.output_layer_norm):
-            if part is not None:
-                part.build(width)
-        self.output_dense.build((None, None, self.settings["intermediate_size"]))
+            part.build(width)
+        self.output_dense.build((None, None, self.config.intermediate_size))
         self.built = True
 
     def call(
-        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        """Returns the output [B,Q,D] for `queries` [B,Q,D], by default x [B,S,D]; the mask is `SelfAttention`'s."""
-        attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
+        """Returns the output [B,Q,D] for `queries` [B,Q,D], by default x [B,S,D]; the layout is `SelfAttention`'s."""
+        attended = self.attention(x, layout=layout, queries=queries, training=training)
         rows = x if queries is None else queries  # [B,Q,D]
         x = normalized_sum(attended, rows, self.attention_dropout, self.attention_layer_norm, training=training)
         transformed = self.feed_forward_of(x, training)
@@ -124,7 +120,7 @@ class TransformerLayer(Configured):
 
         TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         """
-        rows = ops.reshape(x, (-1, self.settings["hidden_size"]))
+        rows = ops.reshape(x, (-1, self.config.hidden_size))
         return ops.reshape(self.feed_forward(rows, training), ops.shape(x))
 
     @extension_point
@@ -144,7 +140,7 @@ class TransformerLayer(Configured):
             for product in (self.attention.query, self.attention.key, self.attention.value)
         ]
 
-    def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:
+    def compute_output_shape(self, x_shape: Any, layout_shape: Any = None, queries_shape: Any = None) -> Any:
         """Returns the shape [B,Q,D]."""
         return queries_shape or x_shape
 

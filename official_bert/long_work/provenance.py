@@ -83,7 +83,7 @@ def forget(path: str) -> None:
 
 
 def holds_copies(path: str) -> bool:
-    """Whether a text is known to hold copies of documents."""
+    """Returns whether a text is known to hold copies of documents."""
     return bool(read_origin(path).get(COPIES))
 
 

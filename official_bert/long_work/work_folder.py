@@ -37,8 +37,8 @@ class BusyError(ValueError):
 
 
 def work_path(output: str) -> str:
-    """The path of the work folder of an output: beside it, or among this machine's temporary files if the output lies
-    elsewhere.
+    """Returns the path of an output's work folder: beside it, or among temporary files if the output is on another
+    machine.
     """
     return locate(output).beside(SUFFIX)
 

@@ -63,7 +63,7 @@ class BiEncoder(EncoderWithHeads):
             "dimensions": dimensions,
             "layers": [dataclasses.asdict(layer) for layer in kinds],
         }
-        hidden_size = encoder.settings["hidden_size"]
+        hidden_size = encoder.config.hidden_size
         self.width = vector_width(hidden_size, pooling, kinds)
         self.vector_layers = make_vector_layers(kinds, hidden_size * len(poolings_of(pooling)))
 
@@ -121,7 +121,7 @@ class SparseEncoder(EncoderWithHeads):
         _, texts, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}  # [R,S]
         weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
-        return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
+        return {"weights": ops.reshape(weights, (-1, texts, self.encoder.config.vocab_size))}
 
     def word_weights(self, rows: Any, training: bool | None = None, in_parts: bool = True) -> Any:
         """Returns the weights [R,V] of the encoder's inputs [R,S]; `in_parts=False` computes all logits [R,S,V] at
@@ -137,7 +137,7 @@ class SparseEncoder(EncoderWithHeads):
         parts = {"hidden": hidden, "mask": rows["input_mask"]}
         largest_scores = (
             recomputed_in_chunks(
-                largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE, self.encoder.settings["vocab_size"]
+                largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE, self.encoder.config.vocab_size
             )
             if in_parts
             else largest(parts)

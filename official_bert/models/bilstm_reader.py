@@ -21,7 +21,7 @@ class BiLSTMReader(Reader):
     def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
         return self.texts.pooled_positions(input_mask)
 
-    def computed_positions(self, inputs: Inputs) -> None:
+    def query_positions(self, inputs: Inputs) -> None:
         return None
 
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:

@@ -184,7 +184,7 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
         )
     missing = [stored.table.theirs(name) or name for name in inside if name not in weights]
     layers = [name for name in stored.weights if name.startswith("layer_") and name not in weights]
-    heads, expected_heads = stored.config and stored.config.num_attention_heads, encoder.settings["num_attention_heads"]
+    heads, expected_heads = stored.config and stored.config.num_attention_heads, encoder.config.num_attention_heads
     differences = [
         "; ".join(misfit.describe() for misfit in wrong[:3]),
         f"{', '.join(missing[:3])} missing in it" if missing else "",
@@ -197,11 +197,11 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
 
 def _differences(model: keras.Model, stored: StoredModel) -> tuple[config.Difference, ...]:
     """The settings that make the encoder compute differently from the trained one."""
-    settings = encoder_within(model).settings
+    own_config = encoder_within(model).config
     if stored.config is None:
         return ()
     return tuple(
-        config.Difference(key, getattr(stored.config, key), settings[key])
+        config.Difference(key, getattr(stored.config, key), getattr(own_config, key))
         for key in ("hidden_act", "layer_norm_epsilon", *OF_RELATIVES)
-        if getattr(stored.config, key) != settings[key]
+        if getattr(stored.config, key) != getattr(own_config, key)
     )

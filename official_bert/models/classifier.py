@@ -30,7 +30,7 @@ class Classifier(EncoderWithHeads):
         self.settings = {"num_classes": num_classes, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.classifier = OutputLayer(
-            num_classes, encoder.settings["initializer_range"], name="classifier", dtype=self.dtype_policy
+            num_classes, encoder.config.initializer_range, name="classifier", dtype=self.dtype_policy
         )
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
@@ -72,9 +72,7 @@ class Tagger(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_tags": num_tags, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.tagger = OutputLayer(
-            num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy
-        )
+        self.tagger = OutputLayer(num_tags, encoder.config.initializer_range, name="tagger", dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]
@@ -92,7 +90,7 @@ class SpanPredictor(EncoderWithHeads):
 
     def __init__(self, encoder: BertEncoder, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.span = OutputLayer(2, encoder.settings["initializer_range"], name="span", dtype=self.dtype_policy)
+        self.span = OutputLayer(2, encoder.config.initializer_range, name="span", dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,D]

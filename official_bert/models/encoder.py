@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.pooler import make_pooler
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import ModelConfig
 from official_bert.models import encoder_parts
@@ -60,6 +61,7 @@ class BertEncoder(keras.Model):
         fields = ModelConfig.__dataclass_fields__
         super().__init__(**{key: value for key, value in settings.items() if key not in fields})
         self.config = config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
+        self.return_layers = return_layers
         self.settings = encoder_settings(config) | {"return_layers": return_layers, "recompute": recompute}
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy) if embeddings is None else embeddings
@@ -68,14 +70,14 @@ class BertEncoder(keras.Model):
         self.final_layer_norm = encoder_parts.make_final_norm(config, policy)
         self.convolution = encoder_parts.make_convolution(config, policy)
         self.bilstms = encoder_parts.make_bilstms(config, policy)
-        self.pooler = encoder_parts.make_pooler(config, policy)
+        self.pooler = make_pooler(config, policy)
         self.stack = encoder_parts.make_stack(self, recompute)
         self.reader = encoder_parts.make_reader(config, self.bilstms)
         self.built = False
 
     def build(self, *_: Any) -> None:
         """Makes the weights of every part."""
-        width = self.settings["hidden_size"]
+        width = self.config.hidden_size
         self.embeddings.build((None, None))
         if self.relative_positions is not None:
             self.relative_positions.build()
@@ -92,18 +94,18 @@ class BertEncoder(keras.Model):
         others = [inputs.get(name) for name in ("position_ids", "task_type_ids")]
         embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], *others, training=training)  # [B,S,D]
         layout = encoder_parts.make_layout(self, inputs, embedded, training)
-        x, layer_outputs, positions = layout.unpad(embedded), [], self.reader.computed_positions(inputs)
+        x, layer_outputs, query_positions = layout.unpad(embedded), [], self.reader.query_positions(inputs)
         for layer in self.stack.steps[:-1]:  # paper 3: L layers
-            x = layer(x, attention_mask=layout, training=training)
+            x = layer(x, layout=layout, training=training)
             layer_outputs.append(x)
-        if positions is None:
-            x = layout.pad(self.stack.steps[-1](x, attention_mask=layout, training=training))  # [B,S,D]
+        if query_positions is None:
+            x = layout.pad(self.stack.steps[-1](x, layout=layout, training=training))  # [B,S,D]
         else:  # only the rows that are read
-            rows = self.reader.gather_rows(layout.pad(x), positions)
-            x = self.stack.steps[-1](x, attention_mask=layout.at(positions), queries=rows, training=training)
+            queries = self.reader.gather_rows(layout.pad(x), query_positions)
+            x = self.stack.steps[-1](x, layout=layout.at(query_positions), queries=queries, training=training)
         sequence, pooled = self.reader.read(x, inputs, training)  # [B,S or P,D], [B,D]
         outputs = {"sequence_output": sequence, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
-        if self.settings["return_layers"]:
+        if self.return_layers:
             outputs["layer_outputs"] = [*map(layout.pad, layer_outputs), x if self.bilstms else sequence]
         return outputs
 
@@ -153,7 +155,7 @@ class EncoderWithHeads(keras.Model):
         if not self.encoder.built:
             self.encoder.build()
         for head in self.heads:
-            getattr(self, head).build((None, None, self.encoder.settings["hidden_size"]))
+            getattr(self, head).build((None, None, self.encoder.config.hidden_size))
         self.built = True
 
     def get_config(self) -> dict[str, Any]:

@@ -12,11 +12,8 @@ import keras
 from keras import ops
 
 from official_bert.dotted_names import by_name
-from official_bert.layers.activations import get_activation
 from official_bert.layers.attention import SelfAttention
-from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
-from official_bert.layers.configured import truncated_normal
-from official_bert.layers.dense import Dense
+from official_bert.layers.attention_mask import TokenInputs
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.real_tokens import tokens_of
@@ -33,7 +30,6 @@ PARTS: Mapping[str, str] = {
     "pre-norm layer": "official_bert.layers.relatives.pre_norm:PreNormLayer",
     "more norms": "official_bert.layers.relatives.more_norms",
     "convolution": "official_bert.layers.relatives.convolution:Convolution",
-    "normalized pooler": "official_bert.layers.relatives.pooler:NormalizedDense",
     "windows": "official_bert.layers.relatives.windows:in_windows",
     "bilstm": "official_bert.models.bilstm_reader",
     "long rows": "official_bert.layers.speed.long_rows:LongLayout",
@@ -55,9 +51,9 @@ def _positions() -> PositionParts:
 
 def make_relative_positions(config: ModelConfig, dtype: Any) -> keras.layers.Layer | None:
     """Returns the distance table that all layers share, or None for an encoder without one."""
-    if config.positions.relative_buckets:
+    if config.relative_buckets:
         return _positions().RelativePositions(config, name="relative_positions", dtype=dtype)
-    if config.positions.position_buckets:
+    if config.position_buckets:
         return _positions().DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
@@ -71,7 +67,7 @@ def make_layers(
     for the attention layers.
     """
     own: type[SelfAttention] = SelfAttention
-    if config.positions.position_buckets:
+    if config.position_buckets:
         own = by_name(PARTS["disentangled attention"])
     elif config.query_key_norm:
         own = by_name(PARTS["more norms"]).NormalizedAttention
@@ -83,14 +79,11 @@ def make_layers(
         layer = by_name(PARTS["more norms"]).TwiceNormLayer
     layers = []
     for index in range(config.sharing.own_layers):
-        options: dict[str, Any] = {
-            "name": f"layer_{index}",
-            "dtype": dtype,
-            "attention": attention(config, recompute == "attention", name="attention", dtype=dtype),
-        }
+        options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype}
         if config.norm == "pre":
             options["first"] = index == 0 and not config.sharing.groups
-        layers.append(layer(config, **options))
+        own_attention = attention(config, recompute == "attention", name="attention", dtype=dtype)
+        layers.append(layer(config, own_attention, **options))
     return layers
 
 
@@ -117,21 +110,6 @@ def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirecti
         return []
     make: Callable[[int, str, Any], keras.layers.Bidirectional] = by_name(PARTS["bilstm"]).make_bilstm
     return [make(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)]
-
-
-def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
-    """Returns the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
-    options = {
-        "use_bias": config.biases,
-        "kernel_initializer": truncated_normal(config.initializer_range),
-        "activation": get_activation(config.pooler_act),
-        "name": "pooler",
-        "dtype": dtype,
-    }
-    if config.pooler_norm:
-        normalized: type[Dense] = by_name(PARTS["normalized pooler"])
-        return normalized(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
-    return Dense(config.hidden_size, **options)
 
 
 def make_stack(encoder: Any, recompute: bool | str) -> Stack:
@@ -175,8 +153,7 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
         long: type[TokenLayout] = by_name(PARTS["long rows"])
         layout = long(None, tokens, padding, positions)
     else:
-        mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
-        layout = TokenLayout(mask, tokens, padding, positions)
+        layout = TokenLayout(tokens.mask(), tokens, padding, positions)
     if not config.windows.size:
         return layout
     in_windows: Callable[[TokenLayout, int], TokenLayout] = by_name(PARTS["windows"])
@@ -185,26 +162,26 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Returns the `Positions` that attention reads."""
-    if relative_positions is None and config.positions.have_table:
+    if relative_positions is None and config.has_position_table:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
     position_ids = inputs.get("position_ids")
-    if position_ids is None or config.positions.alibi:
+    if position_ids is None or config.alibi:
         position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
-    if config.positions.alibi:
+    if config.alibi:
         return _positions().Alibi(config.num_attention_heads, position_ids, position_ids)
     size, base, window_base = (
         config.hidden_size // config.num_attention_heads,
-        config.positions.rotary,
-        config.positions.window_rotary,
+        config.rotary,
+        config.window_rotary or config.rotary,
     )
     rotary = _positions().Rotary
     return rotary(
         position_ids,
         base,
         size,
-        config.positions.rotary_factor,
+        config.rotary_factor,
         windows=None if window_base == base else rotary(position_ids, window_base, size),
     )

@@ -53,7 +53,7 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
     if guesser is not model:
         _look_at_neighbours(guesser.encoder, seed)
     projection = guesser.encoder.embeddings.projection
-    words = np.eye(guesser.encoder.settings["hidden_size"]) if projection is None else np.array(projection.kernel).T
+    words = np.eye(guesser.encoder.config.hidden_size) if projection is None else np.array(projection.kernel).T
     guesser.masked_lm.transform.kernel.assign(words / (np.linalg.norm(words) / len(words) ** 0.5))
 
 
@@ -61,7 +61,7 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
     """Lets heads of an encoder's first layer look at the tokens beside; its positions, and the product behind them,
     fit.
     """
-    config, settings = encoder.config, encoder.settings
+    config = encoder.config
     if differing := [
         key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)
     ]:
@@ -70,26 +70,26 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
             f"{getattr(config, differing[0])!r}"
         )
     attention, embeddings = encoder.transformer_layers[0].attention, encoder.embeddings
-    positions, width = settings["max_position_embeddings"], config.table_width
+    positions, width = config.max_position_embeddings, config.table_width
     query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))  # [D,N,H]
     heads, head_size = query.shape[1:]
     rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))  # [P,E]
     # [P,H]: what stands for a position in a head
     marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))
     if type(embeddings) is Embeddings:  # a table of its own: others are lent, or add differences that begin at 0
-        embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width**0.5)
+        embeddings.position_embeddings.assign(rows * config.initializer_range * width**0.5)
     # Normalized, a row of the embeddings has length sqrt(E); words, segments and positions have a third of its square
     # each.
     length = (width / 3) ** 0.5
     if embeddings.projection is not None:
-        kernel = _projection(rows, settings["hidden_size"], _own_seed(seed, "neighbours/projection"))
+        kernel = _projection(rows, config.hidden_size, _own_seed(seed, "neighbours/projection"))
         kernel *= np.linalg.norm(embeddings.projection.kernel) / np.linalg.norm(kernel)
         embeddings.projection.kernel.assign(kernel)
         rows = rows @ kernel  # [P,D]
         kept = np.linalg.norm(rows, axis=1).mean()
         rows, length = rows / kept, length * kept
     scale = (MATCH * head_size**0.5) ** 0.5 / length
-    shifts = [shift for shift in NEIGHBOURS if shift < 0 or settings["attention"] == "bidirectional"]
+    shifts = [shift for shift in NEIGHBOURS if shift < 0 or config.attention == "bidirectional"]
     for head, shift in zip(range(heads), shifts):
         sought = np.zeros_like(marks)
         sought[max(shift, 0) : positions + min(shift, 0)] = marks[max(-shift, 0) : positions - max(shift, 0)]

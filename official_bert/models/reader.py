@@ -22,7 +22,7 @@ class Reader:
         """Returns the positions [B,1] of the rows that represent whole texts."""
         return ops.zeros_like(input_mask[:, :1], dtype="int32")
 
-    def computed_positions(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
+    def query_positions(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
         """Returns the positions [B,Q] that the last layer must compute, pooled rows before output rows, or None for
         all.
         """
@@ -33,7 +33,7 @@ class Reader:
     def read(self, x: Float[Any, "B _ D"], inputs: Inputs, training: bool | None = None) -> Rows:
         """Returns the output rows and the pooled row of the last layer.
 
-        x has all rows, or only those at `computed_positions`.
+        x has all rows, or only those at `query_positions`.
         """
         packed = "cls_positions" in inputs
         if "output_positions" in inputs:
@@ -80,7 +80,7 @@ class MeanReader(Reader):
     def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
         return self.texts.pooled_positions(input_mask)
 
-    def computed_positions(self, inputs: Inputs) -> None:
+    def query_positions(self, inputs: Inputs) -> None:
         return None
 
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:

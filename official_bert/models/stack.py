@@ -1,4 +1,4 @@
-"""The layers of an encoder in the order of computation, each a step `(x, attention_mask, queries, training) -> x`.
+"""The layers of an encoder in the order of computation, each a step `(x, layout, queries, training) -> x`.
 
 BERT's steps are its layers. Relatives wrap them: with a window, with a convolution after the first layer, with a norm
 after the last. A training step wraps them with recomputation. ALBERT repeats one layer. B batch, S sequence, Q query
@@ -32,9 +32,9 @@ class InWindows:
     step: Step
 
     def __call__(
-        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: TokenLayout, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        return self.step(x, attention_mask=attention_mask.windowed, queries=queries, training=training)
+        return self.step(x, layout=layout.windowed, queries=queries, training=training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Recomputed:
     layer: keras.layers.Layer
 
     def __call__(
-        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: TokenLayout, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
         if queries is not None or not training:
-            return self.layer(x, attention_mask=attention_mask, queries=queries, training=training)
-        positions = attention_mask.positions
+            return self.layer(x, layout=layout, queries=queries, training=training)
+        positions = layout.positions
         seeds = [variable for variable in self.layer.variables if variable.name == "seed_generator_state"]
 
         def run(x: Any, *learned: Any) -> Any:
-            layout = dataclasses.replace(attention_mask, positions=positions.with_learned(*learned))
-            return self.layer(x, attention_mask=layout, training=True)
+            relearned = dataclasses.replace(layout, positions=positions.with_learned(*learned))
+            return self.layer(x, layout=relearned, training=True)
 
         return recomputed(run, self.layer.weights, seeds, x, *positions.learned)
 
@@ -66,10 +66,10 @@ class WithConvolution:
     convolution: keras.layers.Layer
 
     def __call__(
-        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: TokenLayout, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        layout, inputs = attention_mask, attention_mask.inputs
-        x = layout.pad(self.step(x, attention_mask=layout, queries=queries, training=training))
+        inputs = layout.inputs
+        x = layout.pad(self.step(x, layout=layout, queries=queries, training=training))
         return layout.unpad(
             self.convolution(x, inputs.embedded, inputs.input_mask, inputs.instance_ids, training=training)
         )
@@ -83,6 +83,6 @@ class Normalized:
     layer_norm: keras.layers.Layer
 
     def __call__(
-        self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: TokenLayout, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
-        return self.layer_norm(self.step(x, attention_mask=attention_mask, queries=queries, training=training))
+        return self.layer_norm(self.step(x, layout=layout, queries=queries, training=training))

@@ -14,8 +14,8 @@ THRESHOLDS = re.compile(r"^threshold(_|$)|_threshold$")
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric of this name is a share of right answers, from 0 to 1; a heading such as "exact match" names one
-    too.
+    """Returns whether a metric of this name, or under this heading ("exact match"), is a share of right answers from 0
+    to 1.
     """
     words = name.lower().replace(" ", "_")
     return bool(SHARES.search(words)) and not THRESHOLDS.search(words)

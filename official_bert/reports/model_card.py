@@ -174,13 +174,13 @@ def describe_programs(command: str = "") -> list[tuple[str, str]]:
 
 
 def about_section(config: Config, checkpoint: str | None, data: Data, weights: str, command: str = "") -> Section:
-    """What an evaluation measured, with what, and when."""
+    """Returns a section: what an evaluation measured, with what, and when."""
     about = [*describe_model(config, checkpoint, data, weights), *describe_programs(command)]
     return Section(name="about", title="What was measured", values=dict(about), header=("", ""), rows=about)
 
 
 def settings_section(config: Config, options: Mapping[str, Any]) -> Section:
-    """The settings of `list_settings`."""
+    """Returns the section with the settings of `list_settings`."""
     settings = list_settings(config, options)
     return Section(
         name="settings",

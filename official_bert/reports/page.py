@@ -136,8 +136,8 @@ def _escaped(text: str) -> str:
 
 
 def shown_row(section: Section, row: Sequence[Cell]) -> list[str]:
-    """The cells of a row as text; numbers have four decimals, shares of right answers are in percent, as their headings
-    tell.
+    """Returns the cells of a row as text: numbers with four decimals, but in percent under headings of shares of right
+    answers.
     """
     heads = itertools.chain(section.header, itertools.repeat(""))
     return [

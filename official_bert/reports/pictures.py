@@ -55,19 +55,19 @@ def _thinned(values: Sequence | np.ndarray) -> list:
 
 
 def label_of(text: str) -> str:
-    """A label that fits on an axis, without characters that XML refuses."""
+    """Returns a label that fits on an axis, without characters that XML refuses."""
     text = NOT_XML.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
 
 
 def axis_label(metric: str, unit: bool = True) -> str:
-    """A metric's name in words for an axis or a title, a cross-entropy with its unit: `masked-LM loss, nats`."""
+    """Returns a metric's name in words for an axis or title, a cross-entropy with its unit: `masked-LM loss, nats`."""
     words = " ".join(IN_WORDS.get(word, word) for word in metric.split("_"))
     return words + (", nats" if unit and metric in IN_NATS else "")
 
 
 def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
-    """A confusion matrix [K,K]; shades are shares of each row."""
+    """Returns the picture of a confusion matrix [K,K]; shades are shares of each row."""
     count = len(labels)
     size = min(4.0 + 0.35 * count, 12.0)
     with _drawn("Confusion matrix: rows are the right classes, columns the answers", size + 0.5, size) as (axes, done):

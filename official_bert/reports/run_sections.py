@@ -9,7 +9,7 @@ from official_bert.storage.files import read_log
 
 
 def metrics_section(metrics: Mapping[str, float], note: str = "") -> Section:
-    """The metrics of an evaluation."""
+    """Returns the section with the metrics of an evaluation."""
     return Section(
         name="metrics",
         title="Metrics",
@@ -21,8 +21,8 @@ def metrics_section(metrics: Mapping[str, float], note: str = "") -> Section:
 
 
 def read_curves(log_file: str) -> dict[str, dict[int, float]]:
-    """The values of training and evaluation in a run's log, by name and step, in the order of the steps; {} if there is
-    no log.
+    """Returns the values of training and evaluation in a run's log by name and step, in the order of steps; {} without
+    a log.
 
     Of a step that was logged twice, the later line counts; a line that was not written to its end does not. Evaluations
     before the data changed are not comparable with later ones, and left out.
@@ -38,8 +38,8 @@ def read_curves(log_file: str) -> dict[str, dict[int, float]]:
 
 
 def curves_section(log_file: str, chosen: int | None = None) -> Section | None:
-    """The loss and the metrics by step, from a run's log, with a mark at the step of the `chosen` checkpoint; None if
-    it has none.
+    """Returns a section: metrics of a run's log by step, with a mark at the `chosen` checkpoint; None if it has
+    none.
     """
     curves = {
         name: points
@@ -67,7 +67,7 @@ def _in_words(name: str) -> str:
 
 
 def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = False) -> Section | None:
-    """The rows that were longer than the limit, of each kind of data {kind: (cut, rows)}; None if there are none.
+    """Returns a section: the rows beyond the limit, for each kind of data {kind: (cut, rows)}; None without any.
 
     They were cut, or read in several `windows`.
     """

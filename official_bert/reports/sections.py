@@ -67,5 +67,5 @@ def mistakes_section(
 
 
 def shortened(text: str) -> str:
-    """A text that is not longer than the report shows; what is left out is replaced by an ellipsis."""
+    """Returns a text that is not longer than the report shows; what is left out is replaced by an ellipsis."""
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether a type has NaN: complex numbers too, and those of `ml_dtypes` (bfloat16, float8), unknown to NumPy."""
+    """Returns whether a type has NaN: complex numbers and those of `ml_dtypes` (bfloat16, float8) have it too."""
     return dtype.kind in "fc" or dtype.name.startswith(("bfloat", "float"))
 
 

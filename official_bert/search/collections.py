@@ -83,7 +83,7 @@ def _perhaps_packed(folder: str, name: str) -> str:
 
 
 def is_collection(path: Source) -> bool:
-    """Whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
+    """Returns whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
     return len(files_of(path)) > 1
 
 

@@ -89,7 +89,7 @@ def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def worst_queries(
     queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]
 ) -> Section:
-    """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
+    """Returns the queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
     mistakes = [
         Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
         for query, row, answer, nearest in zip(queries, measured, answers, first)

@@ -32,7 +32,7 @@ class SearchColumns:
 
 
 def described_pairs(rows: LabelledTexts) -> str:
-    """A line about rows to train on: pairs with scores, or with how many texts that do not answer the first one."""
+    """Returns a line about training rows: pairs with scores, or how many texts that do not answer go with a pair."""
     if rows.targets is not None and rows.targets.ndim == 1:
         return labelled_texts.described_rows(rows, ())
     negatives = sum(map(len, rows.choices or ()))

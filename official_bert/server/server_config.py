@@ -78,7 +78,7 @@ def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: st
 
 
 def is_ids_twin(model: ServedModelConfig, models: Iterable[ServedModelConfig]) -> bool:
-    """Whether a model takes ids, and the same export is served for text too."""
+    """Returns whether a model takes ids, and the same export is served for text too."""
     return os.path.basename(normal(model.base_path)) == "ids" and twin(model, models, "text") is not None
 
 
@@ -91,7 +91,7 @@ def each_task(model: ServedModelConfig, tasks: Iterable[str]) -> list[ServedMode
 
 
 def read_models(path: str) -> list[ServedModelConfig]:
-    """Reads a `--model_config_file`. Raises ValueError naming file and line."""
+    """Returns the models that a `--model_config_file` lists. Raises ValueError naming file and line."""
     from tensorflow_serving.config import model_server_config_pb2
 
     parsed = _parse(path, model_server_config_pb2.ModelServerConfig())

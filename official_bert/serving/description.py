@@ -11,12 +11,12 @@ WORDS, LEAST_PARTS, SHARE = 100, 5, 0.6  # words that are classified together; p
 
 def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
     """Returns a model's task, language and size, and the ids with which rows begin and end."""
-    settings, template = served.encoder.settings, served.tokenizer.template
+    sizes, template = served.encoder.config, served.tokenizer.template
     return {
         "task": config.task,
         "language": language_of(served.tokenizer.tokens),
-        "layers": settings["num_hidden_layers"],
-        "hidden_size": settings["hidden_size"],
+        "layers": sizes.num_hidden_layers,
+        "hidden_size": sizes.hidden_size,
         "weights": int(served.model.count_params()),
         "max_seq_length": served.max_seq_length,
         "first_id": template.cls_id,

@@ -91,7 +91,7 @@ class FewFeedForward:
         self._pairs = [
             (_product(values, kernel, bias), _product(values, other, share)) for kernel, bias, other in parts
         ]
-        self._activate: Callable = get_activation(layer.settings["hidden_act"])
+        self._activate: Callable = get_activation(layer.config.hidden_act)
 
     def __call__(self, rows: Float[Any, "T D"], training: bool | None = None) -> Float[Any, "T D"]:
         """rows [T,D] -> [T,D]; `training` is false."""

@@ -136,7 +136,7 @@ class ServedAttention:
 
     def __init__(self, layer: SelfAttention, make: MakeProduct, is_shared: bool = False):
         self.is_shared = is_shared
-        self.layer, self.heads, self.width = layer, layer.settings["num_heads"], layer.settings["hidden_size"]
+        self.layer, self.heads, self.width = layer, layer.config.num_attention_heads, layer.config.hidden_size
         (query, query_bias), (key, _), (value, value_bias) = map(kernel_and_bias, (layer.query, layer.key, layer.value))
         merge, merge_bias = kernel_and_bias(layer.merge_heads)
         scale, none = np.float32(layer.scale), np.zeros(self.width, np.float32)
@@ -159,19 +159,19 @@ class ServedAttention:
     def __call__(
         self,
         x: Float[Any, "_ _ D"],
-        attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+        layout: TokenLayout | Bool[Any, "B 1 #Q S"],
         queries: Float[Any, "B Q D"] | None = None,
         training: bool | None = None,
     ) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
+        """x [B,S,D], layout a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
         Without padding, x, and without queries the result, is [1,T,D].
         """
         del training  # false
-        layout = TokenLayout.of(attention_mask, queries)
-        attention_mask, tokens, bias = layout.mask, layout.tokens, layout.positions.bias(self.layer, None, None)
+        layout = TokenLayout.of(layout, queries)
+        mask, tokens, bias = layout.mask, layout.tokens, layout.positions.bias(self.layer, None, None)
         # the same tensor in all layers: computed once
-        batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))
+        batch, length = (tf.shape(mask)[axis] for axis in (0, 3))
         numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)
         if queries is None:
             query_rows, count, rows = x, length, self._heads_of(self._product("all"), x)
@@ -181,7 +181,7 @@ class ServedAttention:
             query_numbers, places = self._all(batch, count)
             q = tf.gather(self._heads_of(self._product("query"), queries), self._places(query_numbers, 0, 1))
             k, v = (tf.gather(rows, self._places(numbers, part, 2)) for part in range(2))
-        context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])  # [B*N*Q,H]
+        context = tf.reshape(self.attend(q, k, v, mask, bias), [-1, self.width // self.heads])  # [B*N*Q,H]
         merged = self.merge(tf.reshape(tf.gather(context, self._back(places, count)), [-1, self.width]))
         return tf.reshape(merged, tf.shape(query_rows))
 
@@ -190,20 +190,20 @@ class ServedAttention:
         q: Float[Any, "B N Q H"],
         k: Float[Any, "B N S H"],
         v: Float[Any, "B N S H"],
-        attention_mask: Bool[Any, "B 1 #Q S"],
+        mask: Bool[Any, "B 1 #Q S"],
         bias: Float[Any, "#B N #Q S"] | None,
     ) -> Float[Any, "B N Q H"]:
-        """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
+        """q [B,N,Q,H], k and v [B,N,S,H], mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
         scores = tf.matmul(q, k, transpose_b=True)  # [B,N,Q,S]
-        return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, attention_mask, bias)), v.dtype), v)
+        return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, mask, bias)), v.dtype), v)
 
     @staticmethod
     def masked(
-        scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None
+        scores: Float[Any, "B N Q S"], mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None
     ) -> Float[Any, "B N Q S"]:
         """Returns the scores plus bias in float32, with unseen tokens masked out."""
         scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
-        return scores + tf.where(attention_mask, 0.0, UNSEEN)
+        return scores + tf.where(mask, 0.0, UNSEEN)
 
     def _product(self, name: str) -> Product:
         """Returns a product, which is made when a graph first needs it."""

@@ -209,8 +209,8 @@ class ServedModel(tf.Module, abc.ABC):
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns the claims about the inputs of `ids_inputs`, for `bounds.require`."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
-        sizes = self.encoder.settings
-        below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"] or 2}
+        sizes = self.encoder.config
+        below = {"input_ids": sizes.vocab_size, "input_mask": 2, "segment_ids": sizes.type_vocab_size or 2}
         return [
             in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
             *(
@@ -346,9 +346,7 @@ class ServedEmbeddings(ServedModel):
             count = len(poolings_of(model.settings["pooling"]))
             raise ValueError(f"--pooling={pooling}: expected {count} poolings, which the layers behind them read")
         width = (
-            getattr(model, "width", 0)
-            if self.layers
-            else vector_width(self.encoder.settings["hidden_size"], pooling, ())
+            getattr(model, "width", 0) if self.layers else vector_width(self.encoder.config.hidden_size, pooling, ())
         )
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
         self.prompts = prompts or {}

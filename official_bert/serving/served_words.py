@@ -42,7 +42,7 @@ class ServedWords(ServedModel):
         places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
         return self.run(
             rows,
-            {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])},
+            {"logits": tf.TensorSpec([None, None, self.encoder.config.vocab_size])},
             lambda part, chosen: {
                 "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]
             },

@@ -40,32 +40,32 @@ def disk_full_reason(error: BaseException) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path lies elsewhere than on this machine."""
+    """Returns whether a path lies elsewhere than on this machine."""
     return bool(scheme_of(path))
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a folder."""
+    """Returns whether there is a file or a folder."""
     return bool(store_of(path).kind(path))
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file."""
+    """Returns whether there is a file."""
     return store_of(path).kind(path) == "file"
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder."""
+    """Returns whether there is a folder."""
     return store_of(path).kind(path) == "folder"
 
 
 def list_names(folder: str) -> list[str]:
-    """The names of files and folders in a folder, sorted; none if there is no such folder."""
+    """Returns the names of files and folders in a folder, sorted; none if there is no such folder."""
     return sorted(store_of(folder).names(folder))
 
 
 def size_of(path: str) -> int:
-    """The bytes of a file. Raises OSError if there is none."""
+    """Returns the bytes of a file. Raises OSError if there is none."""
     return store_of(path).size(path)
 
 
@@ -75,7 +75,7 @@ def modified(path: str) -> int:
 
 
 def disk_of(path: str) -> tuple[int, int] | None:
-    """The number of the disk that a path of this machine lies on, or will, and its free bytes; None for others."""
+    """Returns the number and the free bytes of the disk that a path of this machine is on, or will be; else None."""
     if is_remote(path):
         return None
     folder = os.path.abspath(path)
@@ -90,26 +90,26 @@ def open_bytes(path: str) -> IO[bytes]:
 
 
 def folder_of(path: str) -> str:
-    """The folder of a file, "" for the current one."""
+    """Returns the folder of a file, "" for the current one."""
     if scheme := SCHEME.match(path):
         return scheme[0] + os.path.dirname(path.removeprefix(scheme[0]).rstrip("/"))
     return os.path.dirname(path)
 
 
 def normal(path: str) -> str:
-    """A path without needless dots and slashes."""
+    """Returns a path without needless dots and slashes."""
     if scheme := SCHEME.match(path):
         return scheme[0] + os.path.normpath(path.removeprefix(scheme[0]))
     return os.path.normpath(path)
 
 
 def absolute(path: str) -> str:
-    """A path that means the same in every folder."""
+    """Returns a path that means the same in every folder."""
     return normal(path) if is_remote(path) else os.path.abspath(path)
 
 
 def real(path: str) -> str:
-    """A path without links."""
+    """Returns a path without links."""
     return normal(path) if is_remote(path) else os.path.realpath(path)
 
 
@@ -152,7 +152,7 @@ def make_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def made_folder(path: str) -> Iterator[None]:
-    """Makes a folder and those above it; those that were not there, and are still empty at the end, go again."""
+    """Makes a folder and those above it; at the end, removes the new ones that are empty."""
     missing: list[str] = []
     while path and not is_remote(path) and not exists(path):
         missing, path = [*missing, path.rstrip("/")], os.path.dirname(path.rstrip("/"))
@@ -208,7 +208,7 @@ def remove(path: str) -> None:
 
 
 def files_below(folder: str) -> list[str]:
-    """The paths of all files below a folder."""
+    """Returns the paths of all files below a folder."""
     return store_of(folder).below(folder)
 
 

@@ -21,13 +21,13 @@ SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
 
 def scheme_of(path: str) -> str:
-    """The part before `://`; "" for a path on this machine."""
+    """Returns the part before `://`; "" for a path on this machine."""
     scheme = SCHEME.match(path)
     return scheme[1] if scheme else ""
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a glob means a path, ** for any number of folders; as everywhere, it finds hidden names only by a dot."""
+    """Returns whether a glob matches a path, ** any number of folders; hidden names match only a dot."""
     return _parts_match(path.split("/"), pattern.split("/"))
 
 
@@ -78,7 +78,7 @@ class Store:
         return Location(path)
 
     def kind(self, path: str) -> Kind:
-        """Whether a path is a file or a folder; "" if there is neither."""
+        """Returns "file" or "folder", or "" if there is neither."""
         return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
 
     def open(self, path: str) -> Any:
@@ -87,11 +87,11 @@ class Store:
         return open(path, "rb")
 
     def names(self, folder: str) -> list[str]:
-        """The names of files and folders in a folder; none if it is no folder."""
+        """Returns the names of files and folders in a folder; none if it is no folder."""
         return os.listdir(folder) if os.path.isdir(folder) else []
 
     def below(self, folder: str) -> list[str]:
-        """The paths of all files below a folder."""
+        """Returns the paths of all files below a folder."""
         return [os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names]
 
     def size(self, path: str) -> int:
@@ -111,7 +111,7 @@ class Store:
         os.replace(path, target)
 
     def matching(self, pattern: str) -> list[str]:
-        """The sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
+        """Returns the sorted files and folders that a glob matches (** any depth), or else the path of that name."""
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
 
     def remove(self, path: str) -> None:
@@ -125,7 +125,7 @@ class Store:
 
 
 def store_of(path: str) -> Store:
-    """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
+    """Returns the store of a path. Raises ValueError for a scheme that is unknown or whose package is missing."""
     scheme = scheme_of(path)
     if not scheme:
         return Store()

@@ -1,8 +1,11 @@
 """Numba's compiler, with a cache on disk if there is a place for it that nobody else can write in."""
 
 import contextlib
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -13,16 +16,22 @@ from official_bert.storage.files import make_private_folder, why_not_private
 OWN_FOLDER = os.path.join("~", ".cache", "official_bert", "numba")
 
 
-def compiled(**options: Any) -> Callable:
+def compiled(parts: Sequence[ModuleType] = (), **options: Any) -> Callable:
     """Returns a decorator like `numba.njit(cache=True, **options)` that skips the cache if no folder for it is
     writable.
 
     Cached code is executed, so the folder must belong to the user: where Numba puts it (`NUMBA_CACHE_DIR`, beside the
     source, or the home), else OWN_FOLDER. If none is writable, as in a read-only container, each process compiles
     again, which takes some seconds.
+
+    `parts` are the modules of inlined functions. Numba renews a cache only if the function's own file changes, so the
+    names of its files have a checksum of the parts.
     """
 
     def compile_function(function: Callable) -> Any:
+        for part in parts:
+            with contextlib.suppress(OSError):  # without source there is no cache
+                function.__qualname__ += f"_{zlib.crc32(inspect.getsource(part).encode()):08x}"
         cached = _cached(function, options)
         if cached is not None and _is_own(cached.stats.cache_path):
             return cached

@@ -50,4 +50,4 @@ def test_the_width_is_told_beforehand_and_the_layer_comes_back_from_its_configur
     layer = LayerMixing(features)
     assert layer.compute_output_shape((None, None, 3, 4)) == (None, None, width)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert again.settings == layer.settings
+    assert again.features == layer.features

@@ -6,11 +6,12 @@ import pytest
 from keras import ops
 
 from official_bert.layers.activations import ACTIVATIONS, get_activation
-from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention import SelfAttention, attend
 from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
 from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.layers.token_layout import TokenLayout
 from official_bert.layers.transformer import TransformerLayer
 
 B, S, D, V = 2, 5, 8, 11
@@ -94,6 +95,34 @@ def test_attention_is_that_of_the_paper():
     context = np.einsum("bnqk,bnkh->bqnh", powers / powers.sum(-1, keepdims=True), v)
     merged = np.einsum("bqnh,nhd->bqd", context, layer.merge_heads.kernel.numpy()) + layer.merge_heads.bias.numpy()
     np.testing.assert_allclose(out, merged, rtol=1e-4, atol=1e-5)
+
+
+class EarlierAttention(SelfAttention):
+    """Attention of one's own as docs/make_it_your_own.md had it before `SelfAttention.attend`."""
+
+    def call(self, x, attention_mask, queries=None, training=None):
+        layout = TokenLayout.of(attention_mask, queries)
+        q = self.query(layout.query_rows(x, queries)) * self.scale
+        q, k, v = layout.split_heads(q, self.key(x), self.value(x))
+        kernel = self.kernel if queries is None else attend
+        context = layout.attend(kernel, q, k, v, layout.positions.bias(self, q, k), self.dropout, training)
+        return self.merge_heads(layout.merge_rows(context))
+
+
+@pytest.mark.parametrize("kind", [SelfAttention, EarlierAttention])
+def test_layers_take_the_names_of_earlier_versions(kind):
+    fields = {"num_attention_heads": 2, "hidden_size": D, "attention_probs_dropout_prob": 0.0}
+    earlier = {"num_heads": 2, "hidden_size": D, "dropout": 0.0}
+    assert kind(**earlier).config == kind(**fields).config
+    layer = TransformerLayer(intermediate_size=16, attention=kind(**earlier), **earlier)
+    plain = TransformerLayer(intermediate_size=16, **fields)
+    wanted = plain(X, MASK)
+    layer.build(X.shape)
+    layer.set_weights(plain.get_weights())
+    np.testing.assert_allclose(layer(X, attention_mask=MASK), wanted, rtol=1e-6)
+    np.testing.assert_allclose(layer.attention(X, attention_mask=MASK), plain.attention(X, MASK), rtol=1e-6)
+    some = layer(X, MASK, queries=X[:, 1:3])
+    np.testing.assert_allclose(some, np.asarray(wanted)[:, 1:3], rtol=1e-5, atol=1e-6)
 
 
 def test_attention_ignores_what_stands_behind_the_mask():

@@ -1,6 +1,8 @@
 """Compiled functions: they work without a place for Numba's cache too."""
 
+import importlib
 import pathlib
+import sys
 
 import numba
 import numpy as np
@@ -54,3 +56,26 @@ def test_the_cache_of_compiled_functions_is_the_users_own_or_not_used(compile_in
     assert compile_in(shared).startswith(str(tmp_path / "home" / "numba")) and str(shared) == numba.config.CACHE_DIR
     (tmp_path / "home" / "numba").chmod(0o777)
     assert compile_in(shared) is None
+
+
+def test_a_change_of_an_inlined_part_renews_the_cache(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")  # beside the source
+    (tmp_path / "whole_of_parts.py").write_text(
+        "import part_of_whole\nfrom official_bert.text.compiling import compiled\n\n"
+        "@compiled((part_of_whole,))\ndef run(x):\n    return part_of_whole.step(x)\n"
+    )
+
+    def result_and_hits(step):
+        (tmp_path / "part_of_whole.py").write_text(
+            f"from numba import njit\n\n@njit\ndef step(x):\n    return {step}\n"
+        )
+        for name in ("whole_of_parts", "part_of_whole"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        run = importlib.import_module("whole_of_parts").run
+        return run(40), sum(run.stats.cache_hits.values())
+
+    assert result_and_hits("x + 1") == (41, 0)
+    assert result_and_hits("x + 1") == (41, 1)
+    assert result_and_hits("x + 100") == (140, 0)

@@ -9,9 +9,11 @@ from commands import run_here
 from needed_tools import why_not
 
 from official_bert.data.pretraining import token_store
-from official_bert.data.pretraining.generator import Generator, Scratch, poor_shards
+from official_bert.data.pretraining.generator import Generator
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.poor_corpora import poor_shards
+from official_bert.data.pretraining.scratch import Scratch
 from official_bert.text import loading
 
 beam_generation = pytest.importorskip("official_bert.tools.generation.beam_generation", reason=why_not("apache_beam"))

@@ -2,7 +2,7 @@
 
 The choice depends only on a document's place in the input. A document's copies go to different output files. The
 generator ensures that no copy serves as the random next sentence of another
-(`pretraining/instances.texts_of_documents`).
+(`pretraining/equal_documents.texts_of_documents`).
 """
 
 import collections

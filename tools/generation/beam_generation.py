@@ -23,9 +23,12 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from official_bert.data.pretraining import token_store
-from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
+from official_bert.data.pretraining.counts import Counts
+from official_bert.data.pretraining.generator import Generator
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.pretraining.poor_corpora import poverty
+from official_bert.data.pretraining.scratch import Scratch
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
 from official_bert.long_work import provenance
@@ -275,7 +278,7 @@ def generate(
     """Runs the pipeline with Beam's `options` (`--runner=...`). The files appear when all of them are complete.
 
     Returns the numbers of `WrittenShard.corpus` with the `Counts` as "counts", and {shard: reason} of poor shards (see
-    `generator.POOR`).
+    `poor_corpora.POOR`).
 
     Raises ValueError if no file has a token or makes an instance, or if the runner fails.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.data.pretraining.generator import Counts
+from official_bert.data.pretraining.counts import Counts
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.text import loading

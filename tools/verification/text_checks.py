@@ -49,9 +49,10 @@ def wrong_instances(folder: pathlib.Path) -> float:
     import tensorflow as tf
 
     from official_bert.data.pretraining import token_store
-    from official_bert.data.pretraining.generator import Generator, Scratch
+    from official_bert.data.pretraining.generator import Generator
     from official_bert.data.pretraining.instances import InstanceConfig
     from official_bert.data.pretraining.masking import VocabularyFacts
+    from official_bert.data.pretraining.scratch import Scratch
     from official_bert.text.fast_tokenization import FastTokenizer
 
     wanted, flags = np.load(folder / "generator_base.npz"), read_json(folder / "generator_base.json")["flags"]

@@ -2,7 +2,7 @@
 
 Every random number is a hash of (seed, example, kind of draw). So the masks of a row do not depend on its batch or on
 the rows read before: a resumed run, or another number of workers, sees the same masks. The statistics are those of
-`kernels`; the numbers differ.
+`masks`; the numbers differ.
 """
 
 from collections.abc import Mapping
@@ -183,7 +183,7 @@ class DynamicMasking:
         self, rows: tf.Tensor, sizes: tf.Tensor, segments: tf.Tensor, budgets: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Chooses spans of words until the budget is spent, or until as many tries have failed as there are words (see
-        `kernels`).
+        `masks`).
 
         Returns (chosen [B,W], number of the try that chose each word [B,W]).
         """

@@ -10,17 +10,19 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, texts_of_documents
+from official_bert.data.pretraining.counts import Counts
+from official_bert.data.pretraining.equal_documents import texts_of_documents
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.record_writing import Progress, RowEncoder, ShuffledRows, no_progress, write_rows
+from official_bert.data.pretraining.rows import Corpus
+from official_bert.data.pretraining.scratch import Scratch
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.record_files import records
 from official_bert.long_work import interruption, provenance
@@ -29,45 +31,6 @@ from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_
 ROWS_AT_A_TIME = 4096
 SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing
 Order = Literal["2018", "sharded"]
-POOR = {  # corpora that are unfit for next-sentence prediction, and the effect on the labels
-    "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that "
-    "document "
-    "itself, and labelled 1 (random) even if they follow",
-    "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a "
-    "next one, "
-    "so all next-sentence labels are 1 (random)",
-    "empty": "has no document: its file holds no record",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """Counts the used, repeated and omitted tokens of a corpus; examples are token ids. Counts of parts can be
-    added.
-    """
-
-    instances: int = 0
-    second_labels: int = 0  # labels that are 1
-    tokens: int = 0  # in instances, special tokens not counted
-    random_tokens: int = 0  # drawn as random next segments, before they are cut
-    truncated: int = 0  # cut off to fit the length
-    unpaired: int = 0  # of instances of one word, which make no pair (sentence order)
-    copies: int = 0  # documents that are kept apart from an earlier one of the same text
-    truncated_examples: list[list[int]] = dataclasses.field(default_factory=list)
-    unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
-
-    def __add__(self, other: "Counts") -> "Counts":
-        sums: dict[str, Any] = {
-            field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)
-        }
-        for name in ("truncated_examples", "unpaired_examples"):
-            sums[name] = sums[name][: kernels.MOST_EXAMPLES]
-        return Counts(**sums)
-
-    def require_instances(self) -> None:
-        """Raises ValueError if there is no instance."""
-        if not self.instances:
-            raise ValueError("expected documents that make instances, but every document has only one word")
 
 
 def shard_seed(seed: int, shard: int) -> int:
@@ -87,79 +50,6 @@ def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.
             for file, (first, end) in enumerate(itertools.pairwise(file_starts))
         ]
     )
-
-
-def poverty(documents: int, sentences: int) -> str:
-    """Returns the key of POOR for a corpus or shard with these numbers of documents and sentences, "" if it is fit."""
-    if documents < 2:
-        return "one document" if documents else "empty"
-    return "single sentences" if sentences == documents else ""
-
-
-def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
-    """Returns {shard: key of POOR} for the poor shards."""
-    sentences = np.diff(store.document_starts)
-    documents = (shard_documents(store.file_starts, shard, num_shards) for shard in range(num_shards))
-    kinds = (poverty(len(numbers), int(sentences[numbers].sum())) for numbers in documents)
-    return {shard: kind for shard, kind in enumerate(kinds) if kind}
-
-
-def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:
-    """Returns warnings about the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: the whole
-    corpus.
-    """
-    if not num_shards:
-        return [f"the corpus {POOR[kind]}" for kind in poor.values() if config.sentence_task == "nsp"]
-    lines = []
-    for kind, why in POOR.items():
-        shards = sorted(shard for shard, shard_kind in poor.items() if shard_kind == kind)
-        if shards and (kind == "empty" or config.sentence_task == "nsp"):
-            named = ", ".join(map(str, shards[:5])) + (", ..." if len(shards) > 5 else "")
-            lines.append(
-                f"{len(shards)} of {num_shards} output files (number {named}), each from its own documents: "
-                f"each {why}; fewer files have more documents each"
-            )
-    return lines
-
-
-def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int]:
-    """Estimates the least bytes of rows and of uncompressed records for a corpus of `tokens` tokens."""
-    instances = config.dupe_factor * tokens // config.max_seq_length
-    row = kernels.HEADER + config.max_seq_length + 2 * config.plan(facts).max_predictions_per_seq
-    return (
-        instances * (row * np.dtype(facts.token_type).itemsize + 8),  # 8: its place in the order
-        instances * RowEncoder(config, facts).least_bytes,
-    )
-
-
-def likely_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int, int]:
-    """Estimates the bytes of token store, rows and uncompressed records for articles of about `tokens` tokens.
-
-    Instances are shorter than the longest possible ones, so there are a third more of them. A value of a record takes
-    more than a byte.
-    """
-    rows, records = expected_bytes(config, facts, tokens)
-    return int(1.15 * tokens * np.dtype(facts.token_type).itemsize), rows * 4 // 3, int(2.4 * records)
-
-
-class Scratch:
-    """Creates unnamed temporary files: they may be larger than memory, and vanish when the process ends in any way."""
-
-    def __init__(self, folder: str):
-        self.folder = folder
-
-    def open(self) -> IO[bytes]:
-        """Opens an empty file."""
-        return tempfile.TemporaryFile(dir=self.folder)
-
-    def keep(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the same numbers, memory-mapped from a file: unused parts take no memory."""
-        if not len(numbers):
-            return numbers
-        with self.open() as file:
-            file.write(numbers.data)  # a mapped sparse file would kill the process on a full disk
-            file.flush()
-            return np.memmap(file, numbers.dtype, "r+", shape=numbers.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +75,31 @@ class Generator:
     def encoder(self) -> RowEncoder:
         """Turns rows into records."""
         return RowEncoder(self.config, self.facts)
+
+    def sample(self, documents: np.ndarray, seed: int, progress: Progress = no_progress) -> tuple[ShuffledRows, Counts]:
+        """Samples instances from the documents with these numbers; shuffles `documents` in place.
+
+        Returns the rows of the instances in a scratch file, with their shuffled order, and the counts.
+        """
+        progress(0)
+        store = self.store
+        corpus = Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
+        counts = Counts.of_corpus(corpus, self.config)
+        sampler = InstanceSampler(self.config, self.facts, corpus, seed)
+        block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
+        file = self.scratch.open()
+        for rows in sampler.blocks(block) if len(documents) else ():
+            file.write(rows.data)
+            counts += Counts.of_rows(rows, self.config)
+            progress(sampler.progress)
+        file.flush()
+        order = np.arange(counts.instances)
+        sampler.shuffle(order)
+        row = np.dtype((self.facts.token_type, (sampler.row_width,)))
+        return (
+            ShuffledRows(file, row, self.scratch.keep(order)),
+            counts + Counts.of_omissions(sampler.position, store.tokens),
+        )
 
     def write(
         self,
@@ -297,52 +212,6 @@ class Generator:
             lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share),
         )
         return counts
-
-    def sample(self, documents: np.ndarray, seed: int, progress: Progress = no_progress) -> tuple[ShuffledRows, Counts]:
-        """Samples instances from the documents with these numbers; shuffles `documents` in place."""
-        progress(0)
-        store = self.store
-        corpus = Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
-        copies = len(documents) - len(np.unique(self.texts[documents])) if self.config.copies_apart else 0
-        sampler = InstanceSampler(self.config, self.facts, corpus, seed)
-        block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
-        count = second_labels = tokens = 0
-        file = self.scratch.open()
-        for rows in sampler.blocks(block) if len(documents) else ():
-            file.write(rows.data)
-            count += len(rows)
-            second_labels += int(rows[:, kernels.LABEL].sum())
-            tokens += int(rows[:, kernels.LENGTH].sum()) - 3 * len(rows)
-            progress(sampler.progress)
-        file.flush()
-        if self.config.sentence_task == "none":  # [SEP] varies in number here, and nothing is cut off
-            firsts, ends = (store.sentence_starts[store.document_starts[documents + last]] for last in (0, 1))
-            tokens = self.config.dupe_factor * int((ends - firsts).sum())
-        order = np.arange(count)
-        sampler.shuffle(order)
-        row = np.dtype((self.facts.token_type, (sampler.row_width,)))
-        return ShuffledRows(file, row, self.scratch.keep(order)), self._count(
-            sampler, count, second_labels, tokens, copies
-        )
-
-    def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int, copies: int) -> Counts:
-        state = sampler.position.tolist()
-        examples = [
-            self.store.tokens[first:end].tolist()
-            for first, end in zip(state[kernels.EXAMPLES :: 2], state[kernels.EXAMPLES + 1 :: 2])
-        ]
-        cut, unpaired = examples[: kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES :]
-        return Counts(
-            instances,
-            second_labels,
-            tokens,
-            state[kernels.RANDOM],
-            state[kernels.TRUNCATED],
-            state[kernels.UNPAIRED],
-            copies,
-            list(filter(None, cut)),
-            list(filter(None, unpaired)),
-        )
 
 
 def _part(number: int) -> str:

@@ -1,6 +1,6 @@
 """Settings of 80/10/10 masking, of tokens, whole words or spans: 80 % of the predicted become [MASK], 10 % others.
 
-`kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
+`masks` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """
 
 import dataclasses
@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 import numpy as np
 
 from official_bert.data.cache import text_digest
-from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining import rows
 from official_bert.fields import Constraint, Count, Share, check_fields
 from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
 MASKING_STRATEGIES = {
-    "token": kernels.TOKEN,
-    "whole_word": kernels.WHOLE_WORD,
-    "span": kernels.SPAN,
-    "ngram": kernels.NGRAM,
+    "token": rows.TOKEN,
+    "whole_word": rows.WHOLE_WORD,
+    "span": rows.SPAN,
+    "ngram": rows.NGRAM,
 }
 LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 

@@ -13,11 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import InstanceConfig
-from official_bert.data.pretraining.kernels import Plan
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
+from official_bert.data.pretraining.rows import HEADER, LABEL, LENGTH, PREDICTIONS, SECOND_START, UNMASKED, Plan
 from official_bert.data.record_files import records
 from official_bert.text.compiling import compiled, read_only
 
@@ -71,20 +70,20 @@ def expand_rows(
     values[: len(numbers)] = 0
     for n in range(len(numbers)):
         row, out = rows[numbers[n]], values[n]
-        length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
+        length, second = np.int64(row[LENGTH]), np.int64(row[SECOND_START])
         for place in range(length):
-            out[columns[0] + place] = _plain(row[kernels.HEADER + place], plan)
+            out[columns[0] + place] = _plain(row[HEADER + place], plan)
             out[columns[1] + place] = 1
             out[columns[2] + place] = place >= second
-        out[columns[6]] = row[kernels.LABEL]
-        if plan.strategy != kernels.UNMASKED:
-            for index in range(row[kernels.PREDICTIONS]):
-                out[columns[3] + index] = row[kernels.HEADER + S + index]
-                out[columns[4] + index] = _plain(row[kernels.HEADER + S + P + index], plan)
+        out[columns[6]] = row[LABEL]
+        if plan.strategy != UNMASKED:
+            for index in range(row[PREDICTIONS]):
+                out[columns[3] + index] = row[HEADER + S + index]
+                out[columns[4] + index] = _plain(row[HEADER + S + P + index], plan)
                 out[columns[5] + index] = one_bits
         else:
             for place in range(length):
-                token = row[kernels.HEADER + place]
+                token = row[HEADER + place]
                 special = token == plan.cls_id or token == plan.sep_id
                 rest = token >= plan.vocab_size and (place == 1 or place == second)  # of a unit that was cut
                 out[columns[7] + place] = not special and (rest or not continues_word[token])
@@ -92,7 +91,7 @@ def expand_rows(
 
 
 class RowEncoder:
-    """Turns rows of instances (see `kernels`) into framed records."""
+    """Turns rows of instances (see `rows`) into framed records."""
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
@@ -193,7 +192,7 @@ class ShuffledRows(NamedTuple):
     file that fits one bucket is mapped directly.
     """
 
-    file: IO[bytes]  # of rows (see `kernels`)
+    file: IO[bytes]  # of rows (see `rows`)
     row: np.dtype  # of one row, its width as shape
     order: np.ndarray  # [rows] int64
 

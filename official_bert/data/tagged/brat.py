@@ -67,7 +67,7 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
 
 
 def is_row(row: Any) -> bool:
-    """Whether a row is one of `read_rows`."""
+    """Returns whether a row is one of `read_rows`."""
     return isinstance(row, Mapping) and FILE in row and START in row
 
 
@@ -129,7 +129,7 @@ def answered_documents(
 
 
 def files_written(path: str) -> list[str]:
-    """The two files of a document that is written to `path`, NAME.ann or NAME.txt; [] if that is a folder."""
+    """Returns the two files of a document that is written to `path`, NAME.ann or NAME.txt; [] if that is a folder."""
     stem = next((path.removesuffix(end) for end in (ANNOTATIONS, TEXT) if path.endswith(end)), "")
     return [stem + TEXT, stem + ANNOTATIONS] if stem else []
 

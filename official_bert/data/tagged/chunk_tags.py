@@ -55,7 +55,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def has_suffix(tag: str) -> bool:
-    """Whether a tag is a type and a letter, such as `PER-B`."""
+    """Returns whether a tag is a type and a letter, such as `PER-B`."""
     kind, dash, letter = tag.rpartition("-")
     return bool(kind and dash) and letter in PREFIXES
 
@@ -129,7 +129,7 @@ def check_tags(places: Mapping[str, str]) -> None:
 
 
 def of_scheme(tag: str, scheme_tags: Iterable[str]) -> bool:
-    """Whether a tag is one of the scheme of the `scheme_tags` ones."""
+    """Returns whether a tag is one of the scheme of the `scheme_tags` ones."""
     names = {*scheme_tags}
     return tag in (names | {OUTSIDE}) or has_prefix(tag) or (tag in PREFIXES and not names - {*PREFIXES, OUTSIDE})
 
@@ -237,7 +237,7 @@ def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
 
 
 def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme of tags, which their letters tell, with the number of entities by type: `IOB2 tags: LOC 2, PER 13`."""
+    """Returns the scheme that the tags' letters tell, and the entities of each type: `IOB2 tags: LOC 2, PER 13`."""
     letters: set[str] = set()
     type_counts: collections.Counter = collections.Counter()
     same = {"iob1": True, "iob2": True}

@@ -336,5 +336,5 @@ def _without_comments(path: str, blocks: Sequence[Block], tag: int, width: int, 
 
 
 def has_column(cells: Sequence[str], tag: int) -> bool:
-    """Whether a line has a column `tag` beside its word."""
+    """Returns whether a line has a column `tag` beside its word."""
     return len(cells) > 1 and -len(cells) <= tag < len(cells)

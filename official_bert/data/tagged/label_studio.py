@@ -17,7 +17,7 @@ Task = Mapping[str, Any]
 
 
 def is_task(row: Any) -> bool:
-    """Whether a row is a task with a text."""
+    """Returns whether a row is a task with a text."""
     return (
         isinstance(row, Mapping)
         and isinstance(data := row.get("data"), Mapping)
@@ -26,14 +26,14 @@ def is_task(row: Any) -> bool:
 
 
 def are_regions(values: Any) -> bool:
-    """Whether values are a list of regions of texts; there may be none."""
+    """Returns whether values are a list of regions of texts; there may be none."""
     return isinstance(values, list) and all(
         isinstance(value, Mapping) and "start" in value and any(key in value for key in TYPES) for value in values
     )
 
 
 def is_min_row(row: Any) -> bool:
-    """Whether a row is one of JSON_MIN."""
+    """Returns whether a row is one of JSON_MIN."""
     if not isinstance(row, Mapping) or not any(isinstance(value, str) for value in row.values()):
         return False
     lists = [value for value in row.values() if are_regions(value)]

@@ -58,7 +58,7 @@ class Entities(NamedTuple):
     kind: Any
 
     def fit(self, values: Any) -> bool:
-        """Whether values are a list of such entities; there may be none."""
+        """Returns whether values are a list of such entities; there may be none."""
         if self == TRIPLES:
             return isinstance(values, list) and all(
                 isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str) for value in values

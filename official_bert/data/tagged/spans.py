@@ -18,7 +18,7 @@ class Span:
     words: str = dataclasses.field(default="", compare=False)  # as the file has them, if it does
 
     def contradicts(self, text: str, pieces: str = "") -> bool:
-        """Whether the file has other words than stand at the places, or in its pieces, but for white space."""
+        """Returns whether the file has other words than stand at the places, or in its pieces, but for white space."""
 
         def squeezed(words: str) -> str:
             return "".join(words.replace(r"\n", " ").split())  # Label Studio spells a line end so
@@ -38,7 +38,7 @@ Reader = Callable[[Any], Record | None]  # of a row; None: people rejected it
 
 
 def wide(text: str) -> bool:
-    """Whether a text has characters that are two units of UTF-16, such as emojis."""
+    """Returns whether a text has characters that are two units of UTF-16, such as emojis."""
     return any(character > "\uffff" for character in text)
 
 

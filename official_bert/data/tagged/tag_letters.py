@@ -8,11 +8,11 @@ PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S"
 
 
 def has_prefix(tag: str) -> bool:
-    """Whether a tag is a letter and a type."""
+    """Returns whether a tag is a letter and a type."""
     return tag[1:2] == "-" and len(tag) > 2 and tag[0] in PREFIXES
 
 
 def are_of_chunks(labels: Iterable[str]) -> bool:
-    """Whether the labels of a model mark chunks; parts of speech, for one, stand for themselves."""
+    """Returns whether the labels of a model mark chunks; parts of speech do not."""
     names = {*labels}
     return OUTSIDE in names or any(map(has_prefix, names)) or (bool(names) and names <= {*PREFIXES})

@@ -213,13 +213,13 @@ class CRF(keras.layers.Layer):
 
     def __init__(self, num_tags: int = 9, boundary_scores: bool = True, rate: float = 100.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.settings: dict[str, Any] = {"num_tags": num_tags, "boundary_scores": boundary_scores, "rate": rate}
+        self.num_tags, self.boundary_scores, self.rate = num_tags, boundary_scores, rate
 
     def build(self, *_: Any) -> None:
         """Makes the scores, all 0."""
-        tags = self.settings["num_tags"]
+        tags = self.num_tags
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
-        if self.settings["boundary_scores"]:
+        if self.boundary_scores:
             self.start_scores = self.add_weight(
                 shape=(tags,), initializer="zeros", name="start_scores", dtype="float32"
             )
@@ -228,10 +228,10 @@ class CRF(keras.layers.Layer):
 
     def scores(self) -> Scores:
         """Returns the weights as `Scores`; boundary scores are 0 if there are none."""
-        transitions = ops.convert_to_tensor(self.transitions) * self.settings["rate"]
-        if not self.settings["boundary_scores"]:
-            return no_scores(self.settings["num_tags"])._replace(transitions=transitions)
-        ends = (ops.convert_to_tensor(part) * self.settings["rate"] for part in (self.start_scores, self.end_scores))
+        transitions = ops.convert_to_tensor(self.transitions) * self.rate
+        if not self.boundary_scores:
+            return no_scores(self.num_tags)._replace(transitions=transitions)
+        ends = (ops.convert_to_tensor(part) * self.rate for part in (self.start_scores, self.end_scores))
         return Scores(transitions, *ends)
 
     def call(self, emissions: Any, tags: Any, mask: Any) -> Any:
@@ -239,4 +239,8 @@ class CRF(keras.layers.Layer):
         return log_likelihood(emissions, tags, mask, self.scores())
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self.settings
+        return super().get_config() | {
+            "num_tags": self.num_tags,
+            "boundary_scores": self.boundary_scores,
+            "rate": self.rate,
+        }

@@ -1,5 +1,6 @@
 """Disentangled attention (He et al. 2021, 3.1; DeBERTa): words score words and distances, and distances score words."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -18,12 +19,12 @@ class DisentangledAttention(SelfAttention):
     keys.
     """
 
-    FIELDS: ClassVar = {**SelfAttention.FIELDS, "distance_projections": "distance_projections"}
+    FIELDS: ClassVar[Sequence[str]] = (*SelfAttention.FIELDS, "distance_projections")
     score_terms = 3
 
     def make_more_products(self) -> None:
         self.distance_query = self.distance_key = None
-        if self.settings["distance_projections"]:
+        if self.config.distance_projections:
             head_shape = self.query.row_shape
             self.distance_query, self.distance_key = (
                 self.dense(head_shape, "distance_query"),

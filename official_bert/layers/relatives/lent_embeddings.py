@@ -39,16 +39,16 @@ class SharedEmbeddings(keras.layers.Layer):
 
     def __init__(self, lender: Embeddings, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        settings = lender.settings
-        self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]
-        self.dropout = Dropout(settings["dropout"], dtype=self.dtype_policy)
+        config = lender.config
+        self.lender, self.width = (lambda: lender), config.table_width
+        self.dropout = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = (
             None
             if hidden_size == self.width
             else Dense(
                 hidden_size,
-                use_bias=settings["biases"],
-                kernel_initializer=truncated_normal(settings["initializer_range"]),
+                use_bias=config.biases,
+                kernel_initializer=truncated_normal(config.initializer_range),
                 name="projection",
                 dtype=self.dtype_policy,
             )

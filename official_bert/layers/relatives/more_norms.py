@@ -1,5 +1,6 @@
 """JinaBERT's variant for code: layer norms of queries and keys, and a second residual connection."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -7,7 +8,7 @@ from jaxtyping import Float
 
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.dense import Dense
-from official_bert.layers.relatives.pooler import NormalizedDense
+from official_bert.layers.relatives.normalized_dense import NormalizedDense
 from official_bert.layers.transformer import TransformerLayer, normalized_sum
 from official_bert.model_config import BERT_BASE, ModelConfig
 
@@ -18,11 +19,11 @@ class NormalizedAttention(SelfAttention):
     `layer_norm_epsilon`.
     """
 
-    FIELDS: ClassVar = {**SelfAttention.FIELDS, "layer_norm_epsilon": "layer_norm_epsilon"}
+    FIELDS: ClassVar[Sequence[str]] = (*SelfAttention.FIELDS, "layer_norm_epsilon")
 
     def dense(self, output_shape: Any, name: str, kind: type[Dense] = Dense, **options: Any) -> Dense:
         if name in ("query", "key"):
-            kind, options = NormalizedDense, {**options, "epsilon": self.settings["layer_norm_epsilon"]}
+            kind, options = NormalizedDense, {**options, "epsilon": self.config.layer_norm_epsilon}
         return super().dense(output_shape, name, kind, **options)
 
 
@@ -39,13 +40,13 @@ class TwiceNormLayer(TransformerLayer):
     def build(self, x_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
         super().build(x_shape)
-        self.residual_layer_norm.build((None, None, self.settings["hidden_size"]))
+        self.residual_layer_norm.build((None, None, self.config.hidden_size))
 
     def call(
-        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
         """Returns the layer's output [B,Q,D]; the arguments are those of `TransformerLayer`."""
-        attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
+        attended = self.attention(x, layout=layout, queries=queries, training=training)
         rows = x if queries is None else queries
         norm = self.attention_layer_norm
         x = self.residual_layer_norm(

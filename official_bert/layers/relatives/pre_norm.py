@@ -24,19 +24,17 @@ class PreNormLayer(TransformerLayer):
         first: bool = False,
         **fields: Any,
     ) -> None:
-        self.is_first = first
-        super().__init__(config, attention, **fields)
-
-    def layer_norm(self, name: str) -> Any:
-        return None if self.is_first and name == "attention_LayerNorm" else super().layer_norm(name)
+        no_norm = keras.layers.Identity(name="attention_LayerNorm", dtype=fields.get("dtype")) if first else None
+        super().__init__(config, attention, no_norm, **fields)
+        self.first = first
 
     def call(
-        self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None
+        self, x: Float[Any, "_ _ D"], layout: Any, queries: Any = None, training: bool | None = None
     ) -> Float[Any, "_ _ D"]:
         """Returns the layer's output [B,Q,D]; the arguments are those of `TransformerLayer`."""
         attended = self.attention(
             self.attention_input(x),
-            attention_mask=attention_mask,
+            layout=layout,
             queries=None if queries is None else self.attention_input(queries),
             training=training,
         )
@@ -45,7 +43,7 @@ class PreNormLayer(TransformerLayer):
         return x + self.output_dropout(transformed, training=training)  # [B,Q,D]
 
     def attention_input(self, x: Float[Any, "B S D"]) -> Float[Any, "B S D"]:
-        return x if self.attention_layer_norm is None else self.attention_layer_norm(x)
+        return self.attention_layer_norm(x)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"first": self.is_first}
+        return super().get_config() | {"first": self.first}

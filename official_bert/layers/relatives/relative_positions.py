@@ -5,6 +5,7 @@ ModernBERT).
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -17,6 +18,7 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.positions import Positions
 from official_bert.model_config import BERT_BASE, ModelConfig
 
+LONGEST = ("max_position_embeddings", "first_position", "row_limit")  # fields that say how long the longest row is
 FARTHEST = 128  # distances from here on share the last bucket
 
 
@@ -40,14 +42,15 @@ def buckets_of_distances(buckets: int, longest: int) -> np.ndarray:
 class RelativePositions(Configured):
     """A table with a score for each head and bucket of distances (MPNet). B batch, Q query rows, S sequence, N heads.
 
-    Fields: `buckets`, `num_heads`, `longest` (tokens of the longest row), `initializer_range`.
+    Fields: `relative_buckets`, `num_attention_heads`, `initializer_range`, and `max_position_embeddings`,
+    `first_position` and `row_limit` for the tokens of the longest row.
     """
 
-    FIELDS: ClassVar = {
+    FIELDS: ClassVar[Sequence[str]] = ("relative_buckets", "num_attention_heads", "initializer_range", *LONGEST)
+    SYNONYMS: ClassVar[Mapping[str, str]] = {
+        **Configured.SYNONYMS,
         "buckets": "relative_buckets",
-        "num_heads": "num_attention_heads",
-        "longest": "longest_row",
-        "initializer_range": "initializer_range",
+        "longest": "max_position_embeddings",
     }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
@@ -57,7 +60,7 @@ class RelativePositions(Configured):
     def build(self, *_: Any) -> None:
         """Makes the table."""
         self.table = self.add_weight(
-            shape=(self.settings["buckets"], self.settings["num_heads"]),
+            shape=(self.config.relative_buckets, self.config.num_attention_heads),
             initializer=self.table_initializer,
             name="table",
             autocast=False,
@@ -66,9 +69,9 @@ class RelativePositions(Configured):
 
     def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
         """Returns the bias [B or 1,N,Q,S] for the positions of queries [B or 1,Q] and of keys [S] in their row."""
-        longest = self.settings["longest"]
+        longest = self.config.longest_row
         # [2*longest-1,N]
-        of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)
+        of_distance = ops.take(self.table, buckets_of_distances(self.config.relative_buckets, longest), axis=0)
         # [B or 1,Q,S]
         distances = ops.expand_dims(ops.expand_dims(key_positions, 0), 0) - ops.expand_dims(query_positions, 2)
         return ops.transpose(
@@ -120,29 +123,34 @@ class DistanceEmbeddings(Configured):
     """A table with a normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R
     rows, D hidden size.
 
-    Fields: `buckets`, `span`, `hidden_size`, `longest` (tokens of the longest row), `initializer_range`,
-    `layer_norm_epsilon`.
+    Fields: `position_buckets`, `position_span`, `hidden_size`, `initializer_range`, `layer_norm_epsilon`, and
+    `max_position_embeddings`, `first_position` and `row_limit` for the tokens of the longest row.
     """
 
-    FIELDS: ClassVar = {
+    FIELDS: ClassVar[Sequence[str]] = (
+        "position_buckets",
+        "position_span",
+        "hidden_size",
+        "initializer_range",
+        "layer_norm_epsilon",
+        *LONGEST,
+    )
+    SYNONYMS: ClassVar[Mapping[str, str]] = {
         "buckets": "position_buckets",
         "span": "position_span",
-        "hidden_size": "hidden_size",
-        "longest": "longest_row",
-        "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon",
+        "longest": "max_position_embeddings",
     }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.table_initializer = self.initializer()
         self.layer_norm = LayerNormalization(
-            epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy
+            epsilon=self.config.layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy
         )
 
     def build(self, *_: Any) -> None:
         """Makes the table and its layer norm."""
-        shape = (2 * self.settings["buckets"], self.settings["hidden_size"])
+        shape = (2 * self.config.position_buckets, self.config.hidden_size)
         self.table = self.add_weight(shape=shape, initializer=self.table_initializer, name="table", autocast=False)
         self.layer_norm.build(shape)
         self.built = True
@@ -154,8 +162,8 @@ class DistanceEmbeddings(Configured):
 
         The arguments are the positions of queries [B or 1,Q] and of keys [S] in their row.
         """
-        longest = self.settings["longest"]
-        numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
+        config, longest = self.config, self.config.longest_row
+        numbers = ops.convert_to_tensor(rows_of_distances(config.position_buckets, config.position_span, longest))
         distances = ops.expand_dims(query_positions, 2) - ops.expand_dims(ops.expand_dims(key_positions, 0), 0)
         return self.layer_norm(self.table), ops.take(numbers, distances + longest - 1, axis=0)
 

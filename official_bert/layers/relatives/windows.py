@@ -4,15 +4,14 @@ B batch, S sequence, W a window, K windows that a row of S has, N heads, H head 
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 from keras import ops
 
-from official_bert.layers.attention_mask import TokenInputs
-from official_bert.layers.speed.fused import Dropout
+from official_bert.layers.attention_mask import TokenInputs, Tokens, is_within, join
 from official_bert.layers.token_layout import TokenLayout, swap_heads
 
 
@@ -45,11 +44,6 @@ class WindowedLayout(TokenLayout):
         keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
         return swap_heads(windows_of(q, self.window)), keys, values
 
-    def attend(
-        self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
-    ) -> Any:
-        return kernel(q, k, v, self.mask, None, dropout, training=training)
-
     def merge_rows(self, context: Float[Any, "BK N W H"]) -> Any:
         """Returns the context as rows: [B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
         batch, length = ops.shape(self.inputs.input_mask)
@@ -75,14 +69,13 @@ def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
 
 def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
     """Returns the mask [B*K,1,W,3W] of `windows_of` the queries for the keys in `windows_around` them."""
-    mask = ops.expand_dims(ops.expand_dims(windows_around(inputs.input_mask, window), 1), 1)
-    distances = np.arange(3 * window)[None] - window - np.arange(window)[:, None]  # [W,3W]
-    near = (abs(distances) <= window) & ((distances <= 0) | (not inputs.left_to_right))
-    mask = ops.logical_and(mask, near[None, None])
-    if inputs.instance_ids is None:
-        return mask
-    own, others = windows_of(inputs.instance_ids, window), windows_around(inputs.instance_ids, window)
-    return ops.logical_and(mask, ops.expand_dims(ops.expand_dims(own, 2) == ops.expand_dims(others, 1), 1))
+    own, around = (
+        None if inputs.instance_ids is None else divide(inputs.instance_ids, window)
+        for divide in (windows_of, windows_around)
+    )
+    queries = Tokens(instance_ids=own, places=np.arange(window)[None])
+    keys = Tokens(windows_around(inputs.input_mask, window), around, np.arange(-window, 2 * window)[None])
+    return join([*inputs.rules, functools.partial(is_within, window)], queries, keys)
 
 
 def windows_of(x: Any, window: int) -> Any:

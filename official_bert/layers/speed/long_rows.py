@@ -27,15 +27,9 @@ class LongLayout(TokenLayout):
         """Returns the bias of attention, or None if each block of queries gets its own."""
         return None if self.positions.between else super().bias(attention, q, k)
 
-    def attend(
-        self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None
-    ) -> Any:
-        """Returns the attention output, computed by blocks of queries unless a bias for every pair of tokens exists
-        anyway.
-        """
-        if bias is None:
-            return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training, self.positions.between)
-        return kernel(q, k, v, self.mask_of_queries(), bias, dropout, training=training)
+    def blocks(self, q: Any, k: Any, v: Any, dropout: Dropout, training: bool | None = None) -> Any:
+        """Returns the attention output [B,N,Q,H], computed by blocks of queries."""
+        return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training, self.positions.between)
 
     def mask_of_queries(self, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask [B,1,1 or Q,S] of all queries, or of those from `first` to before `last`; true = visible."""

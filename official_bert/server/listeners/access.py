@@ -69,7 +69,7 @@ class AccessRules:
             )
 
     def is_allowed(self, origin: str) -> bool:
-        """Whether a site is one of the allowed ones."""
+        """Returns whether a site is one of the allowed ones."""
         return origin.lower() in map(str.lower, self.origins)
 
     def check_token(self, authorization: str) -> None:
@@ -85,7 +85,7 @@ class AccessRules:
 
 
 def accepts(content_type: str, from_browser: bool) -> bool:
-    """Whether a body of this type may be JSON.
+    """Returns whether a body of this type may be JSON.
 
     TF Serving looks at no type. Here JSON declares itself, which no page can do for another site without asking first
     (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
@@ -99,7 +99,7 @@ def accepts(content_type: str, from_browser: bool) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or address means the machine itself."""
+    """Returns whether a name or address means the machine itself."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -59,7 +59,7 @@ class ModelManager:
             self._is_starting = False
 
     def is_asleep(self, name: str) -> bool:
-        """Whether a model waits for its first request to be loaded."""
+        """Returns whether a model waits for its first request to be loaded."""
         return name in self._asleep
 
     def wake(self, name: str) -> None:

@@ -32,7 +32,7 @@ def any_model(signature: Signature) -> bool:
 
 
 def gives_vectors(signature: Signature) -> bool:
-    """Whether a model gives a vector."""
+    """Returns whether a model gives a vector."""
     return "embedding" in signature.outputs
 
 

@@ -120,7 +120,7 @@ class TextEmbeddings(RestProtocol):
 
 
 def is_reranker(signature: Signature) -> bool:
-    """Whether a model scores two texts."""
+    """Returns whether a model scores two texts."""
     return "score" in signature.outputs and "text_pair" in signature.inputs
 
 
@@ -134,7 +134,7 @@ def _by_kind(signature: Signature) -> dict[str, list[str]]:
 
 
 def gives_sparse_vectors(signature: Signature) -> bool:
-    """Whether a model gives ids of tokens and their weights."""
+    """Returns whether a model gives ids of tokens and their weights."""
     return [len(names) for names in _by_kind(signature).values()] == [1, 1]
 
 

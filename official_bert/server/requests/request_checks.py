@@ -126,7 +126,7 @@ def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
 
 
 def have_rows(signature: Any, inputs: Arrays) -> bool:
-    """Whether the first axis of all inputs is the batch; an input of unknown rank may be given without any axis."""
+    """Returns whether the first axis of all inputs is the batch; an input of unknown rank may have no axis."""
     return signature.is_batched and all(array.ndim for array in inputs.values())
 
 

@@ -70,13 +70,13 @@ def largest_difference(served: ServedModel, engine: PortableModel) -> tuple[floa
 def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.ndarray]:
     """Returns random rows of ids for a served model's inputs, the first without padding and the others half padding."""
     rng = np.random.default_rng(0)
-    sizes = served.encoder.settings
+    sizes = served.encoder.config
     shape = (rows, 2, length) if served.ids_inputs["input_ids"].shape.rank == 3 else (rows, length)
     mask = np.ones(shape, np.int32)
     mask[1:, ..., (length + 1) // 2 :] = 0
     values = {
-        "input_ids": np.where(mask, rng.integers(0, sizes["vocab_size"], shape), served.special["PAD"]),
-        "segment_ids": mask * rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
+        "input_ids": np.where(mask, rng.integers(0, sizes.vocab_size, shape), served.special["PAD"]),
+        "segment_ids": mask * rng.integers(0, max(sizes.type_vocab_size, 1), shape),
         "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2)),
         "input_mask": mask,
     }

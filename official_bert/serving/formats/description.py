@@ -29,8 +29,8 @@ def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, ve
         "labels": list(served.labels),
         "do_lower_case": bool(served.tokenizer.do_lower_case),
         "limits": {
-            "vocab_size": served.encoder.settings["vocab_size"],
-            "type_vocab_size": served.encoder.settings["type_vocab_size"],
+            "vocab_size": served.encoder.config.vocab_size,
+            "type_vocab_size": served.encoder.config.type_vocab_size,
             "max_seq_length": served.max_seq_length,
             **{
                 f"max_{name}": most

@@ -104,7 +104,7 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
             "it; others are compared number by number"
         )
     if options.opset != DEFAULT_OPSET and not any(FORMATS[name] == to_onnx for name in formats):
-        raise ValueError("--opset: expected --format=onnx with it")
+        raise ValueError(f"--opset: expected --format=onnx with it, got {', '.join(formats) or 'none'}")
 
 
 def write_format(

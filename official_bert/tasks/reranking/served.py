@@ -20,7 +20,7 @@ class ServedReranker(ServedModel):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        check_segments(self.encoder.settings["type_vocab_size"], "a reranker", self.template.second_segment)
+        check_segments(self.encoder.config.type_vocab_size, "a reranker", self.template.second_segment)
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `score` [B] of rows [B,S]."""

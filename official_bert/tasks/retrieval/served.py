@@ -35,7 +35,7 @@ class ServedSparse(ServedModel):
     ):
         super().__init__(model, tokenizer, max_seq_length)
         self.prompts = prompts or {}
-        self.top_k = min(top_k, self.encoder.settings["vocab_size"])
+        self.top_k = min(top_k, self.encoder.config.vocab_size)
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `ids` and `weights` [B,K], heaviest first."""

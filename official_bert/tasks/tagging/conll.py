@@ -214,7 +214,7 @@ def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
 
 
 def tag_place(path: Source, sentence: Sentence, number: int) -> str:
-    """The place of a word of a sentence, for messages."""
+    """Returns the place of a word of a sentence, for messages."""
     if isinstance(path, Rows):
         return place(path, sentence.line)
     return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
@@ -275,8 +275,10 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
 
 
 def has_tags(path: Source, columns: Columns) -> bool:
-    """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line
-    a tag; of texts, one has entities, and people labelled all.
+    """Returns whether a file has tags.
+
+    The first line with a word has a column for its tag, or the first row has its tags. In CoNLL-U, any line has a tag.
+    Of texts, one has entities, and people labelled all.
     """
     if (texts := span_rows(path, columns.encoding)) is not None:
         labelled = [record[1] for _, record in records(texts) if record]
@@ -291,8 +293,8 @@ def has_tags(path: Source, columns: Columns) -> bool:
 
 
 def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()) -> bool:
-    """Whether lines are words with tags: several lines of as many columns, each with one of `labels`, or a chunk tag,
-    as its tag.
+    """Returns whether lines are words with tags: several lines of equally many columns, each with a chunk tag or one of
+    `labels`.
     """
     widths = []
     for line in lines:

@@ -84,7 +84,7 @@ class WordRow(collections.UserDict):
 
 def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:
     """Writes float32 [words of all texts,N,D] to a .npy file; batches rows of about equal length."""
-    layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
+    layers, width = len(model.layers_used), model.encoder.config.hidden_size
     starts = np.concatenate([[0], ends[:-1]])
     stored = make_array(path, (int(ends[-1]), layers, width))
     run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True, autograph=False)

@@ -83,7 +83,7 @@ class ServedTagger(ServedWindows):
         )
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         continues = tokenizer.host.continues_word
-        rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
+        rows = self.encoder.config.vocab_size  # the model may have more than the tokenizer has tokens
         self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
         outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}
         self._special = tf.constant([index in outside for index in range(rows)])
@@ -378,7 +378,7 @@ class ServedFeatureTagger(ServedTagger):
         return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
 
     def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        shape = [len(self.model.layers_used), self.model.encoder.settings["hidden_size"]]
+        shape = [len(self.model.layers_used), self.model.encoder.config.hidden_size]
         features = self._of_words(ids, first_tokens, self.model.features, shape)  # [W,N,D], N layers of D numbers
         features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
         words = features.with_values(tf.range(tf.size(features.flat_values[:, 0, 0])))

@@ -145,7 +145,7 @@ class TaggedData(FileData):
         return self._tagged_file(tests, files, model, gold=False)
 
     def summary(self, file: SentenceFile) -> str:
-        """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
+        """Returns a line about a file's sentences: their number, and the scheme and number of its entities by type."""
         tags = [sentence.tags for sentence in file.sentences]
         if self.options.scheme == "plain":
             counts = collections.Counter(tag for row in tags for tag in row if tag != NOT_LABELLED)
@@ -245,7 +245,7 @@ class TagAnswers(Answers):
         return "tag_accuracy" if self.options.scheme == "plain" else "f1"
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
-        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
+        """Returns the scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
         likeliest tag.
         """
         if not (self.options.crf or self.options.constrain):

@@ -85,18 +85,16 @@ class FeatureTagger(EncoderWithHeads):
                 f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}"
             )
         encoder.trainable = False
-        self.layers_used = chosen_layers(features, feature_layers, encoder.settings["num_hidden_layers"])
+        self.layers_used = chosen_layers(features, feature_layers, encoder.config.num_hidden_layers)
         self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
         self.dropouts = [keras.layers.Dropout(dropout, dtype=self.dtype_policy) for _ in range(lstm_layers + 1)]
         self.lstms = [make_bilstm(lstm_size, f"lstm_{index}", self.dtype_policy) for index in range(lstm_layers)]
-        self.tagger = OutputLayer(
-            num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy
-        )
+        self.tagger = OutputLayer(num_tags, encoder.config.initializer_range, name="tagger", dtype=self.dtype_policy)
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
     def build(self, *_: Any) -> None:
         super().build()
-        shape = (None, None, len(self.layers_used), self.encoder.settings["hidden_size"])
+        shape = (None, None, len(self.layers_used), self.encoder.config.hidden_size)
         self.mixing.build(shape)
         width = self.mixing.compute_output_shape(shape)[-1]
         for lstm in self.lstms:
@@ -107,7 +105,7 @@ class FeatureTagger(EncoderWithHeads):
             self.crf.build()
 
     def features(self, inputs: Mapping[str, Shaped[Any, "B S"]]) -> Float[Any, "B S N D"]:
-        """The encoder's inputs -> its chosen layers for every piece [B,S,N,D], without dropout."""
+        """Returns the encoder's chosen layers for every piece [B,S,N,D], without dropout."""
         encoded = self.encoder(
             {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, training=False
         )

@@ -44,7 +44,7 @@ class ServedClassifier(ServedWindows):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
         if pairs:
-            check_segments(self.encoder.settings["type_vocab_size"], "--pairs", self.template.second_segment)
+            check_segments(self.encoder.config.type_vocab_size, "--pairs", self.template.second_segment)
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
     @classmethod

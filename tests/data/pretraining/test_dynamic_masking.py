@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking, sample_keys, uniform
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.rows import HEADER, LABEL, LENGTH, PREDICTIONS, SECOND_START, Corpus
 
 CLS, SEP, MASK = 2, 3, 4
 WORDS, PIECES = 1000, 400
@@ -46,17 +46,17 @@ def make_rows(masking):
 def unmasked():
     """Batch of all instances, as `parse_unmasked` gives them."""
     rows = make_rows(None)
-    lengths, seconds = rows[:, kernels.LENGTH, None], rows[:, kernels.SECOND_START, None]
+    lengths, seconds = rows[:, LENGTH, None], rows[:, SECOND_START, None]
     places = np.arange(S)[None]
     mask = (places < lengths).astype(np.int32)
-    ids = rows[:, kernels.HEADER :] * mask
+    ids = rows[:, HEADER:] * mask
     starts = (mask == 1) & (ids != CLS) & (ids != SEP) & ~FACTS.continues_word[ids]
     return {
         "input_ids": ids,
         "input_mask": mask,
         "segment_ids": ((places >= seconds) & (mask == 1)).astype(np.int32),
         "word_starts": starts.astype(np.int32),
-        "next_sentence_labels": rows[:, [kernels.LABEL]],
+        "next_sentence_labels": rows[:, [LABEL]],
         "schema_version": np.ones((len(ids), 1), np.int32),
     }
 
@@ -163,11 +163,11 @@ def statistics(ids, lengths, positions, labels, used):
 def test_statistics_are_those_of_the_compiled_form(unmasked, masking):
     rows = make_rows(masking)
     compiled = statistics(
-        rows[:, kernels.HEADER : kernels.HEADER + S],
-        rows[:, kernels.LENGTH],
-        rows[:, kernels.HEADER + S : kernels.HEADER + S + P],
-        rows[:, kernels.HEADER + S + P :],
-        np.arange(P) < rows[:, [kernels.PREDICTIONS]],
+        rows[:, HEADER : HEADER + S],
+        rows[:, LENGTH],
+        rows[:, HEADER + S : HEADER + S + P],
+        rows[:, HEADER + S + P :],
+        np.arange(P) < rows[:, [PREDICTIONS]],
     )
     found = mask(unmasked, masking)
     dynamic = statistics(

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import instances
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining import equal_documents
+from official_bert.data.pretraining.equal_documents import texts_of_documents
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.data.pretraining.rows import Corpus
 
 CLS, SEP = 2, 3
 FACTS = VocabularyFacts(65000, CLS, SEP, 4, np.zeros(65000, np.bool_), np.arange(10))
@@ -21,21 +23,21 @@ def arrays(documents):
 
 def test_a_copy_is_told_by_its_tokens():
     documents = [[[5, 6], [7]], [[8]], [[5], [6, 7]], [[8]], [[5, 6]], [[7, 6, 5]], [[8]]]
-    assert instances.texts_of_documents(*arrays(documents)).tolist() == [0, 1, 0, 1, 4, 5, 1]
-    assert instances.texts_of_documents(*arrays([])).tolist() == []
+    assert texts_of_documents(*arrays(documents)).tolist() == [0, 1, 0, 1, 4, 5, 1]
+    assert texts_of_documents(*arrays([])).tolist() == []
 
 
 def test_documents_that_only_share_a_hash_are_no_copies(monkeypatch):
-    monkeypatch.setattr(instances, "_hash_documents", lambda tokens, ends: np.zeros(len(ends) - 1, np.uint64))
+    monkeypatch.setattr(equal_documents, "_hash_documents", lambda tokens, ends: np.zeros(len(ends) - 1, np.uint64))
     documents = [[[5, 6]], [[5, 7]], [[5, 6]], [[5]]]
-    assert instances.texts_of_documents(*arrays(documents)).tolist() == [0, 1, 0, 3]
+    assert texts_of_documents(*arrays(documents)).tolist() == [0, 1, 0, 3]
 
 
 def random_partners(num_copies, apart):
     """The pairs of numbers of a text and of that of its random next segment; no token stands in two texts."""
     texts = [[[10 + 20 * text + 5 * line + token for token in range(5)] for line in range(4)] for text in range(3)]
     tokens, starts, document_starts = arrays(texts * num_copies)
-    same = instances.texts_of_documents(tokens, starts, document_starts) if apart else np.arange(3 * num_copies)
+    same = texts_of_documents(tokens, starts, document_starts) if apart else np.arange(3 * num_copies)
     corpus = Corpus(tokens, starts, document_starts, np.arange(3 * num_copies), same)
     sampler = InstanceSampler(CONFIG, FACTS, corpus, 1)
     pairs = []

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from official_bert.data.pretraining import generator, token_store
-from official_bert.data.pretraining.generator import Generator, Scratch
+from official_bert.data.pretraining.generator import Generator
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.scratch import Scratch
 from official_bert.data.record_files import records
 from official_bert.text.fast_tokenization import FastTokenizer
 

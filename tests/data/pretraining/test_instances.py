@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from made_generation import facts_of
 
-from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.rows import HEADER, UNPAIRED, Corpus
 
 VOCAB = (
     {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
@@ -22,7 +22,7 @@ CLS, SEP, MASK = 2, 3, 4
 
 
 def make_corpus(documents):
-    """Lists of lists of ids as the kernels take them."""
+    """Lists of lists of ids as compiled functions take them."""
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
     return Corpus(
@@ -41,9 +41,9 @@ def sample(documents, config, seed=0, facts=FACTS):
     found = []
     for rows in sampler.blocks(block):
         for row in rows.tolist():
-            length, second, label, count = row[: kernels.HEADER]
+            length, second, label, count = row[:HEADER]
             S, P = config.max_seq_length, sampler.plan.max_predictions_per_seq
-            body = row[kernels.HEADER :]
+            body = row[HEADER:]
             found.append((body[:length], second, label, body[S : S + count], body[S + P : S + P + count]))
     return found, sampler
 
@@ -213,7 +213,7 @@ def test_sentence_order_cuts_a_sentence_on_its_own_between_two_of_its_words(unit
     counts = collections.Counter((*map(tuple, parts(ids, second)), label) for ids, second, label, *_ in found)
     assert counts.keys() == {(*map(tuple, pair[:: 1 - 2 * label]), label) for pair in pairs for label in (0, 1)}
     assert sum(counts.values()) == 200 and min(counts.values()) > 15  # of 33
-    assert sampler.position[kernels.UNPAIRED] == 200 * 4  # sentences of one word make no pair
+    assert sampler.position[UNPAIRED] == 200 * 4  # sentences of one word make no pair
 
 
 def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():

@@ -1,4 +1,4 @@
-"""Masks: the statistics that each strategy promises, from the kernels."""
+"""Masks: the statistics that each strategy promises, from the compiled functions."""
 
 import collections
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_generation import facts_of
 
-from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.rows import HEADER, LENGTH, PREDICTIONS, Corpus
 
 CLS, SEP, MASK = 2, 3, 4
 WORDS, PIECES = 1000, 400  # ids 5 to 1004 begin words, the 400 after them continue them
@@ -36,8 +36,8 @@ def sample(masking, S=128, P=40, task="none", seed=1, share_of_pieces=0.25):
     sampler = InstanceSampler(config, FACTS, make_corpus(share_of_pieces=share_of_pieces), seed)
     block = np.zeros((4096, sampler.row_width), np.uint16)
     rows = np.concatenate([part.copy() for part in sampler.blocks(block)]).astype(np.int64)
-    lengths, counts = rows[:, kernels.LENGTH], rows[:, kernels.PREDICTIONS]
-    ids, positions, labels = np.split(rows[:, kernels.HEADER :], [S, S + P], axis=1)
+    lengths, counts = rows[:, LENGTH], rows[:, PREDICTIONS]
+    ids, positions, labels = np.split(rows[:, HEADER:], [S, S + P], axis=1)
     ids = np.where(np.arange(S) < lengths[:, None], ids, 0)
     originals, chosen = ids.copy(), np.zeros(ids.shape, np.bool_)
     for row in range(len(rows)):

@@ -5,15 +5,15 @@ import random
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import instances, random_draws
-from official_bert.data.pretraining.instances import RandomStream
+from official_bert.data.pretraining import random_draws
+from official_bert.data.pretraining.random_draws import RandomStream
 
 HUGE = 2**32 + 5
 SEEDS = [0, 1, 12345, 2**40 + 3, -7]
 
 
 def test_words_are_cpython_s_across_refills(monkeypatch):
-    monkeypatch.setattr(instances, "FIRST_WORDS", 2 * instances.STATE)
+    monkeypatch.setattr(random_draws, "FIRST_WORDS", 2 * random_draws.STATE)
     stream, wanted = RandomStream(5), random.Random(5)
     for use in (700, 3, 1000, 548, 1248, 0, 2000, 5000):
         for _ in range(use):
@@ -36,7 +36,7 @@ def test_a_refill_of_which_nothing_was_used_gives_room_for_more():
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 65, 1000, 20_000])
 def test_shuffle_is_cpython_s(monkeypatch, seed, count):
-    monkeypatch.setattr(instances, "FIRST_WORDS", 2 * instances.STATE)
+    monkeypatch.setattr(random_draws, "FIRST_WORDS", 2 * random_draws.STATE)
     stream, wanted = RandomStream(seed), random.Random(seed)
     for _ in range(2):
         items, list_of_items = np.arange(count), list(range(count))
@@ -57,7 +57,7 @@ class Identity(dict):
 @pytest.mark.parametrize("count", [HUGE, 2**40, 2**32 - 1])
 def test_more_items_than_32_bits_count_are_shuffled_as_cpython_does(monkeypatch, count):
     """The compiled function's own source over a made-up array, until the numbers run out, three times."""
-    monkeypatch.setattr(instances, "FIRST_WORDS", instances.STATE)
+    monkeypatch.setattr(random_draws, "FIRST_WORDS", random_draws.STATE)
     stream, wanted, items, swapped = RandomStream(9), random.Random(9), Identity(), Identity()
     left = random_draws.shuffle.py_func(stream.words, items, count)
     for _ in range(2):

@@ -29,12 +29,12 @@ HALVES = Fused({"mlp.up_gated_layer": "ug"}, {"mlp.gated_up_layer": "gu"})
 
 
 def is_jina(values: Values) -> bool:
-    """Whether a BERT is a JinaBERT."""
+    """Returns whether a BERT is a JinaBERT."""
     return values.get("position_embedding_type") == "alibi" or "jina-bert-" in _named(values)
 
 
 def is_for_code(values: Values) -> bool:
-    """Whether it is the variant for code, which has norms of queries and keys."""
+    """Returns whether it is the variant for code, which has norms of queries and keys."""
     return is_jina(values) and "qk-post-norm" in _named(values)
 
 

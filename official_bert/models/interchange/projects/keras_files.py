@@ -9,7 +9,7 @@ from official_bert.config import ModelConfig
 from official_bert.dotted_names import by_name
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
-from official_bert.models.encoder import BertEncoder, encoder_within
+from official_bert.models.encoder import BertEncoder, encoder_settings, encoder_within
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import StoredModel
@@ -61,7 +61,7 @@ def read(path: str) -> StoredModel:
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
     encoder = encoder_within(model)
-    fields = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
+    fields = encoder_settings(encoder.config)
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
     head = stored_models.head_of(weights, path)
     predicts_next = head == "pretraining" and fields["attention"] == "left_to_right" and not fields["bilstm_layers"]

@@ -26,7 +26,7 @@ SHOWN = 80  # characters of a wrong value in a message
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises RequestError for whatever is none."""
+    """Returns the JSON object of a request. Raises RequestError for whatever is none."""
     try:
         value = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def signature_name(request: Mapping[str, Any]) -> str:
 
 
 def read_inputs(request: Mapping[str, Any], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
-    """The inputs of a request, and whether it is in row form."""
+    """Returns the inputs of a request, and whether it is in row form."""
     if ("instances" in request) == ("inputs" in request):
         raise invalid(
             "Missing 'inputs' or 'instances' key"

@@ -5,9 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import instances, kernels, random_draws
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, RandomStream
+from official_bert.data.pretraining import random_draws
+from official_bert.data.pretraining.instances import InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.random_draws import RandomStream
+from official_bert.data.pretraining.rows import HEADER, LENGTH, PREDICTIONS, Corpus
 
 SEEDS = [0, 1, 12345, 2**40 + 3, -7]
 
@@ -41,9 +43,10 @@ def all_rows(config, block_rows=50):
     order = np.arange(len(rows))
     sampler.shuffle(order)
     S, P = config.max_seq_length, sampler.plan.max_predictions_per_seq
-    used = np.arange(P) < rows[:, [kernels.PREDICTIONS]] if P else np.zeros((len(rows), 0), np.bool_)
+    used = np.arange(P) < rows[:, [PREDICTIONS]] if P else np.zeros((len(rows), 0), np.bool_)
     keep = np.concatenate(
-        [np.ones((len(rows), kernels.HEADER), np.bool_), np.arange(S) < rows[:, [kernels.LENGTH]], used, used], axis=1
+        [np.ones((len(rows), HEADER), np.bool_), np.arange(S) < rows[:, [LENGTH]], used, used],
+        axis=1,
     )
     return np.where(keep, rows, 0)[order]
 
@@ -60,5 +63,5 @@ def test_instances_do_not_depend_on_how_many_numbers_or_rows_there_are_at_a_time
     )
     wanted = all_rows(config, 10_000)
     assert len(wanted) > 200
-    monkeypatch.setattr(instances, "FIRST_WORDS", instances.STATE)  # a few instances, or not even one
+    monkeypatch.setattr(random_draws, "FIRST_WORDS", random_draws.STATE)  # a few instances, or not even one
     np.testing.assert_array_equal(all_rows(config), wanted)

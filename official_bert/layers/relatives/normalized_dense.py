@@ -1,6 +1,4 @@
-"""A product with a layer norm: ModernBERT's pooler, with which its classifiers, taggers and head for words all begin,
-and queries and keys of JinaBERT for code.
-"""
+"""A product with a layer norm: ModernBERT's pooler, and queries and keys of JinaBERT for code."""
 
 from typing import Any
 
