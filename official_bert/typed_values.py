@@ -31,6 +31,11 @@ OTHER_NAMES = types.MappingProxyType(
     {
         "sep": "delimiter",
         "delim": "delimiter",
+        "text_classification": "classification",
+        "sentiment_analysis": "classification",
+        "token_classification": "ner",
+        "question_answering": "squad",
+        "feature_extraction": "embeddings",
         "lr": "learning_rate",
         "batch": "batch_size",
         "bs": "batch_size",
@@ -109,7 +114,8 @@ def did_you_mean(name: str, keys: Iterable[str]) -> str:
     for key in keys:
         by_last.setdefault(key.rpartition(".")[2].removeprefix("--"), []).append(key)
     last = name.rpartition(".")[2]
-    own, equals, value = OTHER_NAMES.get(last.replace("-", "_").lower(), last).partition("=")
+    plain = last.replace("-", "_").lower()
+    own, equals, value = OTHER_NAMES.get(plain, plain).partition("=")
     near = [own] if own in by_last else difflib.get_close_matches(last, by_last, n=1, cutoff=0.6)
     meant = [f"{key}{equals}{value}" for one in near for key in by_last[one]]
     return f"did you mean {' or '.join(meant)}?" if meant else ""

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from forked import Forked
 ROOT = pathlib.Path(__file__).parents[1]
 PATIENCE = 600  # seconds until a process has got on
 STEPS = {"training.log_every": 3, "training.save_every": 2, "training.steps_per_loop": 2, "training.steps": 90}
+FALLING_RATE = {"task": "my_project.falling_rate", "options.max_predictions_per_seq": 8, "options.masking.rate": 0.3}
 # The command with small parts, of which a small input has many.
 PREDICT = """
 from official_bert.interface import many_answers
@@ -53,6 +55,7 @@ def trained(name: str, **keys) -> Kind:
 
 
 def write_trainings(folder: pathlib.Path) -> None:
+    shutil.copytree(ROOT / "docs/own", folder / "my_project", dirs_exist_ok=True)
     if not (folder / "tiny.yaml").exists():
         training_cases.write_data(folder)
         training_cases.write_records(folder)
@@ -171,6 +174,7 @@ KINDS = {
     "pre-training": trained("words_and_sentences"),
     "pre-training, packed": trained("packed_rows"),
     "pre-training, masks on the fly": trained("masks_on_the_fly"),
+    "pre-training, a rate that falls": trained("masks_on_the_fly", **FALLING_RATE),
     "fine-tuning with a report": trained("table", **{"training.report": True, "training.eval_every": 20}),
     "generator": Kind(
         8, 0, write_words, generate, lambda folder: len(list(folder.glob("*.work/part-*.json"))), different_files

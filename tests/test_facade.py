@@ -170,6 +170,10 @@ def test_a_tokenizer_is_called_and_decodes_as_in_transformers(golden):
     assert tokenizer.decode([cls, the, other, sep]) == "[CLS] the and [SEP]"
     text = "the neighbour's copper, rained!"
     assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
+    with pytest.raises(ValueError, match="expected the ids of one text, got several rows"):
+        tokenizer.decode(tokenizer(text)["input_ids"])
+    with pytest.raises(ValueError, match="as many second texts as text_pairs"):
+        tokenizer([("the", "and")])
 
 
 def test_a_model_gets_a_new_head(written):
@@ -186,7 +190,11 @@ def test_a_predictor_is_asked_for_a_task(written, exported):
     assert "tokens" in official_bert.Predictor(path, task="fill_mask").outputs
     assert official_bert.Predictor(path, task="embeddings").outputs[0] == "embedding"
     assert "label" in official_bert.Predictor(written("hugging_face", "classifier"), task="SST-2").outputs
-    for task, message in (("ner", "^model=.*: not a model for task=ner; it gives"), ("nerr", "^task: expected one of")):
+    for task, message in (
+        ("ner", "^model=.*: not a model for task=ner; it gives"),
+        ("NER", "^task: expected one of .* did you mean ner"),
+        ("sentiment-analysis", "^task: expected one of .* did you mean classification"),
+    ):
         for model in (path, exported):
             with pytest.raises(ValueError, match=message):
                 official_bert.Predictor(model, task=task)

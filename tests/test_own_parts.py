@@ -54,7 +54,7 @@ def own():
 
 def test_each_part_is_a_file_of_at_most_60_lines_that_the_page_names():
     page = (OWN.parent / "make_it_your_own.md").read_text(encoding="utf-8")
-    assert len(FILES) == 8
+    assert len(FILES) == 9
     for path in FILES:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 60 and f"(own/{path.name})" in page
 
@@ -222,7 +222,7 @@ def test_a_fine_tuning_with_a_part_of_ones_own_learns_answers_and_exports(projec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "dynamic"), [("masking", True), ("objective", False)])
+@pytest.mark.parametrize(("part", "dynamic"), [("masking", True), ("falling_rate", True), ("objective", False)])
 def test_a_pre_training_with_a_part_of_ones_own_learns(project, part, dynamic):
     project.types(
         "python tools/create_pretraining_data.py --input_file=text.txt --vocab_file=bert/vocab.txt "
@@ -241,7 +241,8 @@ def test_a_pre_training_with_a_part_of_ones_own_learns(project, part, dynamic):
         "task": f"my_project.{part}",
         "model": model,
         "optimizer": {"learning_rate": 0.01, "warmup_steps": 10},
-        "options": {"max_seq_length": 32, "max_predictions_per_seq": 5, "sentence_task": "none"},
+        "options": {"max_seq_length": 32, "max_predictions_per_seq": 5, "sentence_task": "none"}
+        | ({"max_predictions_per_seq": 10, "masking": {"rate": 0.3}} if part == "falling_rate" else {}),
         "training": {"batch_size": 16, "steps": 150, "log_every": 50},
     }
     (project.folder / f"{part}.yaml").write_text(json.dumps(config))

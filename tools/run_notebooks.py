@@ -1,7 +1,7 @@
 """Runs the notebooks of docs/notebooks and keeps their outputs.
 
     python tools/run_notebooks.py
-    python tools/run_notebooks.py --notebook=docs/notebooks/serve_and_call.ipynb
+    python tools/run_notebooks.py --notebook=docs/notebooks/from_a_table.ipynb
 
 A notebook is written only if all its cells ran.
 """

@@ -374,9 +374,8 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     """Returns the options with these fields replaced; raises ValueError for an unknown name."""
     fields = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in fields]:
-        raise ValueError(
-            f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; ")
-        )
+        near = did_you_mean(unknown[0], KEYWORDS)
+        raise ValueError(f"{unknown[0]}: expected one of {', '.join(fields)}; {near}".rstrip("; "))
     return build(ServingOptions, {**vars(options), **choices}, "options")
 
 

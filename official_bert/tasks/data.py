@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, check_length
+from official_bert.data.batches.progress import Progress
 from official_bert.data.batches.sources import BatchSource, ExampleSource
 from official_bert.data.cache import text_digest
 from official_bert.data.rows import Rows, Source, digest
@@ -143,6 +144,7 @@ class Data(PartOfTask):
     """The data of a task; only `read` reads files."""
 
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
+    reads_progress: ClassVar[bool] = False  # whether batches have `progress`, from 0 to 1; it is 1 in evaluation
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -171,6 +173,11 @@ class Data(PartOfTask):
         """
         settings, strategy = self.config.training, tf.distribute.get_strategy()
         check_length(self.options.max_seq_length, self.config.model)
+        if steps.train and settings.hours and self.reads_progress:
+            raise ValueError(
+                f"config.training.hours: expected steps or epochs for task {self.config.task}, which reads "
+                f'batch["progress"], a function of the step, got {settings.hours:g} hours'
+            )
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
             parameter_groups.check_parts(
@@ -204,6 +211,9 @@ class Data(PartOfTask):
             if pointer := self._pointer(str(error), files):
                 raise ValueError(f"{error}{pointer}") from None
             raise
+        for source in _sources(resolved) if self.reads_progress else ():
+            # of the first step; `loop.Run` knows the training's length
+            source.progress = Progress(total=1, before=int(source is not resolved.train))
         if _has_pairs(resolved):
             check_segments(self.config.model.type_vocab_size, f"task {self.config.task}")
         if steps.evaluate and (steps.compared or not steps.train) and resolved.held_out is None:
@@ -276,5 +286,9 @@ def _has_pairs(resolved: Resolved) -> bool:
     """Whether a row of the examples in memory has two texts; the records of pre-training are checked while they are
     read.
     """
-    sources = (resolved.train, resolved.held_out and resolved.held_out.source, resolved.tests and resolved.tests.source)
-    return any(np.any(row.get("segment_ids", 0)) for source in sources if source for row in source.made_of)
+    return any(np.any(row.get("segment_ids", 0)) for source in _sources(resolved) for row in source.made_of)
+
+
+def _sources(resolved: Resolved) -> list[BatchSource]:
+    parts = (resolved.train, resolved.held_out and resolved.held_out.source, resolved.tests and resolved.tests.source)
+    return [source for source in parts if source]

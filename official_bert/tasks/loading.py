@@ -26,7 +26,7 @@ from official_bert.tasks import answering
 from official_bert.tasks.task import TaskBase
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.typed_values import without_unknown
+from official_bert.typed_values import did_you_mean, without_unknown
 
 # The names that configurations hold, and the classes.
 MODULES: Mapping[str, str] = types.MappingProxyType(
@@ -65,7 +65,8 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
         raise ValueError(
-            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}"
+            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r:.80}; "
+            f"{did_you_mean(name, known)}".rstrip("; ")
         )
     try:
         module: types.ModuleType = by_name(name)

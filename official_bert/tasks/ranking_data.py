@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,6 +20,7 @@ from official_bert.search.collections import Collection, check_options, files_of
 from official_bert.search.rows import SearchColumns, described_pairs, read_rows
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows
+from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import Predictions
 
 NOT_FOUND = "(not found)"  # in place of a passage
@@ -70,7 +72,8 @@ class RankingData(FileData):
         if rows.train and rows.held_out:
             answers = self.answers_of(rows.held_out, self.path(files, "dev"))
             labelled_texts.check_held_out(rows.train, answers, files.refuse_same)
-        return rows
+        texts = itertools.chain.from_iterable(rows.train.pairs()) if rows.train else ()
+        return dataclasses.replace(rows, notes=casing_warnings(self.tokenizer, texts))
 
     @abc.abstractmethod
     def answers_of(self, held_out: Any, path: Source) -> LabelledTexts:

@@ -101,13 +101,14 @@ class Tokenizer(abc.ABC):
         [B,S]; for a single text, the list of its ids.
 
         S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError
-        if there are not as many `text_pairs` as texts.
+        for anything but texts, and if there are not as many `text_pairs`.
         """
         if isinstance(texts, str):
             return self(texts, text_pairs, max_seq_length)["input_ids"][0].tolist()
-        if text_pairs is not None and [isinstance(text, str) for text in text_pairs] != [True] * len(texts):
-            raise ValueError("expected a list of texts and, if there are pairs, as many second texts")
-        ids = [[self.tokenize_ids(text) for text in side] for side in (texts, text_pairs or [""] * len(texts))]
+        sides = texts, [""] * len(texts) if text_pairs is None else text_pairs
+        if len(texts) != len(sides[1]) or not all(isinstance(text, str) for side in sides for text in side):
+            raise ValueError("expected a list of texts and, if there are pairs, as many second texts as text_pairs")
+        ids = [[self.tokenize_ids(text) for text in side] for side in sides]
         rows = [
             self.template.pack(*truncate_pair(first, second, max_seq_length - self.template.extra(bool(second))))
             for first, second in zip(*ids)
@@ -125,8 +126,10 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of a row of ids; WordPieces keep no spaces, so they are joined with English spacing."""
+        if any(map(np.ndim, row := list(ids))):
+            raise ValueError("expected the ids of one text, got several rows: decode each of them")
         hidden = {self.vocab.get(token) for token in self.special.values()} if skip_special_tokens else ()
-        pieces = (self.piece_text(index) for index in map(int, ids) if index not in hidden)
+        pieces = (self.piece_text(index) for index in map(int, row) if index not in hidden)
         text = b"".join(pieces).decode("utf-8", "replace").removeprefix(" ")
         for spaced, closed in CLEAN_UPS if self.kind not in ("byte_bpe", "unigram") else ():
             text = text.replace(spaced, closed)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.batches.progress import Progress
 from official_bert.data.batches.sources import ExampleSource
 from official_bert.run_folder import step_of
 from official_bert.training.checkpointing import CheckpointFolder
@@ -117,6 +118,8 @@ class Run:
     def _batches(self, phase: PhasePlan, step: int) -> Any:
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
             phase.source.round_lengths()
+        if phase.source.progress.total:
+            phase.source.progress = Progress(self.phases[-1].last, phase.first - phase.first_batch)
         first, end = (phase.batch_number(at) for at in (step, phase.last))
         return iter(distribution.distribute(phase.source, self.trainer.strategy, first, end))
 

@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.batches.feature_rows import WiderRows
+from official_bert.data.batches.progress import Progress
 from official_bert.data.batches.record_order import RecordOrder
 from official_bert.data.record_files.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.storage.files import size_of
@@ -38,7 +39,7 @@ REFUSED = "refused"  # the key of `refuse_rows`
 T = TypeVar("T")
 Batch = dict[str, tf.Tensor]
 Examples = Sequence[Mapping[str, np.ndarray]]
-ParseFunction = Callable[[tf.Tensor, tf.Tensor], Batch]
+ParseFunction = Callable[..., Batch]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +65,18 @@ class RecordSource:
     """Batches of TFRecord files, plain or gzip, on this machine or elsewhere.
 
     `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks
-    that change every epoch. Training (`shuffle`) takes the records of every epoch in the order of `RecordOrder` and
-    drops the remainder of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of
-    `example_weights` 0. Any batch can be read without reading those before it, and each worker reads only its own rows.
-    `cache_dir` is that of `IndexedRecords`.
+    that change every epoch; `progress` [B] is a third argument if batches have it. Training (`shuffle`) takes the
+    records of every epoch in the order of `RecordOrder` and drops the remainder of an epoch; evaluation keeps the order
+    of the files and fills the last batch up with rows of `example_weights` 0. Any batch can be read without reading
+    those before it, and each worker reads only its own rows. `cache_dir` is that of `IndexedRecords`.
 
     With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: the order is then that of rows,
     and `parse` gets all records of a batch, of any number.
 
     Raises ValueError for files that are broken or hold no record.
     """
+
+    progress = Progress()
 
     def __init__(
         self,
@@ -124,10 +127,11 @@ class RecordSource:
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(values[3], ""), [values[3]])]):
                 serialized, indices, row = (tf.ensure_shape(values[number], [count]) for number in (0, 1, 4))
                 weights = tf.ensure_shape(values[2], [rows])
-            batch = self._checked(self.parse(serialized, indices), indices)
+            progress = self.progress.column(number, tf.size(indices))
+            batch = self._checked(self.parse(serialized, indices, **progress), indices)
             if self._packer is not None:
                 batch = self._packer.arrange(batch, row, rows)
-            return batch | {"example_weights": weights}
+            return batch | {"example_weights": weights} | self.progress.column(number, rows)
 
         return prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
@@ -281,6 +285,8 @@ class ExampleSource:
     Raises ValueError if there is no example.
     """
 
+    progress = Progress()
+
     def __init__(
         self,
         examples: Examples,
@@ -428,11 +434,12 @@ class ExampleSource:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
-        return prefetched(
-            tf.data.Dataset.from_generator(
-                batches, output_signature={key: spec(key, value) for key, value in first.items()}
-            )
+        dataset = tf.data.Dataset.from_generator(
+            batches, output_signature={key: spec(key, value) for key, value in first.items()}
         )
+        if self.progress.total:
+            dataset = dataset.enumerate(start).map(lambda number, batch: batch | self.progress.column(number, rows))
+        return prefetched(dataset)
 
 
 BatchSource = RecordSource | ExampleSource

@@ -76,7 +76,7 @@ class DynamicMasking:
         ids, input_mask = batch["input_ids"], batch["input_mask"]
         special = (ids == self.facts.cls_id) | (ids == self.facts.sep_id)
         candidates = (input_mask == 1) & ~special  # [B,S]
-        budgets = tf.gather(self.budgets, tf.reduce_sum(input_mask, axis=1))  # [B]
+        budgets = self.count_predictions(batch)  # [B]
         rows = row_hashes(examples, self.seed)
         copied = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
         if self.config.strategy == "token_draws":
@@ -90,6 +90,10 @@ class DynamicMasking:
         S = self.max_seq_length
         places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, : self.max_predictions_per_seq]  # [B,P]
         return copied | {"input_ids": tf.where(selection, corrupted, ids)} | _predictions(ids, places, places < S)
+
+    def count_predictions(self, batch: Batch) -> tf.Tensor:
+        """Returns how many tokens of each row to predict, int32 [B]; with `pack`, never more than `budgets` has."""
+        return tf.gather(self.budgets, tf.reduce_sum(batch["input_mask"], axis=1))
 
     def choose_tokens(self, rows: tf.Tensor, candidates: tf.Tensor, budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns (chosen [B,S], the number of the draw that decides each token's replacement [S] or [B,S])."""

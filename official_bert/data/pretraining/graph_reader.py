@@ -110,19 +110,24 @@ class GraphReader:
             )
             read = entries.map(_window, num_parallel_calls=2, deterministic=True).unbatch().skip(skipped)
             batches = read.batch(source.batch_size).take(source.batches_per_epoch - done)
-            return batches.map(
-                lambda *batch: part(epoch, *batch), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            return batches.enumerate(epoch * source.batches_per_epoch + done).map(
+                lambda number, batch: part(epoch, number, *batch),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
             )
 
-        def part(epoch: tf.Tensor, serialized: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+        def part(
+            epoch: tf.Tensor, number: tf.Tensor, serialized: tf.Tensor, numbers: tf.Tensor
+        ) -> dict[str, tf.Tensor]:
             places = shard * rows + tf.range(rows)
             real = places < tf.size(numbers)
             places = tf.where(real, places, 0)  # filler is the batch's first row, of weight 0
             serialized, numbers = (
                 tf.ensure_shape(tf.gather(values, places), [rows]) for values in (serialized, numbers)
             )
-            batch = self._checked(source.parse(serialized, epoch * source.size + numbers), numbers)
-            return batch | {"example_weights": tf.cast(real, tf.float32)}
+            progress = source.progress.column(number, rows)
+            batch = self._checked(source.parse(serialized, epoch * source.size + numbers, **progress), numbers)
+            return batch | {"example_weights": tf.cast(real, tf.float32)} | progress
 
         epochs = tf.data.Dataset.range(first_epoch, -(-stop // source.batches_per_epoch))
         return prefetched(epochs.flat_map(epoch_batches).take(stop - start))

@@ -1,6 +1,7 @@
 """Opens and checks the records of a pre-training, and makes batches of them."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -74,7 +75,7 @@ class RecordReader:
         source = RecordSource(
             paths,
             batch_size,
-            lambda *rows: self._parse(table, masking, *rows),
+            functools.partial(self._parse, table, masking),
             self.config.seed,
             shuffle,
             data.cache_dir,
@@ -197,9 +198,14 @@ class RecordReader:
                 return
 
     def _parse(
-        self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor, indices: tf.Tensor
+        self,
+        table: tuple[records.Feature, ...],
+        masking: Masking | None,
+        serialized: tf.Tensor,
+        indices: tf.Tensor,
+        **progress: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        batch = records.parse_examples(serialized, table)
+        batch = records.parse_examples(serialized, table) | progress
         if masking:
             batch = masking(batch, indices)
         batch |= self.kind.more_inputs(indices)

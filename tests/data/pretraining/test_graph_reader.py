@@ -14,6 +14,7 @@ from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data.batches import record_order
+from official_bert.data.batches.progress import Progress
 from official_bert.data.batches.sources import RecordSource, refuse_rows
 from official_bert.data.pretraining import graph_reader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
@@ -30,8 +31,8 @@ tf.distribute.Server(cluster, job_name="worker", task_index=int(sys.argv[1])).jo
 """
 
 
-def parse(serialized, indices):
-    return {"number": records.parse_examples(serialized, FEATURES)["number"][:, 0], "index": indices}
+def parse(serialized, indices, **progress):
+    return {"number": records.parse_examples(serialized, FEATURES)["number"][:, 0], "index": indices} | progress
 
 
 @pytest.fixture
@@ -59,13 +60,14 @@ def rows(dataset):
 )
 def test_batches_are_those_of_the_python_reader_in_all_epochs_on_all_hosts(paths, tmp_path, start, shards):
     source, stop = RecordSource(paths, 8, parse, seed=3), 33  # three epochs of 11 batches
+    source.progress = Progress(total=64, before=31)
     reader = GraphReader(source, str(tmp_path / "orders"))
     reader.write_orders(start, stop)
     assert len(os.listdir(tmp_path / "orders")) == 3 - start // 11
     for shard in range(shards):
         found = rows(reader.dataset(start, stop, shards, shard))
         assert found == rows(source.dataset(start, shards, shard).take(stop - start))
-        assert len(found) == stop - start
+        assert [{*batch["progress"]} for batch in found] == [{(n + 31) / 64} for n in range(start, stop)]
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -262,3 +262,14 @@ def test_options_without_a_meaning_are_refused(tmp_path, options, told):
     path = write(tmp_path / "train.jsonl", [{name: row[name] for name in ("text", "text_pair")} for row in ROWS])
     with pytest.raises(ValueError, match=told):
         resolve(config_of(**options), Steps(evaluate=False), train_file=path)
+
+
+@pytest.mark.parametrize("task", ["retrieval", "reranking", "splade"])
+def test_words_that_lower_casing_makes_the_same_are_said(tmp_path, task):
+    words = "bán", "bạn", "bàn"
+    rows = [f"ai {word} gì,tôi {word} sách,cho nhà {word}\n" for word in words]
+    (tmp_path / "train.csv").write_text("text,text_pair,other\n" + "".join(rows), encoding="utf-8")
+    data = load_task(make_config(task, options={"negative_columns": ["other"]})).data
+    _, found = data.read_rows(data_files(train_file=tmp_path / "train.csv"), Steps(evaluate=False))
+    [note] = found.notes
+    assert note.startswith("lower-casing deletes accents and makes 3 different words the same as others: 22.2% of")
