@@ -1,6 +1,7 @@
 """The base class of the encoder's layers, which read a `ModelConfig`."""
 
 import copy
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -40,7 +41,7 @@ class Configured(keras.layers.Layer):
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Calls the layer. `.keras` files and subclasses of earlier versions call `layout` `attention_mask`."""
-        arguments = inspect.signature(self.call).parameters
+        arguments = _arguments_of(type(self))
         for name, other in (("attention_mask", "layout"), ("layout", "attention_mask")):
             if name in options and name not in arguments:
                 options[other] = options.pop(name)
@@ -55,3 +56,9 @@ class Configured(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Returns the fields and Keras' own arguments, from which `from_config` makes the layer again."""
         return super().get_config() | {name: getattr(self.config, name) for name in self.FIELDS}
+
+
+@functools.cache
+def _arguments_of(layer: type[keras.layers.Layer]) -> Mapping[str, Any]:
+    """Returns the arguments of the layer's `call`."""
+    return inspect.signature(layer.call).parameters
