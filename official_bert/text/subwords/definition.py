@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from official_bert import json_values
+from official_bert.limits import MOST_JSON_VALUES
 from official_bert.text.subwords import tokenizer_files as names
 from official_bert.text.subwords.byte_bpe import WHITE_SPACE_CODES
 from official_bert.text.subwords.character_map import Steps
@@ -150,7 +151,7 @@ def mapping_in(files: Mapping[str, bytes], name: str, where: str) -> dict[str, A
     if name not in files:
         return {}
     try:
-        values = json_values.parse(files[name])
+        values = json_values.parse(files[name], MOST_JSON_VALUES)
     except ValueError as error:
         raise ValueError(f"{where}: {name} is not JSON: {error}") from None
     if not isinstance(values, dict):

@@ -114,16 +114,17 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     added = read_mapping(os.path.join(folder, ADDED_FILE), missing={})
     library = _read_library(os.path.join(folder, FAST_TOKENIZER_FILE))
     entries = [entry for entry in library.get("added_tokens", ()) if isinstance(entry, dict)]
+    words = {*vocab}
     lost = [
         token
         for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
-        if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())
+        if token not in SPECIAL_TOKENS and not (token in words and token.isalnum())
     ]
     if not lost:
         return []
     return [
-        f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are split into pieces here, as "
-        "other text is"
+        f"its added tokens ({', '.join(lost[:4]):.80}{', ...' if len(lost) > 4 else ''}) are split into pieces here, "
+        "as other text is"
     ]
 
 
