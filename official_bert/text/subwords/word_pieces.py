@@ -66,6 +66,8 @@ def read_pieces(definition: Definition) -> dict[str, int]:
                 **settings["model"]["vocab"],
                 **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()},
             }
+            if {*map(type, ids)} != {str}:
+                raise TypeError("a token that is no text")
             entries = sorted(ids, key=ids.__getitem__)
         except (TypeError, LookupError) as error:  # a text for an id, and the like
             raise ValueError(
