@@ -36,16 +36,10 @@ ACT_FIELDS = ("hidden_act", "pooler_act", "masked_lm_act", "convolution_act")
 SIZES = {
     name: name
     for name in (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "initializer_range",
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "max_position_embeddings", "type_vocab_size", "initializer_range",
     )
-}
+}  # fmt: skip
 USUAL_KEYS = (
     SIZES
     | {name: name for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")}
