@@ -21,15 +21,17 @@ def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 decode = json.JSONDecoder(object_pairs_hook=_with_keys_once).decode
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, most: int = 0) -> Any:
     """Returns the value in a JSON text, which in bytes is UTF-8. Raises ValueError, saying what is wrong, for other
-    texts.
+    texts, and for one of more than `most` values, unless that is 0.
 
     Those are also texts nested deeper than Python's stack, numbers of 5,000 digits, objects with a key twice, and
     halves of surrogate pairs, which no file of text can hold.
     """
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        if most and (values := sum(map(text.count, ",[{"))) > most:
+            raise ValueError(f"expected at most {most:,} values, got {values:,}")
         value = decode(text)
         if HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()

@@ -45,6 +45,10 @@ MOST_WEIGHTS = 1 << 34
 """weights that the sizes of an encoder may make (64 GiB in float32)"""
 LARGEST_DOWNLOAD = 8 << 30
 """bytes of the files in a model's zip file"""
+MOST_PAIRS = 1 << 20
+"""pairs of symbols on the way to those that merges of byte-level BPE join, or 32 for each merge if that is more"""
+MOST_ADDED = 1 << 15
+"""characters of the added tokens of a tokenizer, in a graph that answers texts"""
 MOST_PATTERNS = 1000
 """patterns in the `alpha_pattern` of an adapter"""
 MOST_OPERATIONS = 1 << 18
@@ -71,3 +75,9 @@ MOST_SAMPLE = 1 << 18
 """bytes of the lines that tell the encoding of a text that is not UTF-8"""
 MOST_SHEET_CELLS = 1 << 24
 """cells of a sheet, rows times columns, or `MOST_PACKED` for each byte of the file if that is more"""
+
+
+def require_at_most(most: int, count: int, what: str, where: str) -> None:
+    """Raises ValueError, beginning with `where`, for more of something than a bound."""
+    if count > most:
+        raise ValueError(f"{where}: expected at most {most:,} {what}, got {count:,}")

@@ -35,6 +35,7 @@ from official_bert.storage.files import (
     read_mapping,
     read_text,
     remove,
+    require_regular_files,
     written_beside,
     written_whole,
 )
@@ -53,6 +54,7 @@ CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
 LEFT_OVER = re.compile(r".+\.tmp\.\d+\.[0-9a-f]{8}")  # of a killed process: what `files` was writing
 CHECKPOINT_PART = re.compile(r"(ckpt-\d+)[._].+")
 STEP = re.compile(r"(?<=.)-(\d+)\Z")  # at the end of a checkpoint's name
+NO_ROW = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)  # a line that is none
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
 
 
@@ -217,11 +219,14 @@ class RunFolder:
         """Locks the folder for this process, which makes it, and removes what killed ones left unfinished; a folder to
         which nothing was written goes again.
 
-        Raises ValueError if another run holds it.
+        Raises ValueError if another run holds it, and for pipes, devices, and links of its own files that lead out.
         """
         if is_remote(self.path):  # other stores know no locks
             yield
             return
+        require_regular_files(os.path.join(self.path, ""))
+        for name in (LOCK_FILE, LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER, BEST_FOLDER):
+            path_inside(self.path, name, self.path)
         is_new = not os.path.isdir(self.path)
         with made_folder(self.path), open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
             try:
@@ -256,17 +261,17 @@ class RunFolder:
             raise ValueError(f"{error}" if str(error).startswith(path) else f"{path}: {error}{newer}") from None
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
-        """Returns the configuration for use without training, with the vocabulary that lies beside it; None if no run
-        has begun.
+        """Returns the configuration for use without training, with the vocabulary that lies beside it, never the one
+        that it names elsewhere; None if no run has begun.
 
         `flags` are those of 2018 on the command line, by dotted key.
         """
         if not self.has_begun:
             return None
         self.recorded_config()  # its own mistakes are not those of the overrides
-        vocab_file = self.vocab_file
-        own = [f"tokenizer.vocab_file={vocab_file}"] if vocab_file else []
-        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=[*own, *overrides], recorded=True)
+        own = {"tokenizer.vocab_file": vocab_file} if (vocab_file := self.vocab_file) else {}
+        flags = {"tokenizer.vocab_file": "", **(flags or {}), **own}
+        return load_config(self.file(CONFIG_FILE), flags=flags, overrides=overrides, recorded=True)
 
     def require_config(self) -> Config:
         """Returns the configuration for use without training. Raises ValueError if no run has begun."""
@@ -283,8 +288,8 @@ class RunFolder:
         """Whether somebody has chosen the casing of a run that has begun: without a vocabulary, lower-casing is only
         the default.
         """
-        begun = self.config()
-        return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
+        tokenizer = self.recorded_config().tokenizer if self.has_begun else None
+        return tokenizer is not None and (bool(tokenizer.vocab_file) or not tokenizer.do_lower_case)
 
     def write_config(self, config: Config, options: type | None = None) -> None:
         """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the
@@ -318,8 +323,13 @@ class RunFolder:
 
     @property
     def best_record(self) -> dict[str, Any]:
-        """The metric, value and step of the best checkpoint, {} if there is none."""
-        return self._read(os.path.join(BEST_FOLDER, METRIC_FILE))
+        """The metric, value and step of the best checkpoint, {} if there is none. Raises ValueError for others."""
+        record = self._read(os.path.join(BEST_FOLDER, METRIC_FILE))
+        kinds = {"metric": str, "value": (int, float), "step": int, "loss": (int, float)}
+        if record and not all(isinstance(({"loss": 0.0} | record).get(key), kind) for key, kind in kinds.items()):
+            path = self.best.file(METRIC_FILE)
+            raise ValueError(f"{path}: expected a metric, its value and step, got {record!s:.80}")
+        return record
 
     def write_best_record(self, record: Mapping[str, Any]) -> None:
         """Writes metric, value and step of the best checkpoint, once it is whole."""
@@ -338,11 +348,7 @@ class RunFolder:
     @property
     def chosen_step(self) -> int | None:
         """The step of the best checkpoint, if that is the one that answers; None: it is the last one."""
-        if self.answering_folder() != self.best.path:
-            return None
-        if type(step := self.best_record.get("step")) is not int:
-            raise ValueError(f"{self.best.file(METRIC_FILE)}: step: expected a number, got {step!r:.80}")
-        return step
+        return self.best_record["step"] if self.answering_folder() == self.best.path else None
 
     def has_weights(self, best: bool = False) -> bool:
         """Returns whether there is a checkpoint in the folder of the weights that answer."""
@@ -400,14 +406,7 @@ class RunFolder:
                 for name, value in row.items()
                 if name != "time"
             }
-        except (
-            LookupError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ):  # no line of a run
+        except NO_ROW:
             logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
             return {}
 
@@ -460,10 +459,11 @@ class RunFolder:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What the run is made of, as `training.origins` has recorded it; {} if nothing is recorded."""
+        """What the run is made of, as `runs.checks.origins` has recorded it; {} if nothing is recorded."""
         recorded = read_json(self.file(ORIGIN_FILE), missing={}) if self.path else {}
         # beside a checkpoint, somebody else's file may have this name
-        return recorded if isinstance(recorded, dict) else {}
+        items = recorded.items() if isinstance(recorded, dict) else ()
+        return {key: value for key, value in items if isinstance(value, list if key.endswith("_content") else str)}
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Records what the run is made of."""

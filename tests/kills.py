@@ -128,7 +128,7 @@ def generate(output: str) -> list[str]:
 def write_articles(folder: pathlib.Path) -> None:
     rng = random.Random(0)
     with open(folder / "articles.jsonl", "w", encoding="utf-8") as file:
-        for _ in range(30_000):
+        for _ in range(120_000):  # 23 pieces, of which a killed command finishes one or two
             sentences = (" ".join(rng.choices(training_cases.WORDS, k=8)).capitalize() + "." for _ in range(6))
             file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
 

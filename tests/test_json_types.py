@@ -71,7 +71,19 @@ def unigram():
     return library.to_str()
 
 
-LIBRARY = {"wordpiece": word_piece, "unigram": unigram}
+def mpnet():
+    vocab = {token: place for place, token in enumerate(made_tokenizers.word_pieces())}
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "lowercase": True, "strip_accents": None}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": vocab}
+    steps = {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model}
+    return json.dumps({"added_tokens": [{"id": 0, "content": "<s>", "special": True}], **steps})
+
+
+LIBRARY = {
+    "wordpiece": (word_piece, "BertTokenizer"),
+    "unigram": (unigram, "XLMRobertaTokenizer"),
+    "mpnet": (mpnet, "MPNetTokenizer"),
+}
 
 
 def tokenizer(kind):
@@ -80,12 +92,12 @@ def tokenizer(kind):
         made_tokenizers.write(folder, "bert" if kind in LIBRARY else kind)
         if kind in LIBRARY:
             (folder / "vocab.txt").unlink()
-            (folder / "tokenizer.json").write_text(LIBRARY[kind]())
-            name = "BertTokenizer" if kind == "wordpiece" else "XLMRobertaTokenizer"
+            make, name = LIBRARY[kind]
+            (folder / "tokenizer.json").write_text(make())
             (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "do_lower_case": True}))
         mask, unknown = ("[MASK]", "[UNK]") if kind == "wordpiece" else ("<mask>", "<unk>")
-        if kind == "modernbert":
-            mask, unknown = "[MASK]", "[UNK]"
+        if kind in ("modernbert", "mpnet"):
+            mask, unknown = "[MASK]" if kind == "modernbert" else "<mask>", "[UNK]"
         special = {"mask_token": {"content": mask, "lstrip": False, "normalized": False}, "unk_token": unknown}
         (folder / "special_tokens_map.json").write_text(json.dumps(special))
 
@@ -150,6 +162,7 @@ FILES = {
     ),
     "wordpiece": (tokenizer("wordpiece"), ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]),
     "unigram": (tokenizer("unigram"), ["tokenizer.json"]),
+    "mpnet": (tokenizer("mpnet"), ["tokenizer.json"]),
     "modern": (tokenizer("modernbert"), ["tokenizer.json"]),
     "bytes": (tokenizer("roberta"), ["tokenizer.json"]),
     "adapter": (adapter, ["adapter_config.json"]),

@@ -22,6 +22,7 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.projects import hugging_face
 from official_bert.runtimes import engines
 from official_bert.text import loading
+from official_bert.text.subwords.byte_bpe import byte_letters, merges
 from official_bert.typed_values import read_yaml
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -322,6 +323,25 @@ def test_yaml_with_half_a_character_is_refused_with_its_line():
     with pytest.raises(ValueError, match=r"a.yaml:2: '\\ud800x' has half a character"):
         read_yaml('a: 1\nb: ["\\ud800x"]\n', "a.yaml")
     assert read_yaml('a: "\\U0001F600"', "a.yaml") == {"a": "\U0001f600"}
+
+
+def test_values_of_json_are_counted_before_they_are_made():
+    assert json_values.parse('{"a": [1, 2]}', 3) == {"a": [1, 2]}
+    with pytest.raises(ValueError, match="expected at most 3 values, got 4"):
+        json_values.parse(b'{"a": [[], 2]}', 3)
+
+
+def test_merges_that_grow_in_both_directions_are_not_multiplied_out():
+    """Each symbol of `a` may grow into each longer one, and those of `b` as well: 200 merges of them have millions of
+    pairs.
+    """
+    count, letters = 200, byte_letters()
+    pairs = [("a" * size, "a") for size in range(1, count)] + [("b", "b" * size) for size in range(1, count)]
+    pairs += [("b" * count, "a" * size) for size in range(1, count + 1)]
+    vocab = {token: place for place, token in enumerate([*letters, *map("".join, pairs)])}
+    with pytest.raises(ValueError, match="merges.txt: expected at most 1,048,576 pairs of symbols"):
+        merges(vocab, pairs, "merges.txt")
+    assert len(merges(vocab, pairs[: 2 * count], "merges.txt").products) == 2 * count
 
 
 def test_pairs_of_surrogates_are_characters():

@@ -14,6 +14,7 @@ from official_bert.config import Config, build, to_dict
 from official_bert.model_config import ModelConfig
 from official_bert.models import checkpoints
 from official_bert.run_folder import RunFolder
+from official_bert.storage import files
 from official_bert.storage.files import written_whole
 from official_bert.tasks import loading
 
@@ -110,6 +111,10 @@ def test_a_vocabulary_of_its_own_counts_in_any_place(run, tmp_path):
     run.write_config(build(Config, to_dict(CONFIG) | {"tokenizer": {"vocab_file": str(words)}}))
     assert run.config().tokenizer.vocab_file == run.vocab_file == run.file("vocab.txt") and run.casing_is_chosen
     assert run.recorded_config().tokenizer.vocab_file == str(words)
+    files.remove(run.vocab_file)
+    # whoever made the folder may name any file of this machine
+    assert run.config().tokenizer.vocab_file == "" and run.casing_is_chosen
+    assert run.config(flags={"tokenizer.vocab_file": "mine.txt"}).tokenizer.vocab_file == "mine.txt"
 
 
 def test_a_folder_to_which_nothing_was_written_goes_with_its_lock(tmp_path):
@@ -122,6 +127,21 @@ def test_a_folder_to_which_nothing_was_written_goes_with_its_lock(tmp_path):
                 touch(run.file("log.jsonl"))
             raise KeyError("a mistake of the user")
         assert os.path.isdir(run.path) == (written or had)
+
+
+@pytest.mark.parametrize("name", [".lock", "log.jsonl", "eval_log.jsonl", "tensorboard", "best"])
+def test_a_run_does_not_write_through_links_out_of_its_folder(name, tmp_path):
+    run = RunFolder(str(tmp_path / "run"))
+    run.make()
+    touch(str(tmp_path / "elsewhere"), "mine")
+    os.symlink(tmp_path / "elsewhere", run.file(name))
+    with pytest.raises(ValueError, match=rf"got '{name}', a link to .*elsewhere"), run.locked():
+        pass
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    os.remove(run.file(name))
+    os.mkfifo(run.file(name))  # to open one may take for ever
+    with pytest.raises(ValueError, match=rf"{name}: expected a file, .*, got a pipe"), run.locked():
+        pass
 
 
 def test_logs_are_read_past_their_broken_lines(run):

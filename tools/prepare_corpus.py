@@ -32,7 +32,7 @@ from official_bert.data.raw_text import (
 )
 from official_bert.long_work import interruption, preflight, provenance
 from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
-from official_bert.storage.files import DISK_FULL, folder_of, modified, shard_names, size_of
+from official_bert.storage.files import DISK_FULL, folder_of, list_names, modified, remove, shard_names, size_of
 from official_bert.text import accents
 from official_bert.text.vocab import KEEPING
 from official_bert.tools.corpus import cleaned_documents, found_languages, mixing
@@ -158,6 +158,7 @@ FILTERS = (
     "min_script",
     "same_language",
 )
+MEMORY = "memory_of_"  # begins the name of the folder with the text that a run has seen
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 
 
@@ -419,8 +420,11 @@ def make_corpus(
     with (
         WorkFolder(work_path(outputs[0]), deciding, discard) as work,
         worker_pool(values.num_workers) as pool,
-        tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder,
+        tempfile.TemporaryDirectory(dir=work.path, prefix=MEMORY) as folder,
     ):
+        for name in list_names(work.path):
+            if name.startswith(MEMORY) and (left := work.path_of(name)) != folder:  # by a killed run
+                remove(left)
         if values.pdf_text:
             known = pdf_text.known_joined_forms(in_order(pool, word_keys, read(), ahead))
             cleaning["repair"] = pdf_text.WordRepair(known)

@@ -319,16 +319,23 @@ class _Records:
         self.with_checkpoints: set[str] = set()
         self.origin, self.configs = dict(origin), configs
         if (stored := folder.search) is not None:
-            self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
-            unrecorded = dict.fromkeys(DATA)
-            if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
-                raise ValueError(
-                    f"{self.path}: its results are those of another {' and another '.join(other)}; give another "
-                    f"--output_dir"
-                )
-            for name in configs:
-                if name in self.runs:
-                    self._check_run(name)
+            try:
+                self._take(stored)
+            except (LookupError, TypeError, AttributeError):
+                raise ValueError(f"{self.path}: expected the results of a search, got {stored!s:.80}") from None
+
+    def _take(self, stored: Mapping[str, Any]) -> None:
+        """Takes the results that are in the folder. Raises ValueError if they are those of another search."""
+        self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
+        unrecorded = dict.fromkeys(DATA)
+        if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
+            raise ValueError(
+                f"{self.path}: its results are those of another {' and another '.join(other)}; give another "
+                f"--output_dir"
+            )
+        for name in self.configs:
+            if name in self.runs:
+                self._check_run(name)
 
     def _check_run(self, name: str) -> None:
         run = self.runs[name]

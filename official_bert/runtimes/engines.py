@@ -238,4 +238,5 @@ def start(form: str, path: str, threads: int = 0) -> PortableModel:
     except ImportError as error:
         raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{engine.extra}]") from None
     except Exception as error:  # each runtime has exceptions of its own
-        raise ValueError(f"{path}: {engine.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(f"{path}: {engine.__name__} cannot read it: {reason}") from None

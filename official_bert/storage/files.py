@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, TextIO
 
 from official_bert import json_values
-from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES
+from official_bert.limits import LONGEST_LINE, MOST_JSON, MOST_JSON_VALUES, require_at_most
 from official_bert.storage.stores import SCHEME, require_regular, scheme_of, store_of
 from official_bert.storage.temporaries import temporary_folder
 
@@ -138,11 +138,12 @@ def path_inside(folder: str, name: Any, where: str) -> str:
     return path
 
 
-def require_regular_files(folder: str) -> None:
-    """Raises ValueError for a pipe or a device in a folder of this machine, or in a folder there."""
-    for path in (path for end in ("*", "*/*") for path in glob.iglob(os.path.join(glob.escape(folder), end))):
-        if os.path.exists(path):
-            require_regular(path, path)
+def require_regular_files(prefix: str) -> None:
+    """Raises ValueError for a pipe or a device among what begins with a path of this machine, or in a folder there."""
+    for end in ("*", "*/*"):
+        for path in glob.iglob(glob.escape(prefix) + end, include_hidden=True):
+            if os.path.exists(path):
+                require_regular(path, path)
 
 
 def make_folder(path: str) -> None:
@@ -333,8 +334,8 @@ def read_text(path: str, what: str = "file", most: int = 0) -> str:
 
 def require_size(path: str, most: int) -> None:
     """Raises ValueError for a file of more than `most` bytes, unless that is 0."""
-    if most and is_file(path) and (size := size_of(path)) > most:
-        raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
+    if most and is_file(path):
+        require_at_most(most, size_of(path), "bytes", path)
 
 
 def read_bytes(path: str, most: int = 0) -> bytes:
@@ -351,11 +352,10 @@ def read_json(path: str, what: str = "file", missing: Any = None, of_model: bool
     """
     if missing is not None and not exists(path):
         return missing
-    text = read_text(path, what, MOST_JSON if of_model else 0)
-    if of_model and (values := sum(map(text.count, ",[{"))) > MOST_JSON_VALUES:
-        raise ValueError(f"{path}: expected at most {MOST_JSON_VALUES:,} values, got {values:,}")
+    most_bytes, most_values = (MOST_JSON, MOST_JSON_VALUES) if of_model else (0, 0)
+    text = read_text(path, what, most_bytes)
     try:
-        return json_values.parse(text)
+        return json_values.parse(text, most_values)
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
 

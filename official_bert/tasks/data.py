@@ -13,8 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, check_length
-from official_bert.data.batches.progress import Progress
-from official_bert.data.batches.sources import BatchSource, ExampleSource
+from official_bert.data.batches.sources import BatchSource, ExampleSource, Progress
 from official_bert.data.cache import text_digest
 from official_bert.data.rows import Rows, Source, digest
 from official_bert.fields import OptionsNeededError

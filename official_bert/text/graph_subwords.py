@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
+from official_bert.limits import MOST_ADDED, require_at_most
 from official_bert.text import graph_characters
 from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, traced_once
 from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, is_letter
@@ -45,6 +46,8 @@ class GraphSubwords(HostFacts, abc.ABC):
 
     def __init__(self, host: SubwordTokenizer):
         super().__init__(host)
+        letters_of_added = sum(len(token.content) for token in host.added)  # each is an operation of the graph
+        require_at_most(MOST_ADDED, letters_of_added, "characters of added tokens", host.vocab_file)
         self._look_for([token for token in host.added if token.content])
         trims = {"byte_bpe": " ", "wordpiece": ""}.get(host.kind, SPACES)
         self._is_space, self._is_trimmed = (
@@ -108,15 +111,10 @@ class GraphSubwords(HostFacts, abc.ABC):
         if not self.added:
             return self._pieces(text)
         # A regular expression of very many tokens would be slow: then their first letters are searched for.
-        first = [
-            token.content
-            for token in self.added
-            if not any(
-                # longer ones hold these
-                token.content.startswith(other.content) and token != other
-                for other in self.added
-            )
-        ]
+        first = list[str]()
+        for content in sorted(token.content for token in self.added):
+            if not first or not content.startswith(first[-1]):  # longer ones hold these
+                first.append(content)
         contents = {content if len(first) <= 16 else content[0] for content in first}
         pattern = f"(?s).*(?:{'|'.join(map(_quoted, sorted(contents)))}).*"
         return tf.cond(

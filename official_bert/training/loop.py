@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.batches.progress import Progress
-from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.batches.sources import ExampleSource, Progress
 from official_bert.run_folder import step_of
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.evaluations import Evaluations

@@ -213,6 +213,15 @@ def test_a_key_that_results_leave_out_has_its_default(tmp_path):
     assert again.calls == [] and len(outcomes) == 2
 
 
+@pytest.mark.parametrize(
+    "stored", [{"best": "a"}, {"runs": 3, "kept": [], "origin": {}}, {"runs": {"batch16-seed10": 1}, "kept": {}}]
+)
+def test_results_of_another_form_are_refused_in_one_line(stored, tmp_path):
+    (tmp_path / "search.json").write_text(json.dumps({"origin": {}} | stored))
+    with pytest.raises(ValueError, match=r"search.json: expected the results of a search, got \{"):
+        run(tmp_path, None)
+
+
 def test_less_is_better_of_what_begins_with_a_minus(tmp_path):
     values = iter((3.0, 1.0, 2.0))
     _, best = search.search(

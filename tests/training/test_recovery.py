@@ -44,9 +44,10 @@ def test_a_run_that_has_skipped_data_because_of_its_loss_is_not_continued(tmp_pa
     (tmp_path / REWINDS_FILE).write_text('{"rewinds": [], "means": {"24": [2.0, 24]}}')
     Recovery(None, run)  # it looked for spikes, and there were none
     (tmp_path / REWINDS_FILE).write_text('{"rewinds": [{"step": 24, "batches": 4}]}')
-    with pytest.raises(
-        ValueError, match=rf"^{tmp_path}/{REWINDS_FILE}: the run has skipped data after step 24 .* seed$"
-    ):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/{REWINDS_FILE}: the run has skipped data .* seed$"):
+        Recovery(None, run)
+    (tmp_path / REWINDS_FILE).write_text("[1]")
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/{REWINDS_FILE}: expected a mapping"):
         Recovery(None, run)
 
 

@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.batches.feature_rows import WiderRows
-from official_bert.data.batches.progress import Progress
 from official_bert.data.batches.record_order import RecordOrder
 from official_bert.data.record_files.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.storage.files import size_of
@@ -40,6 +39,25 @@ T = TypeVar("T")
 Batch = dict[str, tf.Tensor]
 Examples = Sequence[Mapping[str, np.ndarray]]
 ParseFunction = Callable[..., Batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a training is at each batch, for masks and objectives that ask for it: the share of its steps that are
+    done.
+
+    It is a function of the batch's number alone, so that a resumed run reads what the undisturbed one does.
+    """
+
+    total: int = 0  # steps of the training; 0: batches have no `progress`
+    before: int = 0  # steps before batch 0 of the data
+
+    def column(self, batch: tf.Tensor, rows: int | tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `progress` of the batch with this number: float32 [rows], all alike, from 0 to 1; or {}."""
+        if not self.total:
+            return {}
+        share = tf.minimum((batch + self.before) / self.total, 1.0)
+        return {"progress": tf.fill([rows], tf.cast(share, tf.float32))}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,8 +59,9 @@ _NAMES = (
     "templatestyles|timeline|tt|ul|var|wbr"
 )
 _BREAKS = "br|div|hr|li|p|table|td|th|tr"  # words on both sides of these are two
-# Names of one letter only without attributes: "x <b and b> c" is mathematics. A comment may hold anything.
-_TAG = re.compile(rf"<!--.*?-->|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|</?[abiqsu]\s*/?>", re.IGNORECASE)
+_COMMENT = re.compile("<!--.*?-->")  # it may hold anything
+# Names of one letter only without attributes: "x <b and b> c" is mathematics.
+_TAG = re.compile(rf"</?(?:{_NAMES})(?:\s[^<>]*)?/?>|</?[abiqsu]\s*/?>", re.IGNORECASE)
 _BREAK = re.compile(rf"</?(?:{_BREAKS})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 ENTITIES, TAGS = "entities of HTML replaced by their characters", "left-over tags removed"
 
@@ -282,10 +283,12 @@ def without_markup(line: str, report: YieldReport) -> str:
         text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), line)
     if "<" not in text:
         return text
-    cleaned, tags = _TAG.subn("", text)
+    end = text.rfind("-->") + len("-->")  # behind it, each <!-- would be searched for an end in vain
+    cleaned, comments = _COMMENT.subn("", text[:end])
+    cleaned, tags = _TAG.subn("", cleaned + text[end:])
     cleaned, breaks = _BREAK.subn(" ", cleaned)
-    if tags or breaks:
-        report.note(TAGS, text, tags=tags + breaks)
+    if total := comments + tags + breaks:
+        report.note(TAGS, text, tags=total)
     return cleaned
 
 

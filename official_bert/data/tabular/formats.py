@@ -27,6 +27,7 @@ from official_bert.limits import (
     MOST_TAGS,
     MOST_TAGS_PACKED,
     MOST_UNPACKED,
+    require_at_most,
 )
 from official_bert.storage.archives import opened_zip
 from official_bert.storage.files import folder_of, is_folder, list_names, open_bytes
@@ -222,7 +223,7 @@ def _filled_rows(rows: Iterable[Sequence[Mapping[str, Any]]], size: int) -> Iter
             raise ValueError(f"expected at most {MOST_SHEET_ROWS:,} rows, got a cell beyond them")
         filled = {cell["column"]: text_of for cell in row if (text_of := _cell_text(cell["value"]))}
         if filled:
-            check_width(max(filled), f"row {number}")
+            require_at_most(MOST_COLUMNS, max(filled), "columns", f"row {number}")
             cells = [filled.get(column, "") for column in range(1, max(filled) + 1)]
             count, width, text = count + 1, max(width, len(cells)), text + sum(map(len, cells))
             if text > most_text:  # many cells may share one
@@ -232,12 +233,6 @@ def _filled_rows(rows: Iterable[Sequence[Mapping[str, Any]]], size: int) -> Iter
                     f"row {number}: expected at most {most_cells:,} cells, got {count:,} rows of {width:,} columns"
                 )
             yield number, cells
-
-
-def check_width(columns: int, where: str) -> None:
-    """Raises ValueError, beginning with `where`, for more columns than a table may have."""
-    if columns > MOST_COLUMNS:
-        raise ValueError(f"{where}: expected at most {MOST_COLUMNS:,} columns, got {columns:,}")
 
 
 def _cell_text(value: Any) -> str:
@@ -316,7 +311,7 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            check_width(len(file.schema_arrow.names), path)
+            require_at_most(MOST_COLUMNS, len(file.schema_arrow.names), "columns", path)
             check_names_once(path, file.schema_arrow.names)
             named = class_names(file.schema_arrow.metadata)
             for batch in file.iter_batches():

@@ -8,7 +8,7 @@ from typing import Any
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.stored_names import rows_of_pandas
 from official_bert.json_values import parse as parse_json
-from official_bert.limits import MOST_COLUMNS
+from official_bert.limits import MOST_COLUMNS, require_at_most
 
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 
@@ -98,6 +98,5 @@ def checked_object(value: Any, where: str) -> dict[str, Any]:
     """Returns a row that is an object. Raises ValueError, which begins with `where`, for anything else."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {JSON_ROWS}")
-    if len(value) > MOST_COLUMNS:
-        raise ValueError(f"{where}: expected at most {MOST_COLUMNS:,} keys, got {len(value):,}")
+    require_at_most(MOST_COLUMNS, len(value), "keys", where)
     return value

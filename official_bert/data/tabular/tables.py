@@ -23,7 +23,6 @@ from official_bert.data.tabular.formats import (
     FASTTEXT,
     cells_of,
     check_names_once,
-    check_width,
     column_numbers,
     first_lines,
     kind_by_content,
@@ -36,6 +35,7 @@ from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
 from official_bert.data.tabular.json_rows import begins_json, checked_object
 from official_bert.fields import Constraint, Count, as_flags, changed_fields
+from official_bert.limits import MOST_COLUMNS, require_at_most
 from official_bert.storage.files import is_file, is_folder
 from official_bert.storage.suffixes import suffix_of
 
@@ -180,7 +180,7 @@ class TableOptions:
             rows = enumerate(source.values)
         elif (form := how.format_of(source, columns, bool(names))) not in OBJECTS:
             header, cells = how._cells(source, form, columns, names)
-            check_width(len(header), source)
+            require_at_most(MOST_COLUMNS, len(header), "columns", source)
             rows = _keyed(source, header, cells, broken if skip_broken else None)
             return RowReader(source, form, header, rows, how, broken)
         elif form == "parquet":

@@ -97,7 +97,11 @@ def _prefix_here(path: str) -> str | None:
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
     ours = os.path.join(os.path.dirname(prefix), os.path.basename(prefix).removeprefix("model."))
-    return next((name for name in (prefix, ours) if os.path.exists(f"{name}.index")), None)
+    for name in (prefix, ours):
+        if os.path.exists(f"{name}.index"):
+            require_regular_files(f"{name}.")
+            return name
+    return None
 
 
 def find_format(path: str) -> tuple[str, str]:
@@ -111,7 +115,7 @@ def find_format(path: str) -> tuple[str, str]:
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json", "adapter_"))
     if means_folder:
-        require_regular_files(folder)
+        require_regular_files(os.path.join(folder, ""))
     if means_folder and (name := _folder_format(folder)):
         return name, folder
     if prefix := _prefix_here(RunFolder(path).answering_folder()):

@@ -9,7 +9,15 @@ from absl import logging
 
 from official_bert.dotted_names import by_name
 from official_bert.run_folder import RunFolder, prefixes_in
-from official_bert.storage.files import folder_of, is_file, is_folder, is_remote, list_names, normal
+from official_bert.storage.files import (
+    folder_of,
+    is_file,
+    is_folder,
+    is_remote,
+    list_names,
+    normal,
+    require_regular_files,
+)
 from official_bert.storage.stores import locate
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
@@ -51,8 +59,10 @@ def damage(prefix: str) -> str:
 def newest_whole(folder: str) -> str | None:
     """Returns the prefix of the newest readable checkpoint in a folder; warns about newer ones.
 
-    Returns the newest one if none can be read, so that its reader reports the error; None if there are none.
+    Returns the newest one if none can be read, so that its reader reports the error; None if there are none. Raises
+    ValueError for a pipe or a device in the folder.
     """
+    require_regular_files(os.path.join(folder, ""))
     prefixes = prefixes_in(folder)
     for prefix in prefixes if len(prefixes) > 1 else ():
         if not (why := damage(prefix)):

@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 
 from official_bert.config import ModelConfig, build, read_bert_config
-from official_bert.limits import MOST_DIMENSIONS, MOST_LINKS
+from official_bert.limits import MOST_DIMENSIONS, MOST_LINKS, require_at_most
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.vector_layers import Poolings, VectorLayer
@@ -206,13 +206,10 @@ def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
-            if len(names) > MOST_LINKS:
-                raise ValueError(f"{path}: expected at most {MOST_LINKS:,} tensors, got {len(names):,}")
+            require_at_most(MOST_LINKS, len(names), "tensors", path)
             for name in names:
-                if (dimensions := len(file.get_slice(name).get_shape())) > MOST_DIMENSIONS:
-                    raise ValueError(
-                        f"{path}: {name:.80}: expected at most {MOST_DIMENSIONS} dimensions, got {dimensions}"
-                    )
+                shape = file.get_slice(name).get_shape()
+                require_at_most(MOST_DIMENSIONS, len(shape), "dimensions", f"{path}: {name:.80}")
                 if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
                     raise ValueError(
                         f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "

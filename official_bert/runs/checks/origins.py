@@ -237,6 +237,6 @@ def _some(items: Sequence[Any]) -> str:
 
 
 def _describe_item(item: Any) -> str:
-    if not isinstance(item, list):
+    if not isinstance(item, list) or len(item) < 2:
         return str(item)
     return f"{item[1]} packed rows" if len(item) == 2 else f"{item[0]} ({item[2]} records, {item[1]} bytes)"

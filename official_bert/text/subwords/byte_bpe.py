@@ -23,7 +23,10 @@ from typing import NamedTuple
 import numpy as np
 import tokenizers
 
+from official_bert.limits import MOST_PAIRS, require_at_most
+
 NEVER = (1 << 20) - 1  # a rank above all others
+PAIRS_OF_A_MERGE = 32  # learned ones have about 9
 LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
 # Unicode assigns no others; the rest is OTHER
 CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))
@@ -86,7 +89,7 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
                 f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
                 "merge or by none; such a list has no form in TensorFlow here"
             )
-    values = _lowest_ranks(joins, last_merges)
+    values = _lowest_ranks(joins, last_merges, where)
     return Merges(
         np.array([first << 32 | second for first, second in values], np.int64),
         np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
@@ -95,15 +98,22 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     )
 
 
-def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int]) -> dict[tuple[int, int], list[int]]:
-    """Returns rank, `left` and `right` of each pair of symbols that can grow into a pair of `joins`."""
-    # The symbols that end, or begin, each symbol.
+def _lowest_ranks(
+    joins: Sequence[tuple[int, int, int]], symbols: Iterable[int], where: str
+) -> dict[tuple[int, int], list[int]]:
+    """Returns rank, `left` and `right` of each pair of symbols that can grow into a pair of `joins`.
+
+    Raises ValueError for more of them than learned merges have.
+    """
+    # The symbols that end, or begin, each symbol: all that make one are joined before those that use it.
     ends, begins = ({symbol: {symbol} for symbol in symbols} for _ in range(2))
-    for first, second, product in joins:
+    values: dict[tuple[int, int], list[int]] = {}
+    most, work = max(MOST_PAIRS, PAIRS_OF_A_MERGE * len(joins)), 0
+    for rank, (first, second, product) in enumerate(joins):
+        work += len(ends[first]) * len(begins[second]) + len(ends[second]) + len(begins[first])
+        require_at_most(most, work, "pairs of symbols on the way to those of its merges", where)
         ends[product] |= ends[second]
         begins[product] |= begins[first]
-    values: dict[tuple[int, int], list[int]] = {}
-    for rank, (first, second, _) in enumerate(joins):
         for symbol, symbol_behind in itertools.product(ends[first], begins[second]):
             value = values.setdefault((symbol, symbol_behind), [NEVER] * 3)
             is_first, is_second = symbol == first, symbol_behind == second

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from official_bert import json_values
+from official_bert.limits import MOST_JSON_VALUES
 from official_bert.text.subwords import tokenizer_files as names
 from official_bert.text.subwords.byte_bpe import WHITE_SPACE_CODES
 from official_bert.text.subwords.character_map import Steps
@@ -65,6 +66,8 @@ FAMILIES: Mapping[str, Family] = {
 IDS_ALONE = {
     "GemmaTokenizer": "Gemma's BPE is not computed here: give ids (load_encoder, an export without raw text)",
 }
+# Parts of a `tokenizer.json`.
+SECTIONS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 # Classes that only say that tokenizer.json has everything.
 GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
@@ -117,6 +120,7 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
             f"{', '.join(sorted(FAMILIES))} are computed, too"
         )
     library = mapping_in(files, names.JSON_FILE, where)
+    check_sections(library, f"{where}: {names.JSON_FILE}")
     try:
         family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
         stated = {
@@ -130,6 +134,13 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
         raise ValueError(f"{where}: {names.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
     return Definition(where, family, files, special, _added(files, config, where), config)
+
+
+def check_sections(library: Mapping[str, Any], where: str) -> None:
+    """Raises ValueError, naming `where`, for parts of a `tokenizer.json` that are of another type."""
+    for key, kind in SECTIONS.items():
+        if (value := library.get(key)) is not None and not isinstance(value, kind):
+            raise ValueError(f"{where}: {key}: expected a {kind.__name__}, got {value!r:.80}")
 
 
 def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str) -> None:
@@ -150,7 +161,7 @@ def mapping_in(files: Mapping[str, bytes], name: str, where: str) -> dict[str, A
     if name not in files:
         return {}
     try:
-        values = json_values.parse(files[name])
+        values = json_values.parse(files[name], MOST_JSON_VALUES)
     except ValueError as error:
         raise ValueError(f"{where}: {name} is not JSON: {error}") from None
     if not isinstance(values, dict):

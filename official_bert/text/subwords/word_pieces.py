@@ -66,6 +66,8 @@ def read_pieces(definition: Definition) -> dict[str, int]:
                 **settings["model"]["vocab"],
                 **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()},
             }
+            if {*map(type, ids)} != {str}:
+                raise TypeError("a token that is no text")
             entries = sorted(ids, key=ids.__getitem__)
         except (TypeError, LookupError) as error:  # a text for an id, and the like
             raise ValueError(
@@ -78,8 +80,16 @@ def read_pieces(definition: Definition) -> dict[str, int]:
                 f"others"
             )
     check_steps(definition.config, definition.lower_cases, f"{where}: {tokenizer_files.CONFIG_FILE}")
+    check_types(settings, f"{where}: {tokenizer_files.JSON_FILE}")
     check_steps(settings.get("normalizer") or {}, definition.lower_cases, f"{where}: {tokenizer_files.JSON_FILE}")
     return pieces
+
+
+def check_types(library: Mapping[str, Any], where: str) -> None:
+    """Raises ValueError for a `tokenizer.json` with other steps than BERT's."""
+    for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
+        if (step := (library.get(key) or {}).get("type", kind)) != kind:
+            raise ValueError(f"{where}: {key}: expected {kind}, got {step!s:.80}")
 
 
 def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> None:

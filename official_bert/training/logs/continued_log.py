@@ -34,7 +34,7 @@ def keep(rows: list[np.ndarray], step: int, run: RunFolder) -> None:
 
 def kept(step: int, width: int, run: RunFolder) -> list[np.ndarray]:
     """Returns the metrics saved beside the checkpoint of a step, or [] unless their rows have `width` numbers."""
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         if (rows := np.array(run.unlogged(step), np.float32)).shape[1:] == (width,):
             return [rows]
     return []

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.run_folder import REWINDS_FILE, RunFolder
-from official_bert.storage.files import read_json
+from official_bert.storage.files import read_mapping
 from official_bert.training.phase import PhasePlan
 from official_bert.training.stops.divergence import DivergedError, first_bad_tensor
 from official_bert.training.trainer import Trainer
@@ -19,10 +19,10 @@ class Recovery:
 
     def __init__(self, trainer: Trainer, run: RunFolder):
         self.trainer, self.skipped_in_a_row = trainer, 0
-        if rewinds := read_json(path := run.file(REWINDS_FILE), missing={}).get("rewinds"):
+        if read_mapping(path := run.file(REWINDS_FILE), missing={}).get("rewinds"):
             raise ValueError(
-                f"{path}: the run has skipped data after step {rewinds[0]['step']} because of its loss, which is done "
-                "no more; begin another run with an earlier checkpoint as --init_checkpoint and another seed"
+                f"{path}: the run has skipped data because of its loss, which is done no more; begin another run with "
+                "an earlier checkpoint as --init_checkpoint and another seed"
             )
 
     def check(self, phase: PhasePlan, step: int, rows: np.ndarray) -> None:

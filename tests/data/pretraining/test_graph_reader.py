@@ -14,8 +14,7 @@ from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data.batches import record_order
-from official_bert.data.batches.progress import Progress
-from official_bert.data.batches.sources import RecordSource, refuse_rows
+from official_bert.data.batches.sources import Progress, RecordSource, refuse_rows
 from official_bert.data.pretraining import graph_reader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.graph_reader import GraphReader

@@ -3,6 +3,7 @@ import contextlib
 import gzip
 import json
 import lzma
+import time
 
 import made_text
 import pytest
@@ -227,6 +228,13 @@ def test_entities_of_wikiextractor_are_characters_and_left_over_tags_go(tmp_path
     assert article.title == "" and read(tmp_path, "wiki_00", ESCAPED)[0].title == "R&B"
     # Rows of others are text as they stand.
     assert paragraphs(tmp_path, "other.jsonl", json.dumps({"text": "a &amp; b"})) == [["a &amp; b"]]
+
+
+def test_comments_without_an_end_take_linear_time():
+    report, began = documents.YieldReport(), time.process_time()
+    line = f"{'a<!--b-->' * 3}{'<!-- c ' * 100_000}"  # a minute, if each <!-- were searched for its end
+    assert documents.without_markup(line, report) == f"aaa{'<!-- c ' * 100_000}"
+    assert time.process_time() - began < 5 and report.notes[documents.TAGS].amounts == {"tags": 3}
 
 
 BOOKS = """The Project Gutenberg eBook of One

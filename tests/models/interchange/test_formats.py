@@ -174,6 +174,19 @@ def test_a_checkpoint_of_2018s_form_is_found_from_its_folder_wherever_it_is_writ
     assert tf.train.latest_checkpoint("moved") == "moved/bert_model.ckpt"
 
 
+@pytest.mark.parametrize("name", ["tf1", "ours"])
+def test_a_pipe_among_the_files_of_a_checkpoint_is_not_opened(name, tmp_path):
+    formats.write(stored_small("classifier"), name, folder := str(tmp_path / name))
+    prefix = formats.find_prefix(folder)
+    (data,) = tmp_path.glob(f"{name}/*.data-*")
+    data.unlink()
+    os.mkfifo(data)
+    for path in (folder, prefix):
+        for read in (formats.read, formats.find_prefix):
+            with pytest.raises(ValueError, match=f"{data}: expected a file, .*, got a pipe"):
+                read(path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

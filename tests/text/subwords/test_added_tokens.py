@@ -114,6 +114,12 @@ def test_the_graph_gives_the_librarys_ids_where_tokens_take_white_space_or_must_
     check_alike(host, graph, texts)
 
 
+def test_added_tokens_of_very_many_characters_have_no_graph(tmp_path):
+    content = library(made_tokenizers.byte_bpe(), AddedToken("x" * 32_768)).to_str()
+    with pytest.raises(ValueError, match="expected at most 32,768 characters of added tokens, got"):
+        loaded(tmp_path, content)
+
+
 def test_places_leave_out_the_white_space_that_a_token_takes(tmp_path):
     added = [AddedToken("<e>", rstrip=True, lstrip=True, normalized=False), AddedToken("\t", normalized=False)]
     host, graph = loaded(tmp_path, library(made_tokenizers.byte_bpe(), *added).to_str())

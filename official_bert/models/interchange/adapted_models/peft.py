@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
 
-from official_bert.limits import MOST_PATTERNS, MOST_SIZE
+from official_bert.limits import MOST_PATTERNS, MOST_SIZE, require_at_most
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.adapted_models import adapted
 from official_bert.models.interchange.members.family import member_for
@@ -144,8 +144,7 @@ def _check_config(config: Mapping[str, Any], path: str) -> None:
     ):
         raise ValueError(f"{path}: {wrong}: {config[wrong]!r:.80} is not computed here; expected none")
     patterns = _mapping(config, "alpha_pattern", path)
-    if len(patterns) > MOST_PATTERNS:
-        raise ValueError(f"{path}: alpha_pattern: expected at most {MOST_PATTERNS:,} patterns, got {len(patterns):,}")
+    require_at_most(MOST_PATTERNS, len(patterns), "patterns", f"{path}: alpha_pattern")
     for key, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
         if type(alpha) not in (int, float) or not abs(alpha) < 2**31:
             raise ValueError(f"{path}: {key:.80}: expected a number below 2^31, got {alpha!r:.80}")
@@ -192,22 +191,24 @@ def _sorted_tensors(
     tensors: Mapping[str, np.ndarray], member: Member, folder: str
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """Divides tensors into those of adapters, by module and part, and whole weights, all by the names of classes with
-    heads.
+    heads. Raises ValueError for tensors that are not computed here, and for two of one name.
     """
     low_rank: dict[str, dict[str, np.ndarray]] = {}
     plain: dict[str, np.ndarray] = {}
-    # with bias "all", modules that are saved whole have biases of two names
-    for full_name in sorted(tensors, key=lambda name: COPY.search(name) is None):
+    # with bias "all", modules that are saved whole have biases of two names: those of copies come last
+    for full_name in sorted(tensors, key=lambda name: COPY.search(name) is not None):
         if ".original_module." in full_name:
             continue
         tensor, name = tensors[full_name], COPY.sub(".", full_name.removeprefix(PREFIX).replace(".base_layer.", "."))
         if match := PART.fullmatch(name):
             module = member.usual_name(f"{match['module']}.weight").removesuffix(".weight")
-            low_rank.setdefault(module, {})[match["part"]] = tensor
+            known = low_rank.setdefault(module, {}).setdefault(match["part"], tensor)
         elif "lora_" in name:
             raise ValueError(f"{folder}: {full_name}: not computed here")
         else:
-            plain[member.usual_name(name)] = tensor
+            known = plain.setdefault(member.usual_name(name), tensor)
+        if known is not tensor and not COPY.search(full_name):
+            raise ValueError(f"{folder}: {full_name}: another tensor claims this name, too")
     return low_rank, plain
 
 
@@ -261,7 +262,7 @@ class _Change:
     folder: str
     start: Any  # init_lora_weights
     products: dict[str, LowRank] = dataclasses.field(default_factory=dict)
-    replaced: list[str] = dataclasses.field(default_factory=list)
+    replaced: dict[str, None] = dataclasses.field(default_factory=dict)  # in their order
 
     def add(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         """Adds the tensors of a module. Raises ValueError, naming it, if they do not fit."""
@@ -272,26 +273,23 @@ class _Change:
             )
         if "embedding_A" in parts and "magnitude_vector" in parts:
             raise ValueError(f"{self.folder}: {module}.lora_magnitude_vector: not computed here for a table")
-        if "embedding_A" in parts and (name := self.table.ours(f"{module}.weight")) in self.weights:
-            down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
-            self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down).T).astype(np.float32)
-            self.replaced.append(name)
-            return
-        if self._add_to_output(module, parts, scale):
-            return
-        if module not in self.modules:
-            raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
-        self._add_to_products(module, parts, scale)
-
-    def _add_to_output(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> bool:
-        """Adds the product of the last layer of a head; returns whether the module is one."""
         name = self.table.ours(f"{module}.weight") or ""
-        if name.endswith("/output_weights") and parts.keys() <= {"A.weight", "B.weight"} and name in self.weights:
+        if "embedding_A" in parts and np.ndim(self.weights.get(name)) == 2:
+            down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
+            self._replace(name, self.weights[name] + scale(len(down)) * (up @ down).T)
+        elif name.endswith("/output_weights") and parts.keys() <= {"A.weight", "B.weight"} and name in self.weights:
             down, up = self._pair(module, parts, "A.weight", "B.weight", self.weights[name].shape[::-1])
-            self.weights[name] = (self.weights[name] + scale(len(down)) * (up @ down)).astype(np.float32)
-            self.replaced.append(name)
-            return True
-        return False
+            first = _first_product(self.weights[name].T, len(down), scale(len(down)), self.start)
+            self._replace(name, self.weights[name] - first.T + scale(len(down)) * (up @ down))
+        elif module in self.modules:
+            self._add_to_products(module, parts, scale)
+        else:
+            raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
+
+    def _replace(self, name: str, weight: np.ndarray) -> None:
+        """Gives a weight of ours other numbers."""
+        self.weights[name] = weight.reshape(self.weights[name].shape).astype(np.float32)
+        self.replaced[name] = None
 
     def _add_to_products(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
         names = self.modules[module]
@@ -305,15 +303,15 @@ class _Change:
                     f"{self.folder}: {module}: expected lora_{part} [{sum(units)}] for this base, got "
                     f"{list(parts[part].shape)}"
                 )
+        if "B.bias" in parts and any(f"{name}/bias" not in self.weights for name in names):
+            raise ValueError(f"{self.folder}: {module}.lora_B.bias: the base has no bias there")
         if self.start in RESIDUAL_STARTS:
             whole = np.concatenate([kernels[name][:, outputs] for name, outputs in names.items()], axis=1)
             rest = whole - _first_product(whole, len(down), scale(len(down)), self.start)
             for (name, outputs), residual in zip(names.items(), np.split(rest, ends, axis=1)):
                 kernels[name] = kernels[name].copy()
                 kernels[name][:, outputs] = residual
-                self.weights[f"{name}/kernel"] = kernels[name].reshape(self.weights[f"{name}/kernel"].shape)
-                if f"{name}/kernel" not in self.replaced:
-                    self.replaced.append(f"{name}/kernel")
+                self._replace(f"{name}/kernel", kernels[name])
         for (name, outputs), rows, bias, magnitude in zip(
             names.items(),
             np.split(up, ends),
@@ -334,17 +332,14 @@ class _Change:
             own = self.weights[f"{name}/bias"]
             added = np.zeros(own.size, np.float32)
             added[outputs] = product.scale * bias
-            self.weights[f"{name}/bias"] = own + added.reshape(own.shape)
-            self.replaced.append(f"{name}/bias")
+            self._replace(f"{name}/bias", own.ravel() + added)
         if magnitude is None:  # another module may have the other half of the outputs
             other = self.products.get(name)
             self.products[name] = product if other is None else _summed(other, product)
             return
         whole = kernel + product.delta()  # [K,N]: the norm is of each output (Liu et al. 2024)
         whole[:, outputs] *= magnitude / np.linalg.norm(whole[:, outputs], axis=0)
-        self.weights[f"{name}/kernel"] = whole.astype(np.float32)
-        if f"{name}/kernel" not in self.replaced:
-            self.replaced.append(f"{name}/kernel")
+        self._replace(f"{name}/kernel", whole)
 
     def _pair(
         self, module: str, parts: Mapping[str, np.ndarray], first: str, second: str, shape: tuple
@@ -361,15 +356,17 @@ class _Change:
         return down, up
 
 
-def _first_product(kernel: np.ndarray, rank: int, scale: float, start: str) -> np.ndarray:
+def _first_product(kernel: np.ndarray, rank: int, scale: float, start: Any) -> np.ndarray:
     """Returns the product [K,N] that PEFT takes out of a kernel before training: of the largest singular values (PiSSA,
-    Meng et al. 2024), or of the first rows of a QR decomposition (OLoRA, Bueyuekakyuez 2024).
+    Meng et al. 2024), of the first rows of a QR decomposition (OLoRA, Bueyuekakyuez 2024), or zeros.
     """
     if start == "pissa":
         left, values, right = np.linalg.svd(kernel, full_matrices=False)
         return (left[:, :rank] * values[:rank]) @ right[:rank]
-    orthogonal, triangular = np.linalg.qr(kernel.T)
-    return scale * (orthogonal[:, :rank] @ triangular[:rank]).T
+    if start == "olora":
+        orthogonal, triangular = np.linalg.qr(kernel.T)
+        return scale * (orthogonal[:, :rank] @ triangular[:rank]).T
+    return np.zeros_like(kernel)
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:

@@ -11,7 +11,7 @@ from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.storage.files import read_mapping
 from official_bert.text.subwords import definition, tokenizer_files
-from official_bert.text.subwords.word_pieces import check_steps
+from official_bert.text.subwords.word_pieces import check_steps, check_types
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
@@ -83,9 +83,7 @@ def _read_vocab(folder: str) -> list[str] | None:
 def _read_library(path: str) -> dict[str, Any]:
     """Reads a `tokenizer.json`, without what is null in it, {} if there is none. Raises ValueError for wrong types."""
     values = {key: value for key, value in read_mapping(path, missing={}).items() if value is not None}
-    for key, kind in {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}.items():
-        if not isinstance(value := values.get(key, kind()), kind):
-            raise ValueError(f"{path}: {key}: expected a {kind.__name__}, got {value!r:.80}")
+    definition.check_sections(values, path)
     return values
 
 
@@ -114,16 +112,17 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     added = read_mapping(os.path.join(folder, ADDED_FILE), missing={})
     library = _read_library(os.path.join(folder, FAST_TOKENIZER_FILE))
     entries = [entry for entry in library.get("added_tokens", ()) if isinstance(entry, dict)]
+    words = {*vocab}
     lost = [
         token
         for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
-        if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())
+        if token not in SPECIAL_TOKENS and not (token in words and token.isalnum())
     ]
     if not lost:
         return []
     return [
-        f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are split into pieces here, as "
-        "other text is"
+        f"its added tokens ({', '.join(lost[:4]):.80}{', ...' if len(lost) > 4 else ''}) are split into pieces here, "
+        "as other text is"
     ]
 
 
@@ -138,9 +137,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
     )
     config, model = (read_mapping(name, missing={}) for name in (path, model_path))
     library = _read_library(library_path)
-    for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
-        if (step := library.get(key, {}).get("type", kind)) != kind:
-            raise ValueError(f"{library_path}: {key}: expected {kind}, got {step!s:.80}")
+    check_types(library, library_path)
     # As in Hugging Face, the model's own file names the class if the tokenizer's names none.
     named = [
         (name, values["tokenizer_class"])

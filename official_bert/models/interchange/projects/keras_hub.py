@@ -52,14 +52,15 @@ def read(folder: str) -> StoredModel:
     """Returns the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
     kind = read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
-        raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
+        raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind!s:.80}")
     try:
         backbone = keras_hub.models.BertBackbone.from_preset(folder)
         tokenizer = None
         if os.path.exists(os.path.join(folder, TOKENIZER_FILE)):
             tokenizer = keras_hub.tokenizers.BertTokenizer.from_preset(folder)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder}: keras-hub cannot read this preset: {str(error).strip().splitlines()[0]}") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{folder}: keras-hub cannot read this preset: {reason}") from None
     heads, labels, kind = _read_heads(os.path.join(folder, HEADS_FILE))
     own_head = [TASK_WEIGHTS_FILE] if os.path.exists(os.path.join(folder, TASK_WEIGHTS_FILE)) else []
     notes = []

@@ -17,4 +17,8 @@ model = peft.PeftModel.from_pretrained(model, adapter).eval()
 ids = torch.arange(2, 14).reshape(2, 6)
 with torch.no_grad():
     outputs = model(input_ids=ids, attention_mask=torch.ones_like(ids))
-np.save(output, (outputs.logits if "logits" in outputs else outputs.last_hidden_state).numpy())
+if "start_logits" in outputs:
+    found = torch.stack([outputs.start_logits, outputs.end_logits])
+else:
+    found = outputs.logits if "logits" in outputs else outputs.last_hidden_state
+np.save(output, found.numpy())

@@ -19,6 +19,7 @@ from official_bert.models.interchange import formats
 
 FAMILY = pathlib.Path(__file__).parents[3] / "golden" / "family"
 BERT, ROBERTA = FAMILY / "bert/BertForPreTraining", FAMILY / "roberta/RobertaForMaskedLM"
+SPANS = FAMILY / "roberta/RobertaForQuestionAnswering"
 MODERN, DEBERTA = FAMILY / "modernbert/ModernBertForMaskedLM", FAMILY / "deberta_v3/DebertaV2ForMaskedLM"
 LAYER = "bert.encoder.layer.{}.attention.self."
 RNG = np.random.default_rng(0)
@@ -81,6 +82,8 @@ def write_adapter(folder, base, modules, whole=(), **config):
 def logits_of(stored):
     ids = np.arange(2, 14, dtype="int32").reshape(2, 6)
     outputs = formats.make_model(stored)({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": 0 * ids})
+    if "start_logits" in outputs:
+        return np.stack([outputs["start_logits"], outputs["end_logits"]])
     return np.asarray(outputs["logits"] if "logits" in outputs else outputs["sequence_output"])
 
 
@@ -144,6 +147,13 @@ CASES = {
         {LAYER.format(0) + "query": 4, "bert.encoder.layer.1.output.dense": 3},
         head_of(WIDTH),
         {"task_type": "SEQ_CLS", "init_lora_weights": "pissa"},
+    ),
+    "pissa of a head": (
+        SPANS,
+        "RobertaForQuestionAnswering",
+        {"qa_outputs": 1, "roberta.encoder.layer.0.attention.self.query": 2},
+        {},
+        {"task_type": "QUESTION_ANS", "init_lora_weights": "pissa"},
     ),
     "olora": (
         MODERN,
@@ -214,6 +224,12 @@ def add(folder, name, shape):
     change_tensors(folder, lambda tensors: tensors | {f"base_model.model.{name}": numbers(*shape)})
 
 
+def twice(folder):
+    """Writes a tensor of the base's class under the encoder's own name, too."""
+    name = f"base_model.model.{LAYER.format(0)}query.lora_A.weight"
+    change_tensors(folder, lambda tensors: tensors | {name.replace("model.bert.", "model."): tensors[name] + 1})
+
+
 def cut_ranks(folder):
     change_tensors(
         folder,
@@ -277,6 +293,11 @@ def rename(folder, old, new):
         (
             lambda folder: add(folder, LAYER.format(0) + "query.base_layer.bias", (1,)),
             r"query.bias: expected the shape of the base's weight, \[\d+\], got \[1\]",
+        ),
+        (twice, r"query.lora_A.weight: another tensor claims this name, too"),
+        (
+            lambda folder: add(folder, "bert.embeddings.LayerNorm.lora_embedding_A", (2, WIDTH)),
+            r"LayerNorm.lora_A: the base has no such product",
         ),
         (lambda folder: cut_ranks(folder), r"query: expected lora_A.weight \[r, .*\] .* got \[0, "),
         (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),

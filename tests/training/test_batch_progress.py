@@ -17,8 +17,7 @@ import yaml
 from made_pretraining import S, data_files, make_config, write_records, write_unmasked_records, write_vocab
 
 from official_bert.config import to_dict
-from official_bert.data.batches.progress import Progress
-from official_bert.data.batches.sources import ExampleSource
+from official_bert.data.batches.sources import ExampleSource, Progress
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.models.interchange import formats
 from official_bert.objectives.objective import Objective, Sum
