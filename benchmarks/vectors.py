@@ -1,9 +1,13 @@
 """Vectors of texts with NomicBERT, beside sentence-transformers on PyTorch, batches by turns (`make venv-torch`).
 
-    python benchmarks/vectors.py --layers=6 --hidden_size=384
+    python benchmarks/vectors.py                                # NomicBERT's sizes, texts of 8 to 120 words
+    python benchmarks/vectors.py --shortest=64 --longest=64     # without padding
 
-Both read one folder of random weights and the same texts; the vectors are compared. Texts of different lengths, sorted
-by neither: each library orders a batch as it does for its users.
+Both read one folder of random weights and the same texts, and the vectors are compared. Both compute in float32, here
+with as many threads as there are cores, PyTorch also with one thread, of which the faster counts: its threads wait
+busily for each other, and take many times as long if others use the cores. PyTorch uses its fast attention (`sdpa`); a
+line says so. Both pad the 32 texts to the longest. Products of rows leave the padding out here
+(`layers/speed/real_tokens.py`), which is a part of the difference; with texts of one length there is none.
 """
 
 import json
@@ -30,19 +34,26 @@ flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Pytho
 flags.DEFINE_integer("layers", 12, "Layers of the model.")
 flags.DEFINE_integer("hidden_size", 768, "Its width, a multiple of 64.")
 flags.DEFINE_integer("batch_size", 32, "Texts of a batch.")
-flags.DEFINE_integer("longest", 120, "Words of the longest text; the shortest has 8.")
+flags.DEFINE_integer("shortest", 8, "Words of the shortest text.")
+flags.DEFINE_integer("longest", 120, "Words of the longest text.")
 flags.DEFINE_integer("turns", 7, "Batches of each, after two that are not measured.")
 PROMPT = "search_document: "
 PEER_CODE = """
 import json, sys, time, torch
 from sentence_transformers import SentenceTransformer
+threads = int(sys.argv[3])
 model = SentenceTransformer(sys.argv[1], device="cpu")
-print("ready", flush=True)
+inner = model[0].auto_model
+used = f"{inner.dtype}, attention {inner.config._attn_implementation}"
+print(f"ready: torch {torch.__version__}, {type(inner).__name__}, {threads} threads or 1, {used}", flush=True)
 for line in sys.stdin:
-    texts = json.loads(line)
-    began = time.perf_counter()
-    vectors = model.encode(texts, prompt=sys.argv[2], batch_size=len(texts), show_progress_bar=False)
-    print(json.dumps([time.perf_counter() - began, vectors.tolist()]), flush=True)
+    texts, seconds = json.loads(line), []
+    for number in {threads, 1}:
+        torch.set_num_threads(number)
+        began = time.perf_counter()
+        vectors = model.encode(texts, prompt=sys.argv[2], batch_size=len(texts), show_progress_bar=False)
+        seconds.append(time.perf_counter() - began)
+    print(json.dumps([min(seconds), vectors.tolist()]), flush=True)
 """
 
 
@@ -85,16 +96,20 @@ def main(_):
     rng, folder = np.random.default_rng(0), os.path.join(tempfile.mkdtemp(), "nomic")
     words = write_model(folder)
     batches = [
-        [" ".join(rng.choice(words, rng.integers(8, FLAGS.longest + 1))) for _ in range(FLAGS.batch_size)]
+        [" ".join(rng.choice(words, rng.integers(FLAGS.shortest, FLAGS.longest + 1))) for _ in range(FLAGS.batch_size)]
         for _ in range(FLAGS.turns + 2)
     ]
-    predictor, rows = official_bert.Predictor(folder), []
+    predictor, rows, threads = official_bert.Predictor(folder), [], len(os.sched_getaffinity(0))
     with subprocess.Popen(
-        [FLAGS.torch_python, "-c", PEER_CODE, folder, PROMPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [FLAGS.torch_python, "-c", PEER_CODE, folder, PROMPT, str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as peer:
         assert peer.stdin and peer.stdout
-        while peer.stdout.readline() != "ready\n":
-            pass
+        while not (line := peer.stdout.readline()).startswith("ready"):
+            assert line, "the other process ended"
+        print(line.strip())
         for texts in batches:
             began = time.perf_counter()
             vectors = predictor.embed(texts, prompt="passage")

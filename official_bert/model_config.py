@@ -200,18 +200,17 @@ class ModelConfig:
                 "model.position_buckets: expected 0 beside relative_buckets or first_position: positions are told in "
                 f"one way, got {buckets}"
             )
-        if self.alibi and (others := [key for key in TOLD_BY if getattr(self, key)]):
-            raise ValueError(f"model.alibi: expected False beside {others[0]}: positions are told in one way, got True")
+        for way, none in (("alibi", False), ("rotary", 0)):
+            others = [key for key in TOLD_BY if key != way and getattr(self, key)]
+            if others and getattr(self, way):
+                raise ValueError(
+                    f"model.{way}: expected {none} beside {others[0]}: a model encodes positions in one way, got "
+                    f"{getattr(self, way)}"
+                )
         if self.query_key_norm and buckets:
             raise ValueError("model.query_key_norm: expected False beside position_buckets, got True")
         if self.unbiased == "gate" and self.feed_forward != "gated":
             raise ValueError("model.unbiased: expected gate beside feed_forward gated only")
-        if self.rotary and (
-            others := [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
-        ):
-            raise ValueError(
-                f"model.rotary: expected 0 beside {others[0]}: a model encodes positions in one way, got {self.rotary}"
-            )
         if self.rotary and (head_size := self.hidden_size // self.num_attention_heads) % 2:
             raise ValueError(
                 f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got {head_size}"

@@ -29,7 +29,7 @@ ACTIVATIONS: Mapping[str, Callable] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": lambda x, training=None: ops.relu(x),
-    "silu": lambda x, training=None: ops.silu(x),
+    "silu": lambda x, training=None: x * ops.sigmoid(x),  # LiteRT cannot save the gradient of `ops.silu`
     "tanh": lambda x, training=None: ops.tanh(x),
     "linear": lambda x, training=None: x,
 }

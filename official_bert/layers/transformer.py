@@ -2,7 +2,7 @@
 al. 2017, 3.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -17,8 +17,6 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.speed import fused
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import BERT_BASE, ModelConfig
-
-UNBIASED: Mapping[str, tuple[str, ...]] = {"": (), "gate": ("intermediate",), "products": ("intermediate", "output")}
 
 
 @fused.compiled_in_training(fused.normalized_sum)
@@ -79,9 +77,10 @@ class TransformerLayer(Configured):
 
     def dense(self, units: int, name: str) -> Dense:
         """Returns a dense layer for one of the two products of the feed-forward network."""
+        without = ("products", "gate") if name == "intermediate" else ("products",)
         return Dense(
             units,
-            use_bias=self.config.biases and name not in UNBIASED[self.config.unbiased],
+            use_bias=self.config.biases and self.config.unbiased not in without,
             kernel_initializer=self.initializer(),
             name=name,
             dtype=self.dtype_policy,

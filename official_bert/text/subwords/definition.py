@@ -62,10 +62,8 @@ FAMILIES: Mapping[str, Family] = {
     "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0),
     "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1),
 }
-# Classes of models that are computed, without their tokenizers.
-IDS_ALONE = {
-    "GemmaTokenizer": "Gemma's BPE is not computed here: give ids (load_encoder, an export without raw text)",
-}
+BYTE_FALLBACK = re.compile(rb'"type": *"BPE"[^{]{0,300}"byte_fallback": *true')
+IDS = "give ids (load_encoder, an export without raw text)"  # to a model whose tokenizer is not computed
 # Parts of a `tokenizer.json`.
 SECTIONS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 # Classes that only say that tokenizer.json has everything.
@@ -111,8 +109,8 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     """
     config = mapping_in(files, names.CONFIG_FILE, where)
     class_name = class_of(files, where)
-    if class_name in IDS_ALONE:
-        raise ValueError(f"{where}: {IDS_ALONE[class_name]}")
+    if why := ids_alone(files, where):
+        raise ValueError(f"{where}: {why}")
     if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
         raise ValueError(
@@ -143,11 +141,19 @@ def check_sections(library: Mapping[str, Any], where: str) -> None:
             raise ValueError(f"{where}: {key}: expected a {kind.__name__}, got {value!r:.80}")
 
 
-def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str) -> None:
-    """Raises ValueError, naming `where`, for a setting that this implementation does not support."""
+def ids_alone(files: Mapping[str, bytes], where: str) -> str:
+    """Returns why a tokenizer is not computed whose models are, under whatever class; "" for others."""
+    is_gemma = class_of(files, where) == "GemmaTokenizer" or BYTE_FALLBACK.search(files.get(names.JSON_FILE, b""))
+    return f"Gemma's BPE is not computed here: {IDS}" if is_gemma else ""
+
+
+def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str, otherwise: str = "") -> None:
+    """Raises ValueError, naming `where` and what works `otherwise`, for a setting that is not supported here."""
     for key, usual in computed.items():
         if values.get(key) not in usual:
-            raise ValueError(f"{where}{key}: {values.get(key)!r:.80} is not computed here; expected {usual[0]!r}")
+            raise ValueError(
+                f"{where}{key}: {values.get(key)!r:.80} is not computed here; expected {usual[0]!r}{otherwise}"
+            )
 
 
 def class_of(files: Mapping[str, bytes], where: str) -> str:

@@ -13,6 +13,7 @@ from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import byte_letters, composed
 from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.definition import (
+    IDS,
     WHITE_SPACE,
     AddedToken,
     AddedTokens,
@@ -388,13 +389,11 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
             "dropout": (None, 0, 0.0),
             "continuing_subword_prefix": (None, ""),
             "end_of_word_suffix": (None, ""),
-            "byte_fallback": (False, None),
             "ignore_merges": (False, None),
         }
         if (settings.get("normalizer") or {"type": "NFC"}).get("type") != "NFC":
             raise ValueError(
-                f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}: not computed "
-                f"here"
+                f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}; or {IDS}"
             )
     else:
         steps = before.get("pretokenizers") or [before]
@@ -413,5 +412,5 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         usual = {"byte_fallback": (False, None)}
         if type(unknown := model.get("unk_id")) is not int or not 0 <= unknown < len(model["vocab"]):
             raise ValueError(f"{where}: model.unk_id: expected the id of an unknown piece, got {str(unknown)[:40]}")
-    check_values(before, steps_allowed, f"{where}: pre_tokenizer.")
+    check_values(before, steps_allowed, f"{where}: pre_tokenizer.", f"; or {IDS}")
     check_values(model, usual, f"{where}: model.")

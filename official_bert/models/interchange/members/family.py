@@ -10,6 +10,7 @@ from official_bert.models.interchange.members.jina_bert import JINA_BERT, JINA_B
 from official_bert.models.interchange.members.jina_v3 import JINA_V3
 from official_bert.models.interchange.members.member import (
     USUAL_KEYS,
+    WORDS,
     Fields,
     Form,
     Member,
@@ -28,10 +29,8 @@ from official_bert.models.interchange.members.member import (
 from official_bert.models.interchange.members.modernbert import MODERNBERT
 from official_bert.models.interchange.members.nomic_bert import NOMIC_BERT
 
+
 # BERT; SpanBERT is one without the head for sentences; ERNIE has a table of tasks.
-WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias")
-
-
 def bert_forms(prefix: str) -> dict[str, Form]:
     """BERT's classes over an encoder with this prefix."""
     pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")

@@ -3,8 +3,11 @@
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
+    ACTS,
+    Fields,
     Form,
     Member,
+    Values,
     dense,
     layers,
     tables,
@@ -19,6 +22,12 @@ FUSED = Fused(
     {"attention.q_proj": "q", "attention.k_proj": "k", "attention.v_proj": "v", "mlp.gate_up_proj": "gu"},
 )
 WRITTEN = Fused({"attention.qkv_proj": "qkv", "mlp.up_gate_proj": "ug"}, FUSED.table)
+
+
+def parts(values: Values) -> Fields:
+    """Positions, and the activation of the head for words, which transformers' own class fixes."""
+    act = values.get("hidden_act", "gelu") if values.get("model_type") == "new" else "gelu"
+    return rotary.rotary(values, ("ntk",)) | {"masked_lm_act": ACTS[act]}
 
 
 GTE = Member(
@@ -59,7 +68,7 @@ GTE = Member(
     unpack=FUSED.unpack,
     pack=WRITTEN.pack,
     fixed={"feed_forward": "gated", "unbiased": "gate"},
-    fields=rotary.rotary,
+    fields=parts,
     values=lambda config: rotary.their_rotary(config) | {"position_embedding_type": "rope"},
     switches={
         "position_embedding_type": ("rope", None),

@@ -10,6 +10,8 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.fused import Fused
 from official_bert.models.interchange.members.member import (
     ACTS,
+    OUR_ACTS,
+    WORDS,
     Fields,
     Form,
     Member,
@@ -19,12 +21,11 @@ from official_bert.models.interchange.members.member import (
     layers,
     tables,
     usual_forms,
-    words,
 )
 
-PREFIX, BASE, CODE = "bert.", "jinaai/jina-bert-implementation", "jinaai/jina-bert-v2-qk-post-norm"
+PREFIX = "bert."
 POOLER = dense("pooler/", f"{PREFIX}pooler.dense.")
-UNITS = {"geglu": "", "reglu": "relu"}  # the activation of the gate; "": hidden_act
+UNITS = {"geglu": "gelu_erf", "reglu": "relu"}  # the activation of the gate, whatever hidden_act says
 HALVES = Fused({"mlp.up_gated_layer": "ug"}, {"mlp.gated_up_layer": "gu"})
 
 
@@ -33,40 +34,34 @@ def is_jina(values: Values) -> bool:
     return values.get("position_embedding_type") == "alibi" or "jina-bert-" in _named(values)
 
 
-def is_for_code(values: Values) -> bool:
-    """Returns whether it is the variant for code, which has norms of queries and keys."""
-    return is_jina(values) and "qk-post-norm" in _named(values)
-
-
 def _named(values: Values) -> str:
     return f"{values.get('_name_or_path')} {values.get('auto_map')}"
 
 
 def activations(values: Values) -> Fields:
-    """Those of the gate and of the head for words, which differ in a `reglu`."""
-    act = ACTS[values.get("hidden_act", "gelu")]
-    return {"hidden_act": UNITS[values["feed_forward_type"]] or act, "masked_lm_act": act}
+    """Those of the gate and of the head for words, which may differ."""
+    return {"hidden_act": UNITS[values["feed_forward_type"]], "masked_lm_act": ACTS[values.get("hidden_act", "gelu")]}
 
 
 def their_values(config: ModelConfig, repository: str) -> Fields:
     """The reverse, and the keys by which a JinaBERT is known."""
-    act = config.masked_lm_act or config.hidden_act
-    classes = {"AutoModel": "Model"} | {
-        f"AutoModel{kind}": kind for kind in ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
-    }
+    heads = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
     return {
-        "hidden_act": next(theirs for theirs, ours in ACTS.items() if ours == act),
-        "feed_forward_type": "reglu" if config.hidden_act == "relu" != act else "geglu",
+        "hidden_act": OUR_ACTS[config.masked_lm_act or config.hidden_act],
+        "feed_forward_type": "reglu" if config.hidden_act == "relu" else "geglu",
         "position_embedding_type": "alibi",
         "emb_pooler": "mean",
         "_name_or_path": repository,
-        "auto_map": {"AutoConfig": f"{repository}--configuration_bert.JinaBertConfig"}
-        | {name: f"{repository}--modeling_bert.JinaBert{kind}" for name, kind in classes.items()},
+        "auto_map": {
+            "AutoConfig": f"{repository}--configuration_bert.JinaBertConfig",
+            "AutoModel": f"{repository}--modeling_bert.JinaBertModel",
+        }
+        | {f"AutoModel{head}": f"{repository}--modeling_bert.JinaBert{head}" for head in heads},
     }
 
 
-def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
-    """Makes one of the two, whose layers have these further names."""
+def member(parts: dict[str, str], repository: str, fixed: Fields, **fields: Any) -> Member:
+    """Makes one of the two, whose layers have these further names and fixed fields."""
     return Member(
         stems={"bert": "JinaBert"},
         prefix=PREFIX,
@@ -76,15 +71,11 @@ def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
         ),
         forms={
             "Model": Form("", POOLER),
-            "ForMaskedLM": Form(
-                "pretraining",
-                words(
-                    "cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias"
-                ),
-            ),
+            "ForMaskedLM": Form("pretraining", WORDS),
             **usual_forms(POOLER),
         },
         heads_by_class=False,
+        fixed={"alibi": True, "feed_forward": "gated", "unbiased": "gate"} | fixed,
         tied=bert_tied(PREFIX),
         fields=activations,
         values=functools.partial(their_values, repository=repository),
@@ -102,9 +93,9 @@ def member(parts: dict[str, str], repository: str, **fields: Any) -> Member:
 
 JINA_BERT = member(
     {"intermediate": "mlp.gated_layers", "output": "mlp.wo", "output_LayerNorm": "mlp.layernorm"},
-    BASE,
+    "jinaai/jina-bert-implementation",
+    {},
     claims=is_jina,
-    fixed={"alibi": True, "feed_forward": "gated", "unbiased": "gate"},
 )
 JINA_BERT_CODE = member(
     {
@@ -115,9 +106,9 @@ JINA_BERT_CODE = member(
         "attention/query/LayerNorm": "attention.self.layer_norm_q",
         "attention/key/LayerNorm": "attention.self.layer_norm_k",
     },
-    CODE,
-    claims=is_for_code,
-    fixed={"alibi": True, "feed_forward": "gated", "unbiased": "gate", "query_key_norm": True, "norm": "twice"},
+    "jinaai/jina-bert-v2-qk-post-norm",
+    {"query_key_norm": True, "norm": "twice"},
+    claims=lambda values: "qk-post-norm" in _named(values),
     unpack=HALVES.unpack,
     pack=HALVES.pack,
 )

@@ -114,6 +114,9 @@ def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
     ]
 
 
+WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias")
+
+
 def bert_tied(prefix: str) -> dict[str, str]:
     """The second names of the word table and of the words' bias."""
     return {
@@ -181,6 +184,7 @@ OF_OTHERS = (
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
+    "partial_rotary_factor",
     "global_rope_theta",
     "local_rope_theta",
     "layer_types",

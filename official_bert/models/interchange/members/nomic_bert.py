@@ -58,6 +58,7 @@ NOMIC_BERT = Member(
     switches={
         "activation_function": ("swiglu", None),
         "rotary_emb_fraction": (1.0, None),
+        "scale_attn_weights": (True, None),
         **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base", "moe_every_n_layers"), (None, 0)),
         **dict.fromkeys(
             (
@@ -66,6 +67,7 @@ NOMIC_BERT = Member(
                 "causal",
                 "use_rms_norm",
                 "parallel_block",
+                "scale_attn_by_inverse_layer_idx",
                 "qkv_proj_bias",
                 "mlp_fc1_bias",
                 "mlp_fc2_bias",
@@ -84,8 +86,6 @@ NOMIC_BERT = Member(
         "pad_vocab_size_multiple",
         "parallel_block_tied_norm",
         "reorder_and_upcast_attn",
-        "scale_attn_by_inverse_layer_idx",
-        "scale_attn_weights",
         "summary_activation",
         "summary_proj_to_labels",
         "summary_type",

@@ -27,7 +27,7 @@ def read(folder: str) -> dict[str, Any]:
     Raises ValueError for an unsupported tokenizer.
     """
     files = _files(folder)
-    if _ids_alone(files, folder):
+    if definition.ids_alone(files, folder):
         return {"tokenizer": {}, "vocab": None, "do_lower_case": None}
     if files and (tokenizer := _other_tokenizer(files, folder)):
         return {"tokenizer": files, "vocab": None, "do_lower_case": tokenizer.lower_cases}
@@ -40,11 +40,6 @@ def _files(folder: str) -> dict[str, bytes]:
         return tokenizer_files.read(folder)
     except ValueError:
         return {}
-
-
-def _ids_alone(files: Mapping[str, bytes], folder: str) -> str:
-    """Returns why a tokenizer is not computed whose model is; "" for others."""
-    return definition.IDS_ALONE.get(definition.class_of(files, folder), "")
 
 
 def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
@@ -89,7 +84,7 @@ def _read_library(path: str) -> dict[str, Any]:
 
 def refuse_ids_alone(folder: str) -> None:
     """Raises ValueError for the folder of a supported model with an unsupported tokenizer."""
-    if os.path.isdir(folder) and (why := _ids_alone(_files(folder), folder)):
+    if os.path.isdir(folder) and (why := definition.ids_alone(_files(folder), folder)):
         raise ValueError(f"{folder}: {why}")
 
 
@@ -107,7 +102,7 @@ def read_alone(folder: str) -> StoredModel | None:
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about an unsupported tokenizer, or about added tokens, which no text is given here."""
     if vocab is None:
-        why = _ids_alone(_files(folder), folder)
+        why = definition.ids_alone(_files(folder), folder)
         return [f"{folder}: {why}"] if why else []
     added = read_mapping(os.path.join(folder, ADDED_FILE), missing={})
     library = _read_library(os.path.join(folder, FAST_TOKENIZER_FILE))

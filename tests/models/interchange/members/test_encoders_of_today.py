@@ -5,6 +5,8 @@ what is refused, and adapters of halves of gated units.
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -130,9 +132,13 @@ def test_adapters_of_tasks_are_left_out_with_a_warning(tmp_path):
         (NOMIC, {"moe_every_n_layers": 2}, "moe_every_n_layers"),
         (NOMIC, {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction"),
         (NOMIC, {"qkv_proj_bias": True}, "qkv_proj_bias"),
+        (NOMIC, {"scale_attn_weights": False}, "scale_attn_weights"),
+        (NOMIC, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (NOMIC, {"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2.0}}, "rope_scaling"),
         (NOMIC, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0}}, "dynamic"),
         (NOMIC, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}}, "rope"),
         (GTE, {"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.5}}, "rope_scaling"),
+        (GTE, {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
         (GTE, {"logn_attention_scale": True}, "logn_attention_scale"),
         (GTE, {"rope_parameters": {"rope_type": "linear", "rope_theta": -1.0, "factor": 1.0}}, "rope_theta"),
         (JINA, {"feed_forward_type": "original"}, "feed_forward_type"),
@@ -175,6 +181,24 @@ def test_adapters_of_gated_units_are_those_of_the_files_products(tmp_path, sourc
         np.testing.assert_allclose(by_hand.weights[name], weights[name], atol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("unit", ["geglu", "reglu"])
+def test_the_gate_of_a_jina_bert_is_not_what_hidden_act_says(tmp_path, unit):
+    config = formats.read(copy(JINA, tmp_path / "jina", hidden_act="silu", feed_forward_type=unit)).config
+    assert (config.hidden_act, config.masked_lm_act) == ({"geglu": "gelu_erf", "reglu": "relu"}[unit], "silu")
+    formats.write(formats.read(str(tmp_path / "jina")), "hugging_face", str(tmp_path / "written"))
+    written = values_of(tmp_path / "written")
+    assert (written["hidden_act"], written["feed_forward_type"]) == ("silu", unit)
+
+
+def test_the_words_of_gte_have_gelu_in_transformers_and_hidden_act_in_the_authors_class(tmp_path):
+    for model_type, act in (("gte", "gelu_erf"), ("new", "relu")):
+        folder = copy(GTE, tmp_path / model_type, hidden_act="relu", model_type=model_type, architectures=[])
+        assert (config := formats.read(folder).config).masked_lm_act == act
+        assert config.hidden_act == "relu"
+    with pytest.raises(ValueError, match="no model of Hugging Face's has model.masked_lm_act 'relu'"):
+        formats.write(formats.read(str(tmp_path / "new")), "hugging_face", str(tmp_path / "written"))
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "kind", "said"),
     [
@@ -184,15 +208,25 @@ def test_adapters_of_gated_units_are_those_of_the_files_products(tmp_path, sourc
             r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)",
         ),
         (
+            {"model": {"type": "BPE", "dropout": None, "byte_fallback": True, "vocab": {}}},
+            "PreTrainedTokenizerFast",
+            r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)",
+        ),
+        (
             {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": {"type": "Lowercase"}},
             "RobertaTokenizer",
-            r"tokenizer\.json: normalizer: expected none or NFC, got Lowercase",
+            r"tokenizer\.json: normalizer: expected none or NFC, got Lowercase; or give ids \(load_encoder",
+        ),
+        (
+            {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Whitespace"}},
+            "RobertaTokenizer",
+            r"pre_tokenizer\.type: 'Whitespace' is not computed here; expected 'ByteLevel'; or give ids",
         ),
     ],
-    ids=["mmBERT", "JinaBERT for Chinese"],
+    ids=["mmBERT", "mmBERT, generic class", "JinaBERT for Chinese", "JinaBERT for German"],
 )
 def test_a_model_whose_tokenizer_is_refused_takes_ids(tmp_path, tokenizer, kind, said):
-    folder = copy(MODERN if kind.startswith("Gemma") else JINA, tmp_path / "model")
+    folder = copy(JINA if kind.startswith("Roberta") else MODERN, tmp_path / "model")
     pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(tokenizer))
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     for refused in (official_bert.load_tokenizer, official_bert.Predictor):
@@ -213,6 +247,47 @@ def test_ids_are_exported_without_a_tokenizer(tmp_path):
     answers = tf.saved_model.load(str(tmp_path / "ids")).signatures["serving_default"]
     found = answers(**{name: tf.constant(value) for name, value in rows.items()})["sequence_output"]
     np.testing.assert_allclose(found, encoder(rows)["sequence_output"], atol=1e-5)
+
+
+# The encoder's rows of 8,192 tokens after those of 16: how many MB more the process had at its peak.
+LONG_ROW = """
+import pathlib, re, sys
+import numpy as np
+import tensorflow as tf
+import official_bert
+
+def peak():
+    found = re.search(r"VmHWM:\\s*([0-9]+) kB", pathlib.Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024
+
+encoder = official_bert.load_encoder(sys.argv[1])
+call = tf.function(encoder) if sys.argv[2] == "graph" else encoder
+rows = tf.TensorSpec([None, None], tf.int32)
+if sys.argv[2] == "graph":
+    call = call.get_concrete_function({name: rows for name in ("input_ids", "input_mask", "segment_ids")})
+
+def run(length):
+    ids = tf.ones((1, length), tf.int32)
+    return call({"input_ids": ids, "input_mask": ids, "segment_ids": 0 * ids})["sequence_output"]
+
+run(16)
+before = peak()
+assert np.isfinite(run(8192).numpy()).all()
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process")
+@pytest.mark.parametrize("call", ["eager", "graph"])
+@pytest.mark.parametrize("source", [NOMIC, GTE, JINA, CODE, JINA_V3], ids=lambda path: path.parent.name)
+def test_a_row_of_8192_tokens_takes_at_most_a_gigabyte_more(tmp_path, source, call):
+    folder = copy(
+        source, tmp_path / "model", drop=("head_dim",), num_attention_heads=12, max_position_embeddings=8194
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", LONG_ROW, folder, call], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout.split()[-1]) < 1000, done.stdout
 
 
 def test_published_keys_of_ettin(tmp_path):
