@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -41,7 +41,7 @@ class Configured(keras.layers.Layer):
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Calls the layer. `.keras` files and subclasses of earlier versions call `layout` `attention_mask`."""
-        arguments = _arguments_of(type(self))
+        arguments = _arguments_of(type(self).call)
         for name, other in (("attention_mask", "layout"), ("layout", "attention_mask")):
             if name in options and name not in arguments:
                 options[other] = options.pop(name)
@@ -59,6 +59,6 @@ class Configured(keras.layers.Layer):
 
 
 @functools.cache
-def _arguments_of(layer: type[keras.layers.Layer]) -> Mapping[str, Any]:
-    """Returns the arguments of the layer's `call`."""
-    return inspect.signature(layer.call).parameters
+def _arguments_of(call: Callable) -> Mapping[str, Any]:
+    """Returns the arguments of a layer's `call`."""
+    return inspect.signature(call).parameters

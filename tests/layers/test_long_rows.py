@@ -94,9 +94,9 @@ def test_a_window_sees_what_the_whole_matrix_says(layer, window, case):
     layout = layout_of(MASK, **case, window=window, in_turn=False)
     wanted = whole(layer, X, window if window < S else 0, **case)
     real = MASK == 1
-    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=layout))[real], wanted[real], atol=2e-5)
+    np.testing.assert_allclose(np.asarray(layer(X, layout=layout))[real], wanted[real], atol=2e-5)
     places = np.array([[0, 16, 3], [2, 0, 0]])
-    some = layer(X, attention_mask=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
+    some = layer(X, layout=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
     np.testing.assert_allclose(some, np.take_along_axis(wanted, places[:, :, None], axis=1), atol=2e-5)
 
 
@@ -105,11 +105,11 @@ def test_blocks_of_queries_give_what_the_whole_matrix_gives_in_both_passes(layer
     layout, wanted, real = layout_of(MASK, **case), whole(layer, X, **case), MASK == 1
     dense = gradients_of(layer, layout_of(MASK, **case, in_turn=False))
     monkeypatch.setattr(long_rows, "_edges", lambda q, k: [0, 5, 10, S] if q.shape[2] == S else [0, 2, 3])
-    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=layout))[real], wanted[real], atol=2e-5)
+    np.testing.assert_allclose(np.asarray(layer(X, layout=layout))[real], wanted[real], atol=2e-5)
     for got, value in zip(gradients_of(layer, layout), dense, strict=True):
         np.testing.assert_allclose(got, value, atol=2e-6 * max(np.abs(part).max() for part in dense))
     places = np.array([[0, 16, 3], [2, 0, 0]])
-    some = layer(X, attention_mask=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
+    some = layer(X, layout=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
     np.testing.assert_allclose(some, np.take_along_axis(wanted, places[:, :, None], axis=1), atol=2e-5)
 
 
@@ -117,7 +117,7 @@ def gradients_of(layer, layout):
     x = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        loss = tf.reduce_sum(layer(x, attention_mask=layout, training=True)[MASK == 1] ** 2)
+        loss = tf.reduce_sum(layer(x, layout=layout, training=True)[MASK == 1] ** 2)
     return [
         tf.convert_to_tensor(part).numpy()
         for part in tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
@@ -152,7 +152,7 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
             tape.watch(x)
             rows = x
             for number, part in enumerate(made):
-                rows = part(rows, attention_mask=layout_of(ids + 1, ids, window=32 * number), training=True)
+                rows = part(rows, layout=layout_of(ids + 1, ids, window=32 * number), training=True)
             loss = tf.reduce_sum(rows)
         return tape.gradient(loss, x)
 
@@ -172,14 +172,14 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
 @pytest.mark.parametrize(("window", "alibi"), [(0, False), (4, False), (0, True)])
 def test_rows_of_unknown_length_are_computed_alike(layer, window, alibi):
     run = tf.function(
-        lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window, alibi=alibi)),
+        lambda x, mask: layer(x, layout=layout_of(mask, window=window, alibi=alibi)),
         autograph=False,
         input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)],
     )
     real = MASK == 1
     np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window, alibi=alibi)[real], atol=2e-5)
     short = layout_of(MASK[:1, :3], in_turn=False, alibi=alibi)
-    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], attention_mask=short), atol=2e-5)
+    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], layout=short), atol=2e-5)
 
 
 def test_gated_units_before_their_norms_are_those_of_the_paper():
@@ -192,7 +192,7 @@ def test_gated_units_before_their_norms_are_those_of_the_paper():
         biases=False,
         initializer_range=0.5,
     )
-    got = np.asarray(made(X, attention_mask=MASK[:, None, None].astype(bool)))
+    got = np.asarray(made(X, layout=MASK[:, None, None].astype(bool)))
     assert not any(weight.name in ("bias", "beta") for weight in made.weights)
 
     def normalized(x, norm):

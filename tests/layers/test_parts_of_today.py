@@ -82,7 +82,7 @@ def test_queries_and_keys_are_normalized_over_all_heads():
     mask = MASK[:, None, None]
     np.testing.assert_allclose(layer(X, mask), wanted, atol=1e-5)
     np.testing.assert_allclose(
-        layer(X, attention_mask=TokenLayout(mask).at(np.array([[3], [0]])), queries=np.stack([X[0, 3:4], X[1, :1]])),
+        layer(X, layout=TokenLayout(mask).at(np.array([[3], [0]])), queries=np.stack([X[0, 3:4], X[1, :1]])),
         np.stack([wanted[0, 3:4], wanted[1, :1]]),
         atol=1e-5,
     )
