@@ -10,7 +10,7 @@ import sys
 import nbformat
 import pytest
 
-NAMES = ("pretrain_and_look_inside", "classify_a_csv", "serve_and_call")
+NAMES = ("pretrain_and_look_inside", "classify_a_csv", "serve_and_call", "one_word_two_meanings")
 MOST_BYTES = 600_000
 
 
@@ -96,6 +96,9 @@ def test_they_run_from_top_to_bottom(root, tmp_path):
     assert printed(found["serve_and_call"]).count("the same words") == 4 and "exit status 0" in printed(
         found["serve_and_call"]
     )
+    both = re.findall(r"English to German ([\d.]+)", printed(found["one_word_two_meanings"]))
+    layers = re.findall(r"^(\d) +[\d.]+ +[\d.]+ +([\d.]+)", printed(found["one_word_two_meanings"]), re.MULTILINE)
+    assert float(layers[6][1]) > float(layers[0][1]) and len(layers) == 7 and float(both[0]) > float(both[2])
 
 
 def test_a_cell_that_fails_leaves_the_notebook_as_it_was(root, tmp_path):
