@@ -119,26 +119,25 @@ class Explainer:
             name, blank = of or answer["tokens"][0][0], np.argmax(ids == self.served.special["MASK"])
             return name, [int(blank)], _number(self.served.tokenizer.tokens, name)
         if self.kind == "entities":
-            start = row["text"].find(of) if of else [*answer["starts"], starts[0]][0]
-            if start not in starts:
+            found = [match.start() for match in re.finditer(re.escape(of), row["text"])]
+            words = np.flatnonzero(np.isin(starts, found if of else [*answer["starts"], starts[0]][:1])).tolist()
+            if not words:
                 raise ValueError(f"of: expected a word of the text, got {of!r}")
-            first = [*starts].index(start)
-            return row["text"][start : ends[first]], [first], 0
+            return row["text"][starts[words[0]] : ends[words[0]]], words[:1], 0
         if of:
             raise ValueError(f"of: expected none, because the model gives one {self.kind}, got {of!r}")
         if self.kind == "score" or not answer["answer"]:
             return self.kind, [], 0  # the logits of no answer are those of [CLS], at 0
         of_context = source == source[-1]
-        first, last = (
-            np.flatnonzero(of_context & (edges == answer[name])) for name, edges in (("start", starts), ("end", ends))
-        )
-        return answer["answer"], [int(first[0]), int(last[-1])], 0
+        begin = np.flatnonzero(of_context & (starts == answer["start"])).tolist()
+        end = np.flatnonzero(of_context & (ends == answer["end"])).tolist()
+        return answer["answer"], [begin[0], end[-1]], 0
 
     def _integrate(self, part: np.ndarray, at: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns what each token of a row adds [S], and the logits of the text and of the baseline [2]."""
         points, weights = np.polynomial.legendre.leggauss(steps)
         # Both ends of the path give the logits, and have no weight in the integral.
-        path = np.float32([[*(points + 1) / 2, 1, 0], [*weights / 2, 0, 0]])
+        path = np.array([[*(points + 1) / 2, 1, 0], [*weights / 2, 0, 0]], np.float32)
         groups = np.array_split(path, -(-part.shape[1] * path.shape[1] // TOKENS_AT_ONCE), axis=1)
         results = [self.gradients(*part, tf.constant(at), *group) for group in groups]
         return sum(shares.numpy() for shares, _ in results), np.concatenate([logits for _, logits in results])[-2:]
@@ -221,15 +220,17 @@ def rows_of(served: Any, pieces: np.ndarray, places: Sequence[int]) -> list[np.n
     none.
     """
     first, second = (np.flatnonzero(pieces[:, 0] == number).tolist() for number in range(2))
-    room, truncate = served.max_seq_length - served.template.extra(bool(second)), getattr(served, "truncate", "head")
+    room = served.max_seq_length - served.template.extra(bool(second))
+    truncate: Any = getattr(served, "truncate", "head")
     if "start" in served.outputs or "entities" in served.outputs or truncate == "windows":
         question, moving = (first[: served.max_query_length], second) if second else ([], first)
         windows = sliding_windows(len(moving), room - len(question), served.doc_stride)
-        numbers = range(len(windows))
-        for place in places[:1]:
-            numbers = [number for number in numbers if is_max_context(windows, number, place - moving[0])]
-        shown = [moving[start : start + length] for start, length in map(windows.__getitem__, numbers)]
-        pairs = [(question, window) if question else (window, []) for window in shown]
+        shown = [
+            moving[start : start + length]
+            for number, (start, length) in enumerate(windows)
+            if not places or is_max_context(windows, number, places[0] - moving[0])
+        ]
+        pairs = [(question, window) if second else (window, []) for window in shown]
     else:
         cut = truncate_pair(first, second, room)
         pairs = [(keep(first, len(cut[0]), truncate), keep(second, len(cut[1]), truncate))]
