@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.layers.speed.extension_points import original, overridden
-from official_bert.serving.served_model import ServedModel
+from official_bert.serving.served_model import ServedModel, Tensors
+from official_bert.text.graph_packing import pack_batch
 from official_bert.text.packing import is_max_context, keep, sliding_windows, truncate_pair
 
 MASK = "[MASK]"
@@ -135,9 +136,7 @@ class Explainer:
 
     def _integrate(self, part: np.ndarray, at: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns what each token of a row adds [S], and the logits of the text and of the baseline [2]."""
-        points, weights = np.polynomial.legendre.leggauss(steps)
-        # Both ends of the path give the logits, and have no weight in the integral.
-        path = np.array([[*(points + 1) / 2, 1, 0], [*weights / 2, 0, 0]], np.float32)
+        path = _path(steps)
         groups = np.array_split(path, -(-part.shape[1] * path.shape[1] // TOKENS_AT_ONCE), axis=1)
         results = [self.gradients(*part, tf.constant(at), *group) for group in groups]
         return sum(shares.numpy() for shares, _ in results), np.concatenate([logits for _, logits in results])[-2:]
@@ -178,12 +177,43 @@ class Explainer:
         return {"words": words, "shares": by_word.tolist(), "inputs": inputs, "starts": begins}
 
 
+def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf.Tensor]:
+    """Returns `label`, `value` and `baseline` [B] of texts, and their tokens' `shares`, `inputs`, `starts` and `ends`
+    [B,S], in a graph; special tokens and padding end where they start.
+    """
+    texts = [served.tokenizer.tokenize_with_offsets(inputs[name]) for name in served.text_inputs]
+    how = served.template, served.max_seq_length, served.truncate
+    second = texts[1] if len(texts) > 1 else [None] * 3
+    ids, starts, ends = (pack_batch(*column, *how)[0] for column in zip(texts[0], second))
+    words, width = ids.in_a | ids.in_b, tf.shape(ids.input_ids)[1]
+    label = tf.argmax(served.run_model(ids.features())["logits"], axis=1, output_type=tf.int32)
+    path, explainer = tf.constant(_path(steps)), Explainer(served, "")
+
+    def explain(row: tuple) -> tuple[tf.Tensor, tf.Tensor]:
+        *columns, length, number = row
+        tokens = (column[:length] for column in columns)
+        shares, logits = explainer._gradients(*tokens, tf.stack([0, number]), *tf.unstack(path))
+        return tf.pad(shares, [[0, width - length]]), logits[-2:]
+
+    rows = ids.input_ids, ids.segment_ids, tf.cast(words, tf.int32) - 1, tf.reduce_sum(ids.input_mask, 1), label
+    shares, logits = tf.map_fn(explain, rows, fn_output_signature=(tf.float32, tf.float32))
+    places = (tf.where(words, column.input_ids, 0) for column in (starts, ends))
+    named = dict(zip(("starts", "ends"), places), inputs=tf.cast(ids.in_b, tf.int32), shares=shares)
+    return {**named, "value": logits[:, 0], "baseline": logits[:, 1], "label": tf.gather(served.labels, label)}
+
+
 def in_words(explanation: Mapping[str, Any]) -> str:
     """Returns an explanation as a line for a person."""
     words = "  ".join(map("{} {:+.3f}".format, explanation["words"], explanation["shares"]))
     return (
         f"  {explanation['target']} {explanation['value']:.3f} = {explanation['baseline']:.3f} without words  {words}"
     )
+
+
+def _path(steps: int) -> np.ndarray:
+    """Returns the points of a path, and their weights [2,N]. Its ends give the logits: they are last, with weight 0."""
+    points, weights = np.polynomial.legendre.leggauss(steps)
+    return np.array([[*(points + 1) / 2, 1, 0], [*weights / 2, 0, 0]], np.float32)
 
 
 def _features(ids: Any, segments: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Integrated gradients: those of captum, sums that are complete, and finite differences in place of gradients."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -20,6 +21,8 @@ from official_bert.reports.page import as_page
 from official_bert.reports.sections import Mistake, mistakes_section
 from official_bert.runs.explained_mistakes import explained_sections
 from official_bert.serving import explanations
+from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.tasks.loading import restore_for_inference
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
@@ -125,6 +128,32 @@ def test_only_models_with_gradients_and_logits_are_explained(folders, tmp_path):
     official_bert.export(folders["classifier"], str(tmp_path / "exported"), batch_sizes=(), report=lambda _: None)
     with pytest.raises(ValueError, match="an exported model, which has no gradients; give the run or the checkpoint"):
         Predictor(str(tmp_path / "exported")).explain("bad")
+
+
+@pytest.mark.parametrize("truncate", ["head", "tail"])
+def test_an_exported_classifier_explains_in_a_signature(folders, tmp_path, truncate):
+    task, model = restore_for_inference(folders["classifier"])
+    task = dataclasses.replace(
+        task, config=dataclasses.replace(task.config, options={**task.config.options, "truncate": truncate})
+    )
+    served = make_served_model(task, model, ServingOptions(explanations=True, max_seq_length=10))
+    texts = ["the boats , the old songs and the lakes by the river .", "bad", "old new"]
+    answered = tf.function(served.answer_prompted, autograph=False)({"text": tf.constant(texts)}, "")
+    rows = [{name: value[number].numpy() for name, value in answered.items()} for number in range(3)]
+    explainer = explanations.Explainer(served, "")
+    for text, row in zip(texts, rows):
+        answer = {name: value[0].numpy() for name, value in served.answer_text({"text": tf.constant([text])}).items()}
+        found = explainer.explain({"text": text}, answer, steps=32)
+        assert row["label"].decode() == found["target"] and row["value"] == pytest.approx(found["value"], abs=1e-5)
+        real = row["ends"] > row["starts"]
+        ends = [start + len(word) for start, word in zip(found["starts"], found["words"])]
+        word = np.searchsorted(ends, row["ends"][real])
+        np.testing.assert_allclose(np.bincount(word, row["shares"][real]), found["shares"], atol=1e-5)
+    with pytest.raises(ValueError, match="--explanations: expected a classifier with labels"):
+        task = dataclasses.replace(
+            task, config=dataclasses.replace(task.config, options={**task.config.options, "truncate": "windows"})
+        )
+        make_served_model(task, model, ServingOptions(explanations=True))
 
 
 def test_of_a_long_text_the_window_that_answers_is_explained(folders, predictors):
