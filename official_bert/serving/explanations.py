@@ -191,8 +191,8 @@ def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf
 
     def explain(row: tuple) -> tuple[tf.Tensor, tf.Tensor]:
         *columns, length, number = row
-        tokens = (column[:length] for column in columns)
-        shares, logits = explainer._gradients(*tokens, tf.stack([0, number]), *tf.unstack(path))
+        arguments = [*(column[:length] for column in columns), tf.stack([0, number]), *tf.unstack(path)]
+        shares, logits = explainer._gradients(*arguments)
         return tf.pad(shares, [[0, width - length]]), logits[-2:]
 
     rows = ids.input_ids, ids.segment_ids, tf.cast(words, tf.int32) - 1, tf.reduce_sum(ids.input_mask, 1), label
