@@ -20,7 +20,7 @@ from official_bert.serving.served_model import ServedModel, Tensors
 from official_bert.text.graph_packing import pack_batch
 from official_bert.text.packing import is_max_context, keep, sliding_windows, truncate_pair
 
-MASK = "[MASK]"
+MASK = "[MASK]"  # of WordPiece, which cuts it in three; other tokenizers find their own
 TOKENS_AT_ONCE = 2048  # the gradient of a base model keeps about 1 MB a token
 MOST_GAP = 0.01  # above which more steps are advised
 # The logit [N] of a model's outputs, by an output of the answer that tells what the model gives. Its two numbers are
@@ -236,7 +236,8 @@ def pieces_of(served: Any, row: Mapping[str, str]) -> np.ndarray:
         ids, *places = (column.values.numpy() for column in cut(tf.constant([row[name]])))
         columns.append(np.stack([np.full_like(ids, number), ids, *places], axis=1))
     pieces = np.concatenate(columns)
-    for blank in re.finditer(re.escape(MASK), row["text"]) if "num_blanks" in served.outputs else ():
+    has_blanks = "num_blanks" in served.outputs and served.special["MASK"] not in pieces[:, 1]  # not found as tokens
+    for blank in re.finditer(re.escape(MASK), row["text"]) if has_blanks else ():
         inside = np.flatnonzero((pieces[:, 2] >= blank.start()) & (pieces[:, 2] < blank.end()))
         pieces[inside[0]] = 0, served.special["MASK"], *blank.span()
         pieces = np.delete(pieces, inside[1:], axis=0)
