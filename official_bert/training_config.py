@@ -247,6 +247,8 @@ class TrainingConfig:
     """Checkpoint used for prediction and export."""
     report: bool = changeable(False)
     """Write report.html and report.json about the last evaluation."""
+    explain_mistakes: Natural = changeable(0)
+    """So many of the worst mistakes in the report get a table with coloured words (docs/explain.md)."""
     log_every: Count = changeable(50)
     """Steps between lines of the log; the screen shows at most one a minute."""
     skip_gradient_norm: NonNegative = 0.0
@@ -270,6 +272,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "config.training.")
+        check_used(self, ["explain_mistakes"], "training.report", self.report, "config.training.")
         for key, value in (
             ("freeze", self.freeze),
             ("reinitialize_layers", self.reinitialize_layers),

@@ -96,6 +96,11 @@ flags.DEFINE_bool(
     None,
     "Classifier: a row has two texts; by default as in training, or one for a checkpoint that is not a run.",
 )
+flags.DEFINE_bool(
+    "explanations",
+    None,
+    "Classifier: a signature `explain` too, which says which words made an answer (docs/explain.md).",
+)
 flags.DEFINE_integer(
     "max_positions",
     None,

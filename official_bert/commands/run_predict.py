@@ -88,6 +88,9 @@ flags.DEFINE_enum(
     "How probable a masked LM finds each text, instead of an answer: word_l2r hides a token and the later ones of its "
     "word, token hides a token alone, bound is that of masked diffusion.",
 )
+flags.DEFINE_bool("explain", False, "Write what each word adds to the logit of an answer (docs/explain.md).")
+flags.DEFINE_integer("explain_steps", 50, "Points of the path at which --explain takes gradients.", lower_bound=1)
+flags.DEFINE_string("explain_of", "", "Explain a label, the tag of a word, or a word for a blank, not the answer.")
 flags.DEFINE_bool(
     "discard", False, "Overwrite the files of --output_file instead of continuing a stopped or finished command."
 )
@@ -114,6 +117,9 @@ class Prediction:
     batch_size: int
     discard: bool
     score: str
+    explain: bool
+    explain_steps: int
+    explain_of: str
     options: "ServingOptions"
 
     @property
@@ -153,10 +159,11 @@ class Prediction:
                 f"--input_file={self.input_file}: expected --output_file beside several files, as in "
                 f"--output_file=answers@8"
             )
-        if self.score and (self.is_sharded or self.output_format):
+        of_lines = [f"--score={self.score}"] * bool(self.score) + ["--explain"] * self.explain
+        if of_lines[1:] or (of_lines and (self.is_sharded or self.output_format)):
             raise ValueError(
-                f"--score={self.score}: expected one --input_file and one --output_file of JSON lines, without "
-                "--output_format"
+                f"{of_lines[0]}: expected one --input_file and one --output_file of JSON lines, without "
+                f"{' and '.join(['--output_format', *of_lines[1:]])}"
             )
         if not self.reads_file and (self.keep_columns or self.set):
             raise ValueError(
@@ -234,7 +241,9 @@ class Prediction:
             texts = read_entity_texts(
                 self.input_file, encoding, always=self.output_format not in ("", output_files.ALL_OUTPUTS)
             )
-        form = _form(self.output_format, texts, self.input_file, self.output_file)
+        form = _form(
+            self.output_format or output_files.ALL_OUTPUTS * self.explain, texts, self.input_file, self.output_file
+        )
         if not (texts and (form or not texts.are_rows_of_text)):
             rows = self.read_rows(arguments)
         else:
@@ -288,8 +297,9 @@ class Prediction:
         answer says it.
         """
         from official_bert.interface.predictor import warn_of_empty
+        from official_bert.serving.explanations import in_words
 
-        predictor, empty = self.predictor, list[str]()
+        predictor, empty, notes = self.predictor, list[str](), list[str]()
         if self.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
             logging.warning(
                 "%s of the rows: not copied to --output_file, where an answer has its own", ", ".join(replaced)
@@ -297,14 +307,23 @@ class Prediction:
         with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
             for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
                 part = rows[start : start + TEXTS_AT_ONCE]
-                for row, answer in zip(part, predictor.answer(part, self.batch_size)):
+                answers = predictor.answer(part, self.batch_size)
+                if self.explain:
+                    explained = predictor.explain(part, self.explain_steps, self.explain_of, start + 1)
+                    answers = [{**answer, "explanation": words} for answer, words in zip(answers, explained)]
+                    notes += [note for words in explained for note in words["notes"]]
+                for row, answer in zip(part, answers):
                     if output:
                         empty += filter(None, [predictor.lacks_question(row, answer)])
                         output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
                     else:
                         names = (*self.keep_columns, *predictor.inputs)
-                        print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")
+                        words = [in_words(answer["explanation"])] if self.explain else []
+                        lines = *predictor.describe(row, answer), *words
+                        print("\t".join(str(row[name]) for name in names), *lines, sep="\n")
         warn_of_empty(empty, len(rows))
+        if notes:
+            logging.warning("%d notes on the explanations of %d texts: %s", len(notes), len(rows), notes[0])
 
 
 def main(arguments: list[str]) -> None:
@@ -314,6 +333,7 @@ def main(arguments: list[str]) -> None:
     from official_bert.training.machines.distribution import check_backend
 
     check_backend()
+    command_line.refuse_unread(FLAGS, [(["explain_steps", "explain_of"], FLAGS.explain, "--explain")])
     pairs = _reads_pairs(FLAGS.task, FLAGS.model) if FLAGS.pairs is None else FLAGS.pairs
     head = "embeddings" if FLAGS.task == "embeddings" else ""
     options = command_line.from_flags(ServingOptions, FLAGS, head=head, pairs=pairs)

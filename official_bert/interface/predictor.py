@@ -21,6 +21,7 @@ from absl import logging
 from official_bert.config import Config, build
 from official_bert.data.labelled.labelled_texts import described_names
 from official_bert.data.tabular.frames import as_source, is_frame
+from official_bert.interface.answer_frames import as_frame, named_probabilities
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
@@ -31,6 +32,7 @@ from official_bert.runtimes.engines import FILE, FORMS, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.runtimes.saved_notes import LABELS_FILE, PADDED_FILE
 from official_bert.serving.bounds import broken_claim
+from official_bert.serving.explanations import Explainer
 from official_bert.serving.formats.description import as_model
 from official_bert.serving.loading import (
     ModelFunction,
@@ -67,7 +69,10 @@ READING_OPTIONS = (
     "places", "overlaps", "empty_text", "missing_label", "unknown_ids", "score_range", "several_answers",
     "candidates", "passes", "block_size",
 )  # fmt: skip
-PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank", "score")
+PUBLIC = (
+    "config", "describe", "embed", "evaluate", "explain", "inputs", "labels", "outputs", "path", "prompts", "rank",
+    "score",
+)  # fmt: skip
 OTHER_TASKS = ("embeddings", "fill_mask", *GLUE)
 KEYWORDS = {name: name for name in (*ServingOptions.__annotations__, "do_lower_case", "task", "model")}  # by flags
 
@@ -172,6 +177,23 @@ class Predictor:
         )
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
+
+    def explain(self, texts: Any, steps: int = 50, of: str = "", first: int = 1) -> Any:
+        """Returns what each word adds to the logit of the answer to each text, or of `of`; for one text, one dict.
+
+        Integrated gradients at `steps` points (`Explainer.explain`; docs/explain.md). Errors count rows from `first`.
+
+        Raises ValueError for an exported model, for one that gives vectors or writes, and for an `of` that is not
+        there.
+        """
+        if self._rows.is_single(texts):
+            return self.explain([texts], steps, of)[0]
+        rows, explainer = self._rows.read_texts(texts)[0], self._explainer
+        return explainer.explain_all(rows, self.answer(rows), steps, of, first)
+
+    @functools.cached_property
+    def _explainer(self) -> Explainer:
+        return Explainer(self._model.owner, self.path)
 
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the
@@ -474,25 +496,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def named_probabilities(answer: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Returns an answer whose probabilities are by label, if they are those of the labels."""
-    values = answer.get("probabilities")
-    if labels and {"label", "labels"} & answer.keys() and isinstance(values, list) and len(values) == len(labels):
-        return {**answer, "probabilities": dict(zip(labels, values))}
-    return answer
-
-
-def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
-    """Returns answers as a pandas frame of this index: a column for each output, `probability:LABEL` for each label."""
-    import pandas
-
-    rows = []
-    for answer in answers:
-        by_label = shares if isinstance(shares := answer.get("probabilities"), Mapping) else {}
-        rows.append(
-            {name: value for name, value in answer.items() if value is not by_label}
-            | {f"probability:{label}": share for label, share in by_label.items()}
-        )
-    return pandas.DataFrame(rows, index)

@@ -115,7 +115,9 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
             yield f"<p>{_escaped(section.note)}</p>"
         if section.rows:
             heads = "".join(f"<th>{_escaped(head)}</th>" for head in section.header)
-            rows = "\n".join("<tr>" + "".join(map(_as_cell, shown_row(section, row))) + "</tr>" for row in section.rows)
+            rows = "\n".join(
+                "<tr>" + "".join(map(_as_cell, shown_row(section, row), row)) + "</tr>" for row in section.rows
+            )
             yield f"<div><table>\n<tr>{heads}</tr>\n{rows}\n</table></div>"
         for number, picture in enumerate(section.pictures, 1):
             address = source(f"{section.name}_{number}.svg", picture)
@@ -123,10 +125,15 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
         yield "</section>"
 
 
-def _as_cell(text: str) -> str:
+def _as_cell(text: str, cell: Cell) -> str:
     """A cell of a table. Words are broken only if no telephone has room for them, such as addresses, and texts get some
-    width.
+    width. Words with shares are blue if they speak for an answer, orange if against it, the stronger the more.
     """
+    if isinstance(cell, list):
+        most = max(abs(share) for _, share in cell) or 1.0
+        shades = ((word, share, "0,110,255" if share > 0 else "255,110,0", abs(share) / most) for word, share in cell)
+        mark = '<mark style="background:rgba({2},{3:.2f});color:inherit" title="{1:+.3f}">{0}</mark>'
+        return f"<td>{' '.join(mark.format(_escaped(word), *shade) for word, *shade in shades)}</td>"
     long = ' class="long"' if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD for word in text.split()) else ""
     return f'<td{long} dir="auto">{_escaped(text)}</td>'
 

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-Cell = str | int | float | None
+Shares = Sequence[tuple[str, float]]  # words with what each adds to an answer: for it above 0, against it below
+Cell = str | int | float | Shares | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Section:
     rows: Sequence[Sequence[Cell]] = ()
     pictures: Sequence[Picture] = ()
     on_screen: bool = False  # whether its table is printed too
+    mistakes: Sequence["Mistake"] = ()  # with their whole texts, the worst first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,7 @@ def mistakes_section(
         header=("text", "wanted", "got", by),
         rows=rows,
         note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""),
+        mistakes=worst,
     )
 
 

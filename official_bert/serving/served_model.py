@@ -80,6 +80,8 @@ class ServingOptions:
     """Two texts a row; a run's configuration records it, a published checkpoint does not."""
     threshold: Probability | None = _read_by("classifiers of several labels")
     """Probability from which a label is given."""
+    explanations: bool | None = _read_by("classifiers")
+    """A signature `explain` that says which words made the answer."""
     max_positions: Count | None = _read_by("fill-mask models", limit=True)
     """Most blanks of a text."""
     passes: Count | None = _read_by("fill-mask models and models that write answers")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from official_bert.data.batches.text_features import Truncate
 from official_bert.serving.bounds import Claim, in_range, require
+from official_bert.serving.explanations import explain_texts
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, text_specs
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
@@ -28,7 +29,7 @@ class ServedClassifier(ServedWindows):
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
-    reads: ClassVar[tuple[str, ...]] = ("pairs",)
+    reads: ClassVar[tuple[str, ...]] = ("pairs", "explanations")
 
     def __init__(
         self,
@@ -39,10 +40,15 @@ class ServedClassifier(ServedWindows):
         labels: Sequence[str] = (),
         pairs: bool = False,
         truncate: Truncate = "head",
+        explanations: bool = False,
         **windows: int,
     ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
+        if explanations and (truncate == "windows" or not labels):
+            raise ValueError("--explanations: expected a classifier with labels whose texts are one row each")
+        if explanations:
+            self.prompts = {"explain": ""}  # a signature of its own, to the same texts
         if pairs:
             check_segments(self.encoder.config.type_vocab_size, "--pairs", self.template.second_segment)
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
@@ -71,6 +77,10 @@ class ServedClassifier(ServedWindows):
         features, truncated = self.pack(first, second, self.truncate)
         return {**self.answer_rows(features), "truncated": truncated}
 
+    def answer_prompted(self, inputs: Tensors, prompt: str) -> dict[str, tf.Tensor]:
+        """Returns the explanations of texts."""
+        return explain_texts(self, inputs)
+
     def _answer_windows(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Answers texts [B] from the mean of the logits of their windows."""
         texts = graph_packing.whole(tokens)
@@ -97,7 +107,7 @@ class ServedMultiLabel(ServedClassifier):
     outputs = ("labels", "num_labels", "probabilities", "logits", "truncated")
     padded_text: ClassVar = {"labels": "num_labels"}
     padded_ids = padded_text
-    reads = ("pairs", "threshold")
+    reads = ("pairs", "threshold", "explanations")
 
     def __init__(self, *arguments: Any, threshold: float | Sequence[float] = 0.5, **settings: Any):
         super().__init__(*arguments, **settings)

@@ -154,3 +154,28 @@ process.exit();
         ["4the", "first", "[SEP]", "[SEP]"],
     ]
     assert shown["marked"] == [["first"], ["the", "[SEP]"], ["[SEP]"]]
+
+
+def test_words_are_coloured_by_their_shares_in_each_text():
+    row = {
+        "label": "bad", "value": 2.0, "baseline": -0.5, "inputs": [0, 0, 0, 0, 0, 1, 1],
+        "starts": [0, 0, 4, 8, 11, 0, 0], "ends": [0, 4, 7, 11, 12, 3, 0],
+        "shares": [0.0, 0.25, 0.75, -0.5, 0.125, 0.5, 0.0],
+    }  # fmt: skip
+    then = """
+const show = ({children}) => children.filter(part => part !== "").map(part => typeof part === "string" ? part :
+  [part.children[0], part.title, part.style.background]);
+console.log(JSON.stringify([coloured(ROW, "😀unfair end.", 0), coloured(ROW, "bad", 1)].map(show)));
+process.exit();
+""".replace("ROW", json.dumps(row))
+    before = BROWSER.replace("createElement: made", "createElement: tag => Object.assign(made(), {tag, style: {}})")
+    # The emoji is one character; pieces of a word are one mark with their sum, and a full stop is one of its own.
+    assert run_script(before, then) == [
+        [
+            ["😀unfair", "1.000", "rgba(0, 110, 255, 0.7)"],
+            " ",
+            ["end", "-0.500", "rgba(255, 110, 0, 0.35)"],
+            [".", "0.125", "rgba(0, 110, 255, 0.0875)"],
+        ],
+        [["bad", "0.500", "rgba(0, 110, 255, 0.7)"]],
+    ]
