@@ -73,7 +73,7 @@ class RankingData(FileData):
             answers = self.answers_of(rows.held_out, self.path(files, "dev"))
             labelled_texts.check_held_out(rows.train, answers, files.refuse_same)
         texts = itertools.chain.from_iterable(rows.train.pairs()) if rows.train else ()
-        return dataclasses.replace(rows, notes=casing_warnings(self.tokenizer, texts))
+        return dataclasses.replace(rows, notes=tuple(casing_warnings(self.tokenizer, texts)))
 
     @abc.abstractmethod
     def answers_of(self, held_out: Any, path: Source) -> LabelledTexts:
