@@ -325,7 +325,7 @@ class RunFolder:
     def best_record(self) -> dict[str, Any]:
         """The metric, value and step of the best checkpoint, {} if there is none. Raises ValueError for others."""
         record = self._read(os.path.join(BEST_FOLDER, METRIC_FILE))
-        kinds = {"metric": str, "value": (int, float), "step": int, "loss": (int, float)}
+        kinds: dict[str, Any] = {"metric": str, "value": (int, float), "step": int, "loss": (int, float)}
         if record and not all(isinstance(({"loss": 0.0} | record).get(key), kind) for key, kind in kinds.items()):
             path = self.best.file(METRIC_FILE)
             raise ValueError(f"{path}: expected a metric, its value and step, got {record!s:.80}")

@@ -1,6 +1,7 @@
 """Small served models of every head, over any tokenizer, and their comparison."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -82,6 +83,37 @@ def write(served, config, output, formats, **options):
             output=str(output), batch_sizes=(), num_choices=2, formats=formats, other_formats=FormatOptions(**options)
         ),
     )
+
+
+def write_words(path, source):
+    """Writes a vocabulary for the model in a folder, with the padding at its place and the words w0, w1 ...; returns
+    its path.
+    """
+    config = json.loads((source / "config.json").read_text())
+    first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if config["pad_token_id"] == 1:
+        first = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    words = (f"w{number}" for number in range(config["vocab_size"] - len(first)))
+    path.write_text("\n".join([*first, *words]) + "\n")
+    return path
+
+
+def run_alone(form, folder, inputs):
+    """Runs a written file as somebody without us does; returns its outputs."""
+    engine, place = form.partition("_")[0], folder / form / "1"
+    if engine == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(place / "model.onnx"))
+        return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
+    if engine == "openvino":
+        import openvino
+
+        compiled = openvino.compile_model(place / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return {name: value for output, value in compiled(inputs).items() for name in output.names}
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter(str(place / "model.tflite")).get_signature_runner()(**inputs)
 
 
 def rows_for(inputs):

@@ -11,7 +11,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
 from needed_tools import why_not
 
 from official_bert.interface.predictor import Predictor
@@ -19,7 +18,7 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.subwords import tokenizer_files
 
-openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
+pytest.importorskip("openvino", reason=why_not("openvino"))
 FIXTURES = pathlib.Path(__file__).parents[1] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
 FORMS = ("onnx", "litert", "openvino")
@@ -33,30 +32,10 @@ ROBERTA = {"first_position": 2, "type_vocab_size": 1, "max_position_embeddings":
 KINDS = {"roberta": ROBERTA, "xlm_roberta": ROBERTA, "albert": {"embedding_size": 8, "layer_groups": 1}}
 
 
-def run(form, folder, inputs):
-    """Runs a file as somebody without us does."""
-    if form == "onnx":
-        session = onnxruntime.InferenceSession(str(folder / "onnx" / "1" / "model.onnx"))
-        return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
-    if form == "openvino":
-        compiled = openvino.compile_model(
-            folder / "openvino" / "1" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )
-        return {name: value for output, value in compiled(inputs).items() for name in output.names}
-    return Interpreter(str(folder / "litert" / "1" / "model.tflite")).get_signature_runner()(**inputs)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_numbers_are_those_of_transformers(name, tmp_path):
-    first = (
-        ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
-        if name.startswith(("roberta", "xlm", "mpnet"))
-        else ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    )
-    vocabulary = tmp_path / "vocab.txt"
-    words = range(json.loads((FIXTURES / name / "config.json").read_text())["vocab_size"] - len(first))
-    vocabulary.write_text("\n".join([*first, *(f"w{number}" for number in words)]) + "\n")
+    vocabulary = made_formats.write_words(tmp_path / "vocab.txt", FIXTURES / name)
     task, model = restore_for_inference(str(FIXTURES / name), str(vocabulary))
     if task.config.task == "squad":
         task = load_task(dataclasses.replace(task.config, options={**task.config.options, "max_query_length": 12}))
@@ -83,7 +62,7 @@ def test_the_numbers_are_those_of_transformers(name, tmp_path):
     else:
         wanted = {ours: expected[theirs] for theirs, ours in OUTPUTS.items() if theirs in expected}
     for form in FORMS:
-        found = run(form, tmp_path, {key: inputs[key] for key in served.ids_inputs})
+        found = made_formats.run_alone(form, tmp_path, {key: inputs[key] for key in served.ids_inputs})
         for key, value in wanted.items():
             assert found[key].shape == value.shape
             real = mask == 1 if value.shape[:2] == mask.shape else ...

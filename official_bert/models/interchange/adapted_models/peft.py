@@ -274,7 +274,7 @@ class _Change:
         if "embedding_A" in parts and "magnitude_vector" in parts:
             raise ValueError(f"{self.folder}: {module}.lora_magnitude_vector: not computed here for a table")
         name = self.table.ours(f"{module}.weight") or ""
-        if "embedding_A" in parts and np.ndim(self.weights.get(name)) == 2:
+        if "embedding_A" in parts and np.ndim(self.weights.get(name, 0)) == 2:
             down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
             self._replace(name, self.weights[name] + scale(len(down)) * (up @ down).T)
         elif name.endswith("/output_weights") and parts.keys() <= {"A.weight", "B.weight"} and name in self.weights:
