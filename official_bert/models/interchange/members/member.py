@@ -352,24 +352,17 @@ def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
     drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
-    return [
-        *(
-            [
-                f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's "
-                "head"
-            ]
-            if rates
-            else []
-        ),
-        *(
-            [
-                f"keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
-                f"{', '.join(unknown)}"
-            ]
-            if unknown
-            else []
-        ),
-    ]
+    remarks = list[str]()
+    if rates:
+        remarks.append(
+            f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"
+        )
+    if unknown:
+        remarks.append(
+            "keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
+            f"{', '.join(unknown)}"
+        )
+    return remarks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
