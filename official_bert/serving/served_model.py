@@ -21,6 +21,7 @@ from jaxtyping import Float, Int, Shaped
 
 from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Probability, check_fields
+from official_bert.models.calibration import Calibration
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
@@ -152,6 +153,7 @@ class ServedModel(tf.Module, abc.ABC):
     group: Callable = staticmethod(in_groups)  # how rows are computed in groups
     # by the name of a signature: in front of the texts of `text`
     prompts: Mapping[str, str] = types.MappingProxyType({})
+    calibration = Calibration()  # of the probabilities
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int):
@@ -176,7 +178,7 @@ class ServedModel(tf.Module, abc.ABC):
         tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
         loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
         served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **values})
-        served.options, served.task_options = options, task.Options
+        served.options, served.task_options, served.calibration = options, task.Options, task.answers.calibration
         return served
 
     @classmethod

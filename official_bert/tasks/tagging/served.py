@@ -122,7 +122,7 @@ class ServedTagger(ServedWindows):
         word_starts = tf.gather(starts.values, first_tokens)
         sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
         tags = self._tags(logits, sentences)  # [W]
-        probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
+        probability = tf.gather(self.calibration.probabilities(logits)["probabilities"], tags, batch_dims=1)
         entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
         start = tf.gather(word_starts, entities.first)
