@@ -77,6 +77,8 @@ class ServingOptions:
     """Numbers of a vector."""
     pretokenized: bool | None = _read_by("taggers")
     """Words stand between spaces."""
+    redact: bool | None = _read_by("taggers")
+    """Texts with the type and a number in place of each entity, [PER_1], instead of the entities."""
     pairs: bool | None = _read_by("classifiers")
     """Two texts a row; a run's configuration records it, a published checkpoint does not."""
     threshold: Probability | None = _read_by("classifiers of several labels")
