@@ -304,7 +304,7 @@ class Prediction:
                 for row, answer in zip(part, predictor.answer(part, self.batch_size)):
                     if output:
                         empty += filter(None, [predictor.lacks_question(row, answer)])
-                        written = shown(row, predictor) | predictor.unpadded(answer)
+                        written = {**shown(row, predictor), **predictor.unpadded(answer)}
                         output.write(json.dumps(written, ensure_ascii=False) + "\n")
                     else:
                         cells = shown({name: row[name] for name in (*self.keep_columns, *predictor.inputs)}, predictor)

@@ -217,7 +217,7 @@ class ManyAnswers:
                 "kept": copied if self.form == "vectors_parquet" else [],
             }
         if self.form == "lines":
-            return [shown(row, self.predictor) | answer for row, answer in zip(part, answers)]
+            return [{**shown(row, self.predictor), **answer} for row, answer in zip(part, answers)]
         return [labelled(row, answer, self.predictor.config, self.form) for row, answer in zip(part, answers)]
 
 

@@ -21,10 +21,10 @@ from jaxtyping import Float, Int, Shaped
 
 from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Probability, check_fields
-from official_bert.models.calibration import Calibration
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
+from official_bert.objectives.calibration import Calibration
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.serving.task_serving import ServedTask, serving_of
 from official_bert.text import graph_packing, loading

@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from official_bert.models.calibration import Calibration
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
+from official_bert.objectives.calibration import Calibration
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.fields import NonNegative, Probability, ShareBelow1
-from official_bert.models.calibration import Calibration
+from official_bert.objectives.calibration import Calibration
 from official_bert.tasks.answers import Answers
 from official_bert.tasks.data import Steps
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from made_finetuning import data_files, fixture_data, make_config, resolve
 
 from official_bert.interface.predictor import Predictor
-from official_bert.models.calibration import Calibration
 from official_bert.models.checkpoints import checkpoint_at
+from official_bert.objectives.calibration import Calibration
 from official_bert.run_folder import RunFolder, tuned_for
 from official_bert.runs.fine_tuning import FineTuning
 from official_bert.tasks.data import Steps

@@ -12,6 +12,7 @@ import tensorflow as tf
 from official_bert.serving.served_model import Tensors
 
 MARK = "\x01"
+ENTITY_COLUMNS = ("types", "starts", "ends", "scores")
 REST = 1 << 30  # characters; no text is as long
 
 
@@ -22,7 +23,9 @@ class Redaction:
     begin above the numbers of all that looks like a replacement in the text itself.
     """
 
-    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("replacements", "types", "starts", "ends", "scores"), "num_entities")
+    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("replacements", "types", "starts", "ends", "scores"), "num_entities"
+    )
     outputs: ClassVar[tuple[str, ...]] = ("redacted", *padded_text, "num_entities", "truncated")
     types: list[str]
 

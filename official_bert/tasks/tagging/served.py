@@ -51,7 +51,9 @@ class ServedTagger(ServedWindows):
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
-    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(("entities", "types", "starts", "ends", "scores"), "num_entities")
+    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("entities", "types", "starts", "ends", "scores"), "num_entities"
+    )
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", "redact", *ServedWindows.reads)
 
@@ -124,7 +126,7 @@ class ServedTagger(ServedWindows):
         word_starts = tf.gather(starts.values, first_tokens)
         sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
         tags = self._tags(logits, sentences)  # [W]
-        probability = tf.gather(self.calibration.probabilities(logits)["probabilities"], tags, batch_dims=1)
+        probability = tf.gather(tf.nn.softmax(self.calibration.cooled(logits)), tags, batch_dims=1)
         entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
         start = tf.gather(word_starts, entities.first)

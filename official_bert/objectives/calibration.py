@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from keras import ops
+import tensorflow as tf
 
 
 class Calibration(NamedTuple):
@@ -17,8 +17,8 @@ class Calibration(NamedTuple):
 
     def probabilities(self, logits: Any) -> dict[str, Any]:
         """Returns `probabilities` [...,K] of logits, and `abstains` [...] if answers may abstain, both tensors."""
-        probabilities = ops.softmax(self.cooled(logits))
-        return {"probabilities": probabilities, **self.abstention(ops.max(probabilities, axis=-1))}
+        probabilities = tf.nn.softmax(self.cooled(logits))
+        return {"probabilities": probabilities, **self.abstention(tf.reduce_max(probabilities, axis=-1))}
 
     def abstention(self, confidence: Any) -> dict[str, Any]:
         """Returns whether answers of this probability abstain; nothing if none ever does."""
