@@ -10,7 +10,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-BOUNDS = 0.05, 20.0  # of a temperature: the likelihood alone has none if every answer is right
+BOUNDS = 0.05, 20.0  # of a temperature: the likelihood alone has none if every answer is wrong
 MARGIN = 1e-6  # of a threshold below a probability, which a served model computes in float32
 
 
@@ -34,8 +34,12 @@ def tune(options: Any, tunes: bool, gold: np.ndarray, logits: np.ndarray) -> dic
 
 
 def fit_temperature(gold: np.ndarray, logits: np.ndarray) -> float:
-    """Returns the number by which logits [N,K] are divided so that the right answers `gold` [N] are likeliest."""
+    """Returns the number by which logits [N,K] are divided so that the right answers `gold` [N] are likeliest; 1 if all
+    answers are right, which any lower number would make likelier still.
+    """
     logits = np.asarray(logits, np.float64)
+    if (logits.argmax(axis=-1) == gold).all():
+        return 1.0
 
     def loss(logarithm: float) -> float:
         logs = scipy.special.log_softmax(logits / np.exp(logarithm), axis=-1)
