@@ -23,6 +23,7 @@ from official_bert.fields import constraints_of
 from official_bert.model_config import ModelConfig
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import loading
+from official_bert.tasks.calibration import CalibrationOptions
 from official_bert.tasks.squad.decoding import DecodingRules
 from official_bert.tasks.texts.base import LabelOptions, TextOptions
 from official_bert.tools.mining.rules import MiningRules
@@ -52,6 +53,7 @@ CONFIGURATION = {
 SHARED = {
     "Parts of a data set": SplitOptions,
     "Tables": TableOptions,
+    "Calibration": CalibrationOptions,
     "Texts": TextOptions,
     "Labels": LabelOptions,
     "Decoding of answers": DecodingRules,

@@ -48,7 +48,7 @@ ORDER = [
 # imports nothing else, and only mains import it
 APART = {"server": ("dotted_names", "config", "storage", "command_line", "runtimes", "server")}
 # of tasks/: what families share
-SHARED = ("task", "data", "answers", "file_data", "ranking_data", "answering")
+SHARED = ("task", "data", "answers", "calibration", "file_data", "ranking_data", "answering")
 TENSORFLOW_PLACES = (
     "storage/remote_stores",
     "generation/",

@@ -92,6 +92,11 @@ flags.DEFINE_bool(
     "Tagger: words are separated by spaces, as in CoNLL files; otherwise punctuation around words is split off.",
 )
 flags.DEFINE_bool(
+    "redact",
+    None,
+    "Tagger: give the text with [PER_1] in place of each entity, its type and a number, instead of the entities.",
+)
+flags.DEFINE_bool(
     "pairs",
     None,
     "Classifier: a row has two texts; by default as in training, or one for a checkpoint that is not a run.",

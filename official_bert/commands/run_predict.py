@@ -49,6 +49,9 @@ flags.DEFINE_string("signature", None, "The task of an exported model of several
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
 flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
 flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")
+flags.DEFINE_bool(
+    "redact", None, "Tagger: write texts with [PER_1] in place of each entity, and nothing of the texts themselves."
+)
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
 flags.DEFINE_string(
     "encoding", "", "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training."
@@ -296,6 +299,7 @@ class Prediction:
         Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such
         answer says it.
         """
+        from official_bert.interface.many_answers import shown
         from official_bert.interface.predictor import warn_of_empty
         from official_bert.serving.explanations import in_words
 
@@ -315,12 +319,13 @@ class Prediction:
                 for row, answer in zip(part, answers):
                     if output:
                         empty += filter(None, [predictor.lacks_question(row, answer)])
-                        output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
+                        written = {**shown(row, predictor), **predictor.unpadded(answer)}
+                        output.write(json.dumps(written, ensure_ascii=False) + "\n")
                     else:
-                        names = (*self.keep_columns, *predictor.inputs)
+                        cells = shown({name: row[name] for name in (*self.keep_columns, *predictor.inputs)}, predictor)
                         words = [in_words(answer["explanation"])] if self.explain else []
-                        lines = *predictor.describe(row, answer), *words
-                        print("\t".join(str(row[name]) for name in names), *lines, sep="\n")
+                        line = ["\t".join(map(str, cells.values()))] if cells else []
+                        print(*line, *predictor.describe(row, answer), *words, sep="\n")
         warn_of_empty(empty, len(rows))
         if notes:
             logging.warning("%d notes on the explanations of %d texts: %s", len(notes), len(rows), notes[0])

@@ -75,6 +75,12 @@ def form_of(output_format: str, outputs: Sequence[str], keep: Sequence[str]) -> 
     return {"": "lines", "outputs": "lines"}.get(output_format, output_format)  # type: ignore[return-value]
 
 
+def shown(row: Mapping[str, Any], predictor: Predictor) -> Row:
+    """Returns what is written of a row beside its answer: not the text if that was redacted."""
+    hidden = predictor.inputs if "redacted" in predictor.outputs else ()
+    return {name: value for name, value in row.items() if name not in hidden}
+
+
 @dataclasses.dataclass(frozen=True)
 class ManyAnswers:
     """Rows of several files to be answered into the shards `outputs`."""
@@ -211,7 +217,7 @@ class ManyAnswers:
                 "kept": copied if self.form == "vectors_parquet" else [],
             }
         if self.form == "lines":
-            return [{**row, **answer} for row, answer in zip(part, answers)]
+            return [{**shown(row, self.predictor), **answer} for row, answer in zip(part, answers)]
         return [labelled(row, answer, self.predictor.config, self.form) for row, answer in zip(part, answers)]
 
 

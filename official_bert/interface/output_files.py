@@ -108,7 +108,8 @@ def labelled(row: Row, answer: Row, config: Config | None, form: str) -> dict[st
         else cell
         for name, cell in row.items()
     }
-    return cells | {getattr(options, "label_column", "") or "label": value}
+    more = {name: answer[name] for name in ("abstains",) if name in answer}
+    return cells | {getattr(options, "label_column", "") or "label": value} | more
 
 
 def _write_entities(

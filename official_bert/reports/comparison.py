@@ -63,7 +63,7 @@ def measure_differences(
         drawn_firsts, drawn_seconds = first.measure(drawn), second.measure(drawn)
         return {name: drawn_seconds[name] - drawn_firsts[name] for name in names}
 
-    intervals = _bootstrap_intervals(differences, len(rows), resamples, seed)
+    intervals = bootstrap_intervals(differences, len(rows), resamples, seed)
     for name in names:
         yield Difference(name, firsts[name], seconds[name], *intervals.get(name, (math.nan, math.nan)))
 
@@ -97,7 +97,7 @@ def measure_interval(
 
     NaN if a metric is not defined in most resamples, or is the same in all: that says nothing about other rows.
     """
-    intervals = _bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
+    intervals = bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
     if (right := answers.right) is None:
         return intervals
     measured = answers.measure(np.arange(len(right)))
@@ -107,7 +107,7 @@ def measure_interval(
     }
 
 
-def _bootstrap_intervals(
+def bootstrap_intervals(
     measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float]]:
     """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {}

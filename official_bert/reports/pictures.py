@@ -17,7 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from official_bert.reports.sections import Picture
-from official_bert.reports.statistics import Bin
+from official_bert.reports.statistics import BINS, Bin
 
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "official_bert", "text.parse_math": False, "font.size": 10.0}
 MOST_LABELS = 30  # of the classes of a picture
@@ -91,8 +91,9 @@ def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
     return done[0]
 
 
-def reliability_picture(bins: Sequence[Bin]) -> Picture:
-    """Accuracy against confidence; bars are the share of rows in each bin."""
+def reliability_picture(curves: Mapping[str, Sequence[Bin]]) -> Picture:
+    """Accuracy against confidence, by name; bars are the share of rows in each bin of the first curve."""
+    bins = next(iter(curves.values()))
     with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (
         axes,
         done,
@@ -101,17 +102,14 @@ def reliability_picture(bins: Sequence[Bin]) -> Picture:
         axes.bar(
             [(entry.low + entry.high) / 2 for entry in bins],
             [entry.rows / total for entry in bins],
-            width=0.09,
+            width=0.9 / BINS,
             color="lightgray",
             label="share of rows",
         )
         axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
-        axes.plot(
-            [entry.confidence for entry in bins],
-            [entry.accuracy for entry in bins],
-            marker="o",
-            label="share of right answers",
-        )
+        for name, curve in curves.items():
+            places, shares = zip(*((entry.confidence, entry.accuracy) for entry in curve))
+            axes.plot(places, shares, marker="o", label=name)
         axes.set_xlabel("probability of the answer")
         axes.set_ylim(0, 1.02)
         axes.legend()

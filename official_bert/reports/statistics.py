@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import sklearn.metrics
 
-BINS = 10  # of the reliability curve
+BINS = 15  # of the reliability curve, as in Guo et al. 2017
 
 
 def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -20,6 +20,9 @@ from official_bert.training.held_out import Predictions
 from official_bert.training.machines.cluster import Placement, is_first_worker
 from official_bert.training.machines.distribution import answering_scope, set_precision
 
+# keys with which the user of an evaluation asks that values are tuned, whatever an earlier one has stored
+TUNED_ANEW = {"options.calibrate", "options.target_accuracy"}
+
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
@@ -69,6 +72,7 @@ class FineTuning:
         """Writes results, answers, model card and report, as far as there are any."""
         if measured and measured.metrics and self.steps.evaluate:
             self._write_results(measured, evaluation_name)
+            measured.resolved.task.answers.check_tuned(measured.metrics)
         if self.steps.predict:
             self._predict(measured)
         if measured and self.steps.train:
@@ -116,7 +120,7 @@ class FineTuning:
 
     def _evaluate(self) -> Measured:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
-        if task.answers.measures_with_tuned:
+        if task.answers.measures_with_tuned and not TUNED_ANEW & {*self.asked_keys}:
             task = with_tuned(
                 task,
                 tuned_for(checkpoint_at(weights)),

@@ -24,6 +24,7 @@ from official_bert.fields import Constraint, Count, Natural, NonNegative, Probab
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.text_vectors import PROMPT_TOKENS, text_vectors
 from official_bert.models.vector_layers import Pooling, Poolings, poolings_of, vector_width
+from official_bert.objectives.calibration import Calibration
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.serving.task_serving import ServedTask, serving_of
 from official_bert.text import graph_packing, loading
@@ -76,6 +77,8 @@ class ServingOptions:
     """Numbers of a vector."""
     pretokenized: bool | None = _read_by("taggers")
     """Words stand between spaces."""
+    redact: bool | None = _read_by("taggers")
+    """Texts with the type and a number in place of each entity, [PER_1], instead of the entities."""
     pairs: bool | None = _read_by("classifiers")
     """Two texts a row; a run's configuration records it, a published checkpoint does not."""
     threshold: Probability | None = _read_by("classifiers of several labels")
@@ -154,6 +157,7 @@ class ServedModel(tf.Module, abc.ABC):
     group: Callable = staticmethod(in_groups)  # how rows are computed in groups
     # by the name of a signature: in front of the texts of `text`
     prompts: Mapping[str, str] = types.MappingProxyType({})
+    calibration = Calibration()  # of the probabilities
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int):
@@ -178,7 +182,7 @@ class ServedModel(tf.Module, abc.ABC):
         tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
         loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
         served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **values})
-        served.options, served.task_options = options, task.Options
+        served.options, served.task_options, served.calibration = options, task.Options, task.answers.calibration
         return served
 
     @classmethod

@@ -24,6 +24,10 @@ class ServedTask(Protocol):
         """The task's own options, an `Options`."""
 
     @property
+    def answers(self) -> Any:
+        """What the task makes of outputs."""
+
+    @property
     def head(self) -> str:
         """The kind of the task's model."""
 

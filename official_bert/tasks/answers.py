@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
+from official_bert.objectives.calibration import Calibration
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
@@ -68,6 +69,8 @@ class Answers(PartOfTask):
     # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     measures_with_tuned: ClassVar[bool] = False
 
+    calibration = Calibration()  # of the probabilities
+
     @property
     def labels(self) -> Any:
         """The labels in the order of the outputs, if known; a user's own task may give this option another meaning."""
@@ -99,6 +102,12 @@ class Answers(PartOfTask):
     def with_tuned(self, stored: Mapping[str, Any]) -> Any:
         """Returns the task for answering, with stored `tuned_options` unless the user has set them."""
         return self.task
+
+    def check_rows(self, steps: Steps, held_out: Any) -> None:
+        """Raises ValueError if the rows to evaluate on, or a lack of them, do not allow what the options ask for."""
+
+    def check_tuned(self, metrics: Mapping[str, float]) -> None:
+        """Raises ValueError for an evaluation that could not tune what the options ask for."""
 
     def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
         """Returns the answers of a task without a model (always the most frequent label); None for all other tasks."""

@@ -223,4 +223,5 @@ class FileData(Data):
             if hold_out and len(parts.held_out):
                 rows = dataclasses.replace(rows, held_out=data.hold_out_rows(train, parts.held_out, files))
             rows = dataclasses.replace(rows, train=train.rows(parts.train), notes=(*rows.notes, *parts.notes))
+        data.task.answers.check_rows(steps, rows.held_out)
         return data, rows if steps.train else dataclasses.replace(rows, train=None)

@@ -36,10 +36,11 @@ def test_confusions_are_counted_and_the_most_common_named():
 
 
 def test_the_calibration_error_is_the_weighted_distance_of_confidence_and_accuracy():
-    # The bins end at 0.6 (0.55 and 0.58, one of two right), 0.8 (0.75, wrong) and 1 (0.91, 0.95 and 1, all right).
+    # The bins end at 9/15 (0.55 and 0.58, one of two right), 12/15 (0.75, wrong), 14/15 (0.91, right) and 1 (right).
     confidence, right = np.array([0.55, 0.58, 0.91, 0.95, 1.0, 0.75]), np.array([1, 0, 1, 1, 1, 0])
     bins = statistics.reliability(confidence, right)
-    assert [(one.high, one.rows, one.accuracy) for one in bins] == [(0.6, 2, 0.5), (0.8, 1, 0.0), (1.0, 3, 1.0)]
+    ends = [(0.6, 2, 0.5), (0.8, 1, 0.0), (14 / 15, 1, 1.0), (1.0, 2, 1.0)]
+    assert [(one.high, one.rows, one.accuracy) for one in bins] == ends
     assert statistics.expected_calibration_error(bins) == pytest.approx((2 * 0.065 + 1 * 0.75 + 3 * (1 - 2.86 / 3)) / 6)
     assert statistics.expected_calibration_error(statistics.reliability(np.array([0.0, 1.0]), np.array([0, 1]))) == 0.0
     assert statistics.expected_calibration_error([]) == 0.0

@@ -5,21 +5,29 @@ worst sentences.
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from official_bert.data.tagged.chunk_tags import UNNAMED, Chunk, read_chunks
 from official_bert.reports import statistics
+from official_bert.reports.calibrated import calibrated_sections
+from official_bert.reports.calibration import tune
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 
+__all__ = ["examine", "tune"]
 NOTHING = "(nothing)"
 MOST_PAIRS = 20
 Tagged = tuple[Sequence[str], Sequence[str], Sequence[str]]  # words, gold tags, answered tags
 
 
-def examine(sentences: Sequence[Tagged], plain: bool) -> Iterator[Section]:
-    """Yields the sections about sentences; `plain`: each word's tag stands for itself."""
+def examine(sentences: Sequence[Tagged], plain: bool, *words: Any) -> Iterator[Section]:
+    """Yields the sections about sentences; `plain`: each word's tag stands for itself. `words` are what
+    `calibrated_sections` takes, for a calibrated model.
+    """
     yield from _of_tags(sentences) if plain else _of_entities(sentences)
+    if words:
+        yield from calibrated_sections(*words)
 
 
 def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:

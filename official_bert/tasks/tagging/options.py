@@ -10,6 +10,7 @@ from official_bert.data.tagged.chunk_tags import Scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit
 from official_bert.fields import Constraint, Count, Rate, ShareBelow1, only_with
+from official_bert.tasks.calibration import CalibrationOptions
 from official_bert.tasks.tagging.conll import Columns
 
 LstmSize = Annotated[
@@ -20,7 +21,7 @@ LstmLayers = Annotated[int, Constraint("0 to 16", lambda layers: layers in range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
+class Options(CalibrationOptions, SplitOptions):
     """The format of the files, and the model that tags the words."""
 
     max_seq_length: int = 128

@@ -4,7 +4,7 @@ B texts, R rows (a text longer than the model has several windows), S tokens of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOp
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
 from official_bert.tasks.tagging.conll import SPACES
+from official_bert.tasks.tagging.redaction import Redaction
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.task import TaskBase
 from official_bert.text import graph_packing
@@ -49,10 +50,12 @@ class ServedTagger(ServedWindows):
     tabs and line ends alone, as in CoNLL files; else punctuation around a word is set apart.
     """
 
-    outputs = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
-    padded_text = dict.fromkeys(("entities", "types", "starts", "ends", "scores"), "num_entities")
+    outputs: ClassVar[tuple[str, ...]] = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
+    padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("entities", "types", "starts", "ends", "scores"), "num_entities"
+    )
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
-    reads = ("pretokenized", *ServedWindows.reads)
+    reads = ("pretokenized", "redact", *ServedWindows.reads)
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class ServedTagger(ServedWindows):
         pretokenized: bool = False,
         plain: bool = False,
         lines: bool = False,
+        redact: bool = False,
         **windows: int,
     ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
@@ -122,7 +126,7 @@ class ServedTagger(ServedWindows):
         word_starts = tf.gather(starts.values, first_tokens)
         sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
         tags = self._tags(logits, sentences)  # [W]
-        probability = tf.gather(tf.nn.softmax(logits), tags, batch_dims=1)
+        probability = tf.gather(tf.nn.softmax(self.calibration.cooled(logits)), tags, batch_dims=1)
         entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
         last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
         start = tf.gather(word_starts, entities.first)
@@ -395,6 +399,14 @@ class ServedFeatureTagger(ServedTagger):
         return tf.gather(tagged["logits"], tf.math.invert_permutation(tagged["word"]))
 
 
+class ServedRedactor(Redaction, ServedTagger):
+    """Replaces the entities of texts."""
+
+
+class ServedFeatureRedactor(Redaction, ServedFeatureTagger):
+    """Does the same with a feature-based model."""
+
+
 def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
     """Returns the best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest
     tag.
@@ -440,7 +452,8 @@ def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> Served
     if chunk_tags.scheme_of(labels, task.options.scheme) != "plain":
         for remark in chunk_tags.remarks(labels):
             logging.warning("%s", remark)
-    return (ServedFeatureTagger if task.options.features else ServedTagger).make(
+    kinds = (ServedFeatureTagger, ServedFeatureRedactor) if task.options.features else (ServedTagger, ServedRedactor)
+    return kinds[bool(options.redact)].make(
         task,
         model,
         options,
@@ -452,4 +465,4 @@ def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> Served
     )
 
 
-TAGS = Serving((ServedTagger,), _make)
+TAGS = Serving((ServedTagger, ServedRedactor), _make)

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
-from official_bert.tasks.answers import Answers
+from official_bert.tasks.calibration import CalibratedAnswers
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.tagging import conll
@@ -188,7 +188,7 @@ class TaggedData(FileData):
                 [
                     number
                     for sentence in group
-                    for number in (self._tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))
+                    for number in (self.tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))
                 ],
                 np.int32,
             )
@@ -221,7 +221,7 @@ class TaggedData(FileData):
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self.task, sentences, texts, sizes, features, source, weights)
 
-    def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
+    def tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
         """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not
         labelled.
 
@@ -238,7 +238,7 @@ class TaggedData(FileData):
             yield self.options.labels.index(tag) if tag else -1
 
 
-class TagAnswers(Answers):
+class TagAnswers(CalibratedAnswers):
     """Tags of words, decoded over whole sentences."""
 
     def best_metric(self) -> str:
@@ -322,6 +322,17 @@ class Task(TaskBase):
         return ChainOfTags() if self.options.crf else Tags(self.options.label_smoothing)
 
 
+class Examination(Protocol):
+    """The interface that the core requires of `examination.py`."""
+
+    examine: Callable[..., Iterator[Section]]
+    tune: Callable[..., dict[str, float]]
+
+
+def _examination() -> Examination:
+    return by_name("official_bert.tasks.tagging.examination")
+
+
 @dataclasses.dataclass(frozen=True)
 class TaggedFile:
     """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
@@ -337,13 +348,25 @@ class TaggedFile:
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
         gold, predicted = zip(*((gold, predicted) for _, gold, predicted in self._labelled(predictions)))
-        return (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(gold, predicted)
+        scores = (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(gold, predicted)
+        if (answers := self.task.answers).asked:
+            scores |= _examination().tune(self.task.options, answers.tunes, *self._words(predictions))
+        return scores
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
-        examine: Callable[[Sequence[tuple[list[str], list[str], list[str]]], bool], Iterator[Section]]
-        examine = by_name("official_bert.tasks.tagging.examination:examine")
-        return list(examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
+        answers, words = self.task.answers, ()
+        if answers.asked:
+            tuned = answers.with_tuned(answers.tuned_options(self.evaluate(predictions))).answers
+            words = (*self._words(predictions), *tuned.calibration)
+        return list(_examination().examine(list(self._labelled(predictions)), self.task.scheme == "plain", *words))
+
+    def _words(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the right tags [W], as numbers, and the logits [W,T] of all labelled words that were evaluated."""
+        logits, evaluated, _ = self._logits(predictions)
+        rows = [list(self.task.data.tag_numbers("", sentence)) for sentence in self.sentences]
+        gold = np.concatenate([row if known else [-1] * len(row) for row, known in zip(rows, evaluated)])
+        return gold[gold >= 0], np.concatenate(logits)[gold >= 0]
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
         """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that
@@ -376,6 +399,20 @@ class TaggedFile:
 
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
         """Decodes the tags of each sentence; None for texts that were not evaluated whole."""
+        logits, evaluated, outputs = self._logits(predictions)
+        tags, labels = self.task.answers.decode_tags(logits, outputs), self.task.options.labels
+        nothing = {*chunk_tags.meaningless(labels)} if self.task.scheme != "plain" else ()
+        tag_names = [
+            [OUTSIDE if label in nothing else label for label in (labels[tag] for tag in numbers)] for numbers in tags
+        ]
+        if any(map(chunk_tags.has_prefix, labels)) and self.task.scheme != "plain":
+            tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
+        return [tags if known else None for known, tags in zip(evaluated, tag_names)]
+
+    def _logits(self, predictions: Predictions) -> tuple[list[np.ndarray], list[bool], Mapping[str, Any]]:
+        """Returns the logits [words,T] of each sentence, whether its text was evaluated whole, and the outputs of a
+        row.
+        """
         rows = self.source.in_order(predictions)
         lengths = [len(words) for words in self.texts]
         options = self.task.options
@@ -389,13 +426,5 @@ class TaggedFile:
         by_sentence = [
             part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
         ]
-        tags = self.task.answers.decode_tags(by_sentence, next(row for row in rows if row is not None))
-        owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
-        nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
-        tag_names = [
-            [OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)]
-            for numbers in tags
-        ]
-        if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
-            tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
-        return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
+        evaluated = [text not in missing for text, sizes in enumerate(self.sizes) for _ in sizes]
+        return by_sentence, evaluated, next(row for row in rows if row is not None)

@@ -28,7 +28,7 @@ from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
-from official_bert.tasks.answers import Answers
+from official_bert.tasks.calibration import CalibratedAnswers, CalibrationOptions
 from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows
 from official_bert.tasks.task import TaskBase
@@ -40,7 +40,7 @@ EXAMINATION = "official_bert.tasks.texts.examination"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextOptions(SplitOptions):
+class TextOptions(CalibrationOptions, SplitOptions):
     """Lengths of rows and batches, dropout, and smoothing of the labels."""
 
     max_seq_length: int = 128
@@ -209,7 +209,7 @@ class TextData(FileData):
         )
 
 
-class TextAnswers(Answers, abc.ABC):
+class TextAnswers(CalibratedAnswers, abc.ABC):
     """Turns logits into metrics and answers."""
 
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
@@ -241,7 +241,12 @@ class TextAnswers(Answers, abc.ABC):
             holds = probabilities >= self.thresholds
             chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if holds[number]]
             return {"labels": chosen, "probabilities": probabilities.tolist()}
-        return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
+        return {"label": labels[int(np.argmax(logits))], **self.probabilities(logits)}
+
+    def probabilities(self, logits: np.ndarray) -> dict[str, Any]:
+        """Returns `probabilities` of exclusive classes, and `abstains` if answers may abstain."""
+        probabilities = scipy.special.softmax(self.calibration.cooled(logits)).tolist()
+        return {"probabilities": probabilities, **self.calibration.abstention(max(probabilities))}
 
 
 class TextClassification(TaskBase):
@@ -280,9 +285,8 @@ class TextClassification(TaskBase):
 class Examination(Protocol):
     """The interface that the core requires of `examination.py`."""
 
-    examine: Callable[
-        [str, Sequence[str], Callable[[np.ndarray], Mapping[str, Any]], TextSet, np.ndarray, np.ndarray], list[Section]
-    ]
+    examine: Callable[..., list[Section]]
+    tune: Callable[..., dict[str, float]]
     comparable: Callable[[TextClassification, TextSet, np.ndarray, np.ndarray], ComparableAnswers]
 
 
@@ -299,12 +303,16 @@ class TextSets:
     source: ExampleSource
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes the task's metrics on each set."""
+        """Computes the task's metrics on each set, and calibrates on all of them."""
         measured: dict[str, float] = {}
+        every: list[tuple[np.ndarray, np.ndarray]] = []
         for text_set, rows, logits in self._by_set(predictions):
             if len(rows):
                 assert text_set.data.targets is not None
-                measured |= self.task.answers.measure(text_set.data.targets[rows], logits, text_set.name)
+                every.append((text_set.data.targets[rows], logits))
+                measured |= self.task.answers.measure(*every[-1], text_set.name)
+        if (answers := self.task.answers).asked:
+            measured |= _examination().tune(self.task.options, answers.tunes, *map(np.concatenate, zip(*every)))
         return measured
 
     def examine(self, predictions: Predictions) -> list[Section]:
@@ -318,7 +326,7 @@ class TextSets:
             for text_set, rows, logits in self._by_set(predictions)
             if len(rows)
             for section in examination.examine(
-                task.head, answers.classes.labels, answers.answer, text_set, rows, logits
+                task.head, answers.classes.labels, answers.answer, text_set, rows, logits, *answers.calibration
             )
         ]
 

@@ -319,8 +319,6 @@ class TableData(TextData):
 class TableAnswers(TextAnswers):
     """Metrics, thresholds that can be tuned, and a table of answers."""
 
-    measures_with_tuned = True
-
     @property
     def metrics(self) -> Sequence[str]:  # type: ignore[override]
         """The metrics in the options, or the usual ones."""
@@ -367,7 +365,7 @@ class TableAnswers(TextAnswers):
             return {"threshold": metrics["threshold"]} if "threshold" in metrics else {}
         if self.options.threshold == "tuned_per_label" and metrics:
             return {"threshold": [metrics[f"threshold_{label}"] for label in self.options.labels]}
-        return {}
+        return super().tuned_options(metrics)
 
     def with_tuned(self, stored_options: Mapping[str, Any]) -> TaskBase:
         """Returns the task with the stored thresholds in place of those to be tuned: one for all labels, or one for
@@ -378,11 +376,11 @@ class TableAnswers(TextAnswers):
             return self.task.with_options(threshold=stored)
         if threshold == "tuned_per_label" and isinstance(stored, list):
             return self.task.with_options(threshold=tuple(stored))
-        return self.task
+        return super().with_tuned(stored_options)
 
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
-        rows = []
+        rows, more = [], self.calibration.abstention(0.0)
         for index, answer in enumerate(map(self.answer, logits)):
             labels = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
             rows.append(
@@ -390,9 +388,10 @@ class TableAnswers(TextAnswers):
                     index,
                     f"{answer['score']:.6g}" if "score" in answer else labels,
                     *(f"{probability:.6f}" for probability in answer.get("probabilities", ())),
+                    *(answer[name] for name in more),
                 ]
             )
-        columns = [f"probability:{label}" for label in self.options.labels]
+        columns = [*(f"probability:{label}" for label in self.options.labels), *more]
         return write_answers(os.path.join(output_dir, f"{name}.tsv"), rows, columns)
 
 

@@ -12,9 +12,12 @@ import scipy.special
 
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
 from official_bert.reports import pictures, statistics
+from official_bert.reports.calibrated import calibrated_sections, calibration_section
+from official_bert.reports.calibration import tune
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 
+__all__ = ["comparable", "examine", "tune"]
 Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
 
 
@@ -25,21 +28,25 @@ def examine(
     text_set: TextSet,
     rows: Sequence[int] | np.ndarray,
     logits: np.ndarray,
+    temperature: float = 1.0,
+    below: float = 0.0,
 ) -> list[Section]:
     """Returns report sections about the evaluated rows of a set, from their logits [N,K]; names end with the set's
-    name.
+    name. `temperature` is that of the probabilities, answers abstain `below` one of them.
     """
     assert text_set.data.targets is not None
     gold = text_set.data.targets[rows]
     texts = [_texts(text_set.data, row) for row in rows]
+    probabilities = scipy.special.softmax(np.asarray(logits, np.float64) / temperature, axis=-1)
+    calibrated = calibrated_sections(gold, logits, temperature, below)
     if head == "regression":
         sections = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
     elif head == "multi_label":
         sections = _of_several_labels(gold.astype(int), labels, [answer(row) for row in logits], texts)
     elif head == "choice":
-        sections = _of_choices(gold, logits, texts)
+        sections = _of_choices(gold, probabilities, calibrated, texts)
     else:
-        sections = _of_one_label(gold, labels, scipy.special.softmax(np.asarray(logits, np.float64), axis=-1), texts)
+        sections = _of_one_label(gold, labels, probabilities, calibrated, texts)
     return [
         dataclasses.replace(
             section, name=f"{section.name}{text_set.name}", title=f"{section.title}{text_set.name.replace('_', ' ')}"
@@ -101,7 +108,11 @@ def _texts(data: LabelledTexts, row: int) -> list[str]:
 
 
 def _of_one_label(
-    gold: np.ndarray, labels: Sequence[str], probabilities: np.ndarray, texts: Sequence[Sequence[str]]
+    gold: np.ndarray,
+    labels: Sequence[str],
+    probabilities: np.ndarray,
+    calibrated: Iterator[Section],
+    texts: Sequence[Sequence[str]],
 ) -> Iterator[Section]:
     predicted = probabilities.argmax(axis=-1)
     scores = statistics.class_scores(gold, predicted, labels)
@@ -121,7 +132,7 @@ def _of_one_label(
         else "",
     )
     confidence = probabilities[np.arange(len(gold)), predicted]
-    yield _calibration(confidence, predicted == gold)
+    yield from calibrated
     yield from _roc(
         {
             label: (gold == number, probabilities[:, number])
@@ -147,7 +158,7 @@ def _of_several_labels(
         label: statistics.roc_auc(gold[:, number], probabilities[:, number]) for number, label in enumerate(labels)
     }
     yield _classes(statistics.class_scores(gold, predicted, labels), areas)
-    yield _calibration(
+    yield calibration_section(
         np.where(predicted, probabilities, 1.0 - probabilities).ravel(),
         (predicted == gold).ravel(),
         "Each label of each row counts as one answer: that it holds, or that it does not.",
@@ -167,11 +178,12 @@ def _of_several_labels(
     )
 
 
-def _of_choices(gold: np.ndarray, logits: np.ndarray, texts: Sequence[Sequence[str]]) -> Iterator[Section]:
-    probabilities = scipy.special.softmax(np.asarray(logits, np.float64), axis=-1)
+def _of_choices(
+    gold: np.ndarray, probabilities: np.ndarray, calibrated: Iterator[Section], texts: Sequence[Sequence[str]]
+) -> Iterator[Section]:
     predicted = probabilities.argmax(axis=-1)
     confidence = probabilities[np.arange(len(gold)), predicted]
-    yield _calibration(confidence, predicted == gold)
+    yield from calibrated
     yield mistakes_section(
         [
             Mistake(texts[row][:1], texts[row][1 + gold[row]], texts[row][1 + predicted[row]], float(confidence[row]))
@@ -217,22 +229,6 @@ def _classes(scores: Mapping[str, Mapping[str, float]], areas: Mapping[str, floa
         header=("label", "precision", "recall", "F1", "support", "ROC AUC"),
         rows=[[label, *score.values()] for label, score in values.items()],
         note="" if any(area is not None for area in areas.values()) else "No ROC: all rows have one label.",
-    )
-
-
-def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> Section:
-    bins = statistics.reliability(confidence, right)
-    error = statistics.expected_calibration_error(bins)
-    return Section(
-        name="calibration",
-        title="Calibration",
-        on_screen=True,
-        values={"expected_calibration_error": error, "bins": [dataclasses.asdict(part) for part in bins]},
-        note=f"Expected calibration error {error:.4f}: the mean distance between probability and share of right "
-        f"answers. {note}".strip(),
-        header=("probability up to", "rows", "mean probability", "right"),
-        rows=[[part.high, part.rows, part.confidence, part.accuracy] for part in bins],
-        pictures=[pictures.reliability_picture(bins)],
     )
 
 

@@ -59,10 +59,12 @@ class ServedClassifier(ServedWindows):
         return (*cls.reads, *ServedWindows.reads) if settings.get("truncate") == "windows" else cls.reads
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `label` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
+        """Returns `label` [B], `probabilities`, `logits` [B,C] of `logits` [B,C], and `abstains` [B] if answers may
+        abstain.
+        """
         logits = outputs["logits"]
         label = tf.gather(tf.constant(list(self.labels)), tf.argmax(logits, axis=-1))
-        return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
+        return {"label": label, **self.calibration.probabilities(logits), "logits": logits}
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers to rows [B,S], as `finish_rows` does."""
@@ -97,8 +99,9 @@ class ServedClassifier(ServedWindows):
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
-        """Returns the label and its probability."""
-        return [f"  {answer['label']}  ({max(answer['probabilities']):.3f})"]
+        """Returns the label and its probability, and whether the answer abstains."""
+        abstains = "  abstains" if answer.get("abstains") else ""
+        return [f"  {answer['label']}  ({max(answer['probabilities']):.3f}){abstains}"]
 
 
 class ServedMultiLabel(ServedClassifier):
@@ -186,7 +189,7 @@ class ServedChoice(ServedModel):
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `choice` [B], `probabilities` [B,C] of `logits` [B,C]."""
         logits = outputs["logits"]
-        return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
+        return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), **self.calibration.probabilities(logits)}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a
@@ -203,7 +206,8 @@ class ServedChoice(ServedModel):
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the continuation and its probability."""
         chosen = answer["choice"]
-        return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f})"]
+        abstains = "  abstains" if answer.get("abstains") else ""
+        return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f}){abstains}"]
 
 
 def _make(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:

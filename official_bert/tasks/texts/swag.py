@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 import keras
 import numpy as np
-import scipy.special
 import tensorflow as tf
 from absl import logging
 
@@ -190,18 +189,23 @@ class ChoiceAnswers(TextAnswers):
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """Returns `choice`, from 0, and `probabilities`."""
-        return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
+        return {"choice": int(np.argmax(logits)), **self.probabilities(logits)}
 
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.csv`: the number of the choice, and the probability of each."""
         choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
+        more = self.calibration.abstention(0.0)
         rows = (
-            [index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
+            [
+                index,
+                answer["choice"],
+                *(f"{value:.6f}" for value in answer["probabilities"]),
+                *(answer[name] for name in more),
+            ]
             for index, answer in enumerate(map(self.answer, logits))
         )
-        return write_answers(
-            os.path.join(output_dir, f"{name}.csv"), rows, [f"probability:{choice}" for choice in choices], ","
-        )
+        columns = [*(f"probability:{choice}" for choice in choices), *more]
+        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows, columns, ",")
 
 
 class Task(TextClassification):
