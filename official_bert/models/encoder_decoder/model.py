@@ -52,6 +52,11 @@ class EncoderDecoder(EncoderWithHeads):
             dtype=self.dtype_policy,
         )
 
+    @property
+    def reuses_encoder(self) -> bool:
+        """Whether the decoder reads weights of the encoder."""
+        return not self.decoder.owns
+
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         ids, longest = inputs["target_ids"], self.decoder.config.longest_row
         if (ids.shape[1] or 0) > longest:

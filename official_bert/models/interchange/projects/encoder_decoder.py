@@ -16,7 +16,6 @@ from official_bert.models.encoder_decoder.model import DECODER, EncoderDecoder
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import (
-    LINEAR,
     USUAL_KEYS,
     Form,
     Member,

@@ -17,9 +17,8 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
-from official_bert.models.interchange.projects import encoder_decoder
+from official_bert.models.interchange.projects import encoder_decoder, sentence_transformers
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.interchange.weight_files import tf_h5, torch_pickle
 from official_bert.models.vector_layers import LAYER_PREFIX
