@@ -10,14 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Bool, Float, Int
 
 from official_bert.fields import Constraint, Count, Natural, check_fields
 from official_bert.typed_values import build
 
 NEVER = np.float32(-1e9)  # added to what may not be chosen, as in transformers
-# the last words [R,1], the number of tokens so far, what was computed for them -> logits [R,V], the same with theirs
-Step = Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,68 +50,67 @@ class Search:
     def __post_init__(self) -> None:
         check_fields(self, "search.")
         if self.num_return_sequences > self.num_beams:
-            raise ValueError(
-                f"search.num_return_sequences: expected at most num_beams, {self.num_beams}, got "
-                f"{self.num_return_sequences}"
-            )
+            raise ValueError(f"search.num_return_sequences: expected at most {self.num_beams}, num_beams")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Search":
         """Returns the search with these arguments, of which None is none. Raises ValueError for others."""
         given = {name: value for name, value in values.items() if value is not None}
-        return build(
-            cls, given | {"eos_token_id": np.ravel(given.get("eos_token_id", ())).astype(int).tolist()}, "search"
-        )
+        given["eos_token_id"] = np.ravel(given.get("eos_token_id", ())).astype(int).tolist()
+        return build(cls, given, "search")
 
     def last(self, beginning: int) -> int:
         """Returns the most tokens of a text whose beginning has so many."""
         return beginning + self.max_new_tokens if self.max_new_tokens else self.max_length
 
-    def ends(self, words: Int[Any, "..."]) -> Bool[Any, "..."]:
+    def ends(self, words: Any) -> Any:
         """Returns whether each word ends a text."""
         return tf.reduce_any(tf.equal(words[..., None], np.array(self.eos_token_id, np.int32)), axis=-1)
 
-    def allowed(self, scores: Float[Any, "R V"], state: "State", beginning: int) -> Float[Any, "R V"]:
-        """Returns scores with -inf for words that would repeat an n-gram, and for ends of texts that are too short."""
+    def allowed(self, scores: Any, state: "State", beginning: int) -> Any:
+        """Returns scores [R,V] with -inf for words that repeat an n-gram, and for ends of texts that are too short."""
         size, rows, count = self.no_repeat_ngram_size, flat(state.rows), state.count
-        if size and (places := rows.shape[1] - size + 1) > 0:
+        places = rows.shape[1] - size + 1
+        if size and places > 0:
             last = tf.gather(rows, tf.maximum(count - size + 1 + tf.range(size - 1), 0), axis=1)  # [R,size-1]
-            same = tf.fill(tf.stack([tf.shape(rows)[0], places]), True) & (tf.range(places) + size <= count)
+            same = tf.equal(rows[:, :places], rows[:, :places]) & (tf.range(places) + size <= count)
             for place in range(size - 1):
                 same &= tf.equal(rows[:, place : place + places], last[:, place : place + 1])
             where = tf.stack([tf.where(same)[:, 0], tf.cast(tf.boolean_mask(rows[:, size - 1 :], same), tf.int64)], 1)
             scores = tf.tensor_scatter_nd_update(scores, where, tf.fill(tf.shape(where)[:1], -np.inf))
-        short = (count < self.min_length) | (count - beginning < self.min_new_tokens)
-        return tf.where(short & self.ends(tf.range(tf.shape(scores)[1])), -np.inf, scores)
+        if self.min_length or self.min_new_tokens:
+            short = (count < self.min_length) | (count - beginning < self.min_new_tokens)
+            scores = tf.where(short & self.ends(tf.range(tf.shape(scores)[1])), -np.inf, scores)
+        return scores
 
 
 class State(NamedTuple):
     """A search: running and finished texts. Greedy, running ones end too, and nothing else is used."""
 
-    count: Int[Any, ""]  # of tokens
-    rows: Int[Any, "B K L"]
-    sums: Float[Any, "B K"]
-    texts: Int[Any, "B K L"]  # finished ones, best first
-    scores: Float[Any, "B K"]
-    is_finished: Bool[Any, "B K"]
-    lengths: Int[Any, "B K"]
-    may_improve: Bool[Any, " B"]
-    parents: Int[Any, " R"]  # which row each running text continues
-    stops: Bool[Any, ""]
+    count: Any  # of tokens []
+    rows: Any  # [B,K,L]
+    sums: Any  # [B,K]
+    texts: Any  # finished ones, best first [B,K,L]
+    scores: Any  # [B,K]
+    is_finished: Any  # [B,K]
+    lengths: Any  # [B,K]
+    may_improve: Any  # [B]
+    parents: Any  # which row each running text continues [R]
+    stops: Any  # []
 
 
-def flat(rows: Int[Any, "B K L"]) -> Int[Any, "R L"]:
-    """Returns the rows of all texts."""
+def flat(rows: Any) -> Any:
+    """Returns the rows of all texts: [B,K,L] -> [R,L]."""
     return tf.reshape(rows, (-1, rows.shape[2]))
 
 
-def put(rows: Int[Any, "B M L"], place: tf.Tensor, words: Int[Any, "B M"]) -> Int[Any, "B M L"]:
-    """Returns rows with these words at a place."""
+def put(rows: Any, place: Any, words: Any) -> Any:
+    """Returns rows [B,M,L] with words [B,M] at a place."""
     return tf.where(tf.equal(tf.range(rows.shape[2]), place), words[:, :, None], rows)
 
 
-def greedily(state: State, logits: Float[Any, "B V"], beginning: int, how: Search) -> State:
-    """Returns the texts with the likeliest word more, or padding behind their ends."""
+def greedily(state: State, logits: Any, beginning: int, how: Search) -> State:
+    """Returns the texts with the likeliest word more by logits [B,V], or padding behind their ends."""
     allowed = how.allowed(logits, state, beginning)
     largest, words = tf.math.top_k(allowed, 1)  # of equal ones the lowest
     chances = largest - tf.reduce_logsumexp(allowed, axis=1, keepdims=True)
@@ -129,8 +125,8 @@ def greedily(state: State, logits: Float[Any, "B V"], beginning: int, how: Searc
     )
 
 
-def by_beams(state: State, logits: Float[Any, "R V"], beginning: int, how: Search) -> State:
-    """Returns the best K running and the best K finished texts with a word more (transformers' `_beam_search`)."""
+def by_beams(state: State, logits: Any, beginning: int, how: Search) -> State:
+    """Returns the best K running and finished texts with a word more by logits [R,V] (transformers' `_beam_search`)."""
     _, many, last = state.rows.shape
     length, B = state.count + 1 - beginning, tf.shape(state.rows)[0]
     logs = how.allowed(tf.nn.log_softmax(logits), state, beginning)
@@ -171,14 +167,13 @@ def by_beams(state: State, logits: Float[Any, "R V"], beginning: int, how: Searc
     )
 
 
-def write_words(
-    step: Step, logits: Float[Any, "B V"], cache: Any, begun: Int[Any, "B P"], how: Search
-) -> tuple[Int[Any, "B _ L"], Float[Any, "B _"], Int[Any, ""]]:
-    """Returns the best texts of each source, best first, their scores, and the length of the longest.
+def write_words(step: Callable, logits: Any, cache: Any, begun: Any, how: Search) -> tuple:
+    """Returns the best texts [B,_,L] of each source, best first, their scores, and the length of the longest.
 
-    `logits` are those behind the beginnings, whose `cache` has tensors [B,N,T,H]. A score is the sum of the words'
-    log-probabilities; of beams, divided by its length. Texts that end earlier are filled up with padding, but beams
-    with the end if padding is 0, as in transformers.
+    `begun` [B,P] are the beginnings, `logits` [B,V] those of the word behind them, and `cache` has what was computed
+    for them, tensors [B,N,T,H]. `step` (the last words [R,1], the number of tokens, the cache) gives the next logits
+    [R,V] and the longer cache. A score is the sum of log-probabilities; of beams, divided by the length. Texts that end
+    earlier are filled up with padding, but beams with the end if padding is 0, as in transformers.
     """
     many, beginning, last = how.num_beams, begun.shape[1], how.last(begun.shape[1])
     advance = greedily if many == 1 else by_beams
@@ -211,16 +206,16 @@ def write_words(
 
 
 def functions_of(model: Any) -> tuple[Callable, Callable]:
-    """Returns the two functions that write with an `EncoderDecoder`, which are traced once for all searches: the pass
-    of sources and beginnings, and that of a word more.
+    """Returns the functions that write with an `EncoderDecoder`, traced once for all searches: the pass of sources and
+    beginnings, and that of a word more.
     """
 
-    def first(ids: tf.Tensor, mask: tf.Tensor, segments: tf.Tensor, begun: tf.Tensor) -> tuple:
+    def first(ids: Any, mask: Any, segments: Any, begun: Any) -> tuple:
         memory = model.remember({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
         rows, cache = model.decoder.extend(begun, memory)
         return model.decoder.logits(rows[:, -1:])[:, 0], cache, memory
 
-    def more(words: tf.Tensor, cache: Any, memory: Any) -> tuple:
+    def more(words: Any, cache: Any, memory: Any) -> tuple:
         rows, cache = model.decoder.extend(words, memory, cache)
         return model.decoder.logits(rows)[:, 0], cache
 
@@ -228,11 +223,10 @@ def functions_of(model: Any) -> tuple[Callable, Callable]:
     return tf.function(first, autograph=False, input_signature=signature), tf.function(more, autograph=False)
 
 
-def write_with(functions: tuple[Callable, Callable], begun: Int[Any, "B P"], how: Search, *inputs: tf.Tensor) -> tuple:
+def write_with(functions: tuple[Callable, Callable], begun: Any, how: Search, *inputs: Any) -> tuple:
     """Writes texts for the encoder's inputs, ids, mask and segments [B,S]; see `write_words`."""
-    first, more = functions
-    logits, cache, memory = first(*inputs, begun)
-    return write_words(lambda words, _, cache: more(words, cache, memory), logits, cache, begun, how)
+    logits, cache, memory = functions[0](*inputs, begun)
+    return write_words(lambda words, _, cache: functions[1](words, cache, memory), logits, cache, begun, how)
 
 
 def check_limits(model: Any, how: Search, beginning: int = 1) -> None:
@@ -241,9 +235,12 @@ def check_limits(model: Any, how: Search, beginning: int = 1) -> None:
     if not beginning < last <= config.longest_row:
         expected = f"{beginning + 1} to {config.longest_row}, the decoder's positions"
         raise ValueError(f"search.max_length: expected {expected}, got {last}")
-    for word in (how.decoder_start_token_id, how.pad_token_id, *how.eos_token_id):
-        if not 0 <= word < config.vocab_size:
-            raise ValueError(f"search.*_token_id: expected one of the decoder's {config.vocab_size} words, got {word}")
+    if wrong := [
+        word
+        for word in (how.decoder_start_token_id, how.pad_token_id, *how.eos_token_id)
+        if not 0 <= word < config.vocab_size
+    ]:
+        raise ValueError(f"search: expected tokens below {config.vocab_size}, the decoder's words, got {wrong[0]}")
 
 
 def search(model: Any, inputs: Mapping[str, Any], **how: Any) -> dict[str, np.ndarray]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
-from jaxtyping import Float
 from keras import ops
 
 from official_bert.layers.attention import SelfAttention, attend
@@ -29,7 +28,7 @@ OF_LAYERS = {*OF_RELATIVES, "bilstm_layers"} - {
     *("embedding_size", "first_position", "layer_groups", "layers_in_group", "pooler_act", "pooling", "masked_lm_act"),
     *("biases", "unbiased", "feed_forward", "row_limit"),
 }
-KeysAndValues = tuple[Float[Any, "_ N _ H"], Float[Any, "_ N _ H"]]
+KeysAndValues = tuple[Any, Any]  # [_,N,_,H] each
 
 
 class Memory(NamedTuple):
@@ -39,14 +38,12 @@ class Memory(NamedTuple):
     mask: Any
 
 
-def keys_and_values(attention: SelfAttention, rows: Float[Any, "_ _ D"]) -> KeysAndValues:
+def keys_and_values(attention: SelfAttention, rows: Any) -> KeysAndValues:
     """Returns the keys and values of rows."""
     return swap_heads(attention.key(rows)), swap_heads(attention.value(rows))
 
 
-def attended(
-    attention: SelfAttention, queries: Float[Any, "_ _ D"], seen: KeysAndValues, mask: Any, training: bool | None
-) -> Float[Any, "_ _ D"]:
+def attended(attention: SelfAttention, queries: Any, seen: KeysAndValues, mask: Any, training: bool | None) -> Any:
     """Returns the output of an attention layer for queries that see these keys and values, by a mask [B,1,Q,S]."""
     q = swap_heads(attention.query(queries) * attention.scale)
     return attention.merge_heads(swap_heads(attend(q, *seen, mask, None, attention.dropout, training=training)))
@@ -70,8 +67,8 @@ class CrossAttention(keras.layers.Layer):
         self.layer_norm.build(shape)
         self.built = True
 
-    def call(self, x: Float[Any, "R n D"], seen: Any, mask: Any, training: bool | None = None) -> Float[Any, "R n D"]:
-        """Returns LayerNorm(x + attention over the encoder's keys and values).
+    def call(self, x: Any, seen: Any, mask: Any, training: bool | None = None) -> Any:
+        """Returns LayerNorm(x + attention over the encoder's keys and values) for rows x [R,n,D].
 
         The rows of a text's beams are queries of one attention, so that its keys are not copied for each.
         """
@@ -114,7 +111,7 @@ class Decoder(keras.layers.Layer):
             self.projection.build(memory_shape)
         self.built = True
 
-    def remember(self, rows: Float[Any, "B S _"], mask: Any) -> Memory:
+    def remember(self, rows: Any, mask: Any) -> Memory:
         """Returns what all words see of the encoder's rows, whose mask is [B,S]."""
         rows = rows if self.projection is None else self.projection(rows)
         real = ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
@@ -128,7 +125,7 @@ class Decoder(keras.layers.Layer):
         mask: Any = None,
         positions: Any = None,
         training: bool | None = None,
-    ) -> tuple[Float[Any, "R n D"], list[KeysAndValues]]:
+    ) -> tuple[Any, list[KeysAndValues]]:
         """Returns the rows of new tokens `ids` [R,n], and the keys and values [R,N,T+n,H] of each layer with theirs.
 
         `past` has those of the T tokens before them. `mask` [R,n] is 0 for padding among tokens without a past,
@@ -157,6 +154,6 @@ class Decoder(keras.layers.Layer):
             x = normalized_sum(transformed, x, layer.output_dropout, layer.output_layer_norm, training=training)
         return x, grown
 
-    def logits(self, rows: Float[Any, "R n D"], training: bool | None = None) -> Float[Any, "R n V"]:
+    def logits(self, rows: Any, training: bool | None = None) -> Any:
         """Returns the logits of the next word after each row, float32."""
         return self.masked_lm(rows, self.embeddings.word_embeddings, training=training)
