@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import pathlib
+import subprocess
 
 import numpy as np
 import pytest
+from needed_tools import TORCH, needs_torch
 
 from official_bert.config import ModelConfig
 from official_bert.interface.predictor import Predictor
@@ -208,6 +211,27 @@ def test_a_folder_of_transformers_holds_the_same_model(tmp_path, kind):
     assert f"decoder.{part}.encoder.layer.0.crossattention.self.query.weight" in names
     assert f"decoder.{part}.embeddings.word_embeddings.weight" in names  # transformers 5 does not know who shares
     assert "encoder.embeddings.word_embeddings.weight" in names
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["separate", "shared", "wider", "roberta"])
+def test_transformers_writes_the_same_words_from_the_folder(tmp_path, kind):
+    encoder, decoder, transforms = KINDS[kind]
+    model = make(encoder, decoder, transforms)
+    formats.write(stored_of(model, decoder), "hugging_face", str(tmp_path / "model"))
+    np.savez(tmp_path / "inputs.npz", **ROWS)
+    script = pathlib.Path(__file__).parents[2] / "benchmarks/generate_hugging_face.py"
+    searches = [{}, {"num_beams": 3, "num_return_sequences": 2, "max_length": 12}]
+    done = subprocess.run(
+        [TORCH, str(script), str(tmp_path / "model"), str(tmp_path / "inputs.npz")],
+        input="".join(json.dumps({"rows": 3, **how}) + "\n" for how in searches),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for how, line in zip(searches, done.stdout.splitlines()[1:], strict=True):
+        assert model.generate(ROWS, **how)["sequences"].tolist() == json.loads(line)[2]
 
 
 def test_a_folder_answers_texts_with_its_own_search(tmp_path):
