@@ -232,8 +232,9 @@ def write_with(functions: tuple[Callable, Callable], begun: Any, how: Search, *i
 def check_limits(model: Any, how: Search, beginning: int = 1) -> None:
     """Raises ValueError for lengths and words that the decoder lacks."""
     config, last = model.decoder.config, how.last(beginning)
-    if not beginning < last <= config.longest_row:
-        expected = f"{beginning + 1} to {config.longest_row}, the decoder's positions"
+    most = config.longest_row + 1  # nobody reads the last word
+    if not beginning < last <= most:
+        expected = f"{beginning + 1} to {most}, one more than the decoder's positions"
         raise ValueError(f"search.max_length: expected {expected}, got {last}")
     if wrong := [
         word

@@ -335,9 +335,9 @@ def test_a_folder_whose_decoder_does_not_see_the_encoder_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"max_length": 15}, "max_length: expected 2 to 14, the decoder's positions, got 15"),
-        ({"max_new_tokens": 14}, "max_length: expected 2 to 14, the decoder's positions, got 15"),
-        ({"max_length": 1}, "max_length: expected 2 to 14"),
+        ({"max_length": 16}, "max_length: expected 2 to 15, one more than the decoder's positions, got 16"),
+        ({"max_new_tokens": 15}, "max_length: expected 2 to 15, one more than the decoder's positions, got 16"),
+        ({"max_length": 1}, "max_length: expected 2 to 15"),
         ({"eos_token_id": 30}, ": expected tokens below 30, the decoder's words, got 30"),
         ({"eos_token_id": [3, 31]}, ": expected tokens below 30, the decoder's words, got 31"),
         ({"num_beams": 300}, "num_beams: expected 1 to 256, got 300"),
