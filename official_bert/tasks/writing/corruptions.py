@@ -62,7 +62,7 @@ def infill(ids: np.ndarray, spans: Sequence[tuple[int, int]], mask_id: int) -> n
     """
     parts, begin = [ids[:0]], 0
     for start, length in spans:
-        parts += [ids[begin:start], [mask_id]]
+        parts += [ids[begin:start], np.array([mask_id])]
         begin = start + length
     return np.concatenate([*parts, ids[begin:]]).astype(ids.dtype)
 

@@ -63,7 +63,7 @@ class DecodedRows(Sequence):
     search: Search
     kind: Corruption = "none"
     rate: float = 0.0
-    words: Words | None = None
+    words: Any = None  # `Words`, for damage
     seed: int = 0
     epoch: int = 0
 
@@ -71,9 +71,9 @@ class DecodedRows(Sequence):
     def of(cls, task: Any, sources: Sequence[str], answers: Sequence[str]) -> "DecodedRows":
         """Returns the rows of texts."""
         options, tokenizer = task.options, task.tokenizer
-        damaged = options.corruption, options.corruption_rate, words_of(tokenizer), task.config.seed
+        damaged: Any = options.corruption, options.corruption_rate, words_of(tokenizer), task.config.seed
         room = options.max_seq_length - tokenizer.template.extra(False)
-        ids = (tokenize_all(tokenizer, texts) for texts in (sources, answers))
+        ids = tokenize_all(tokenizer, sources), tokenize_all(tokenizer, answers)
         return cls(*ids, tokenizer.template, options.answer_length, room, search_of(task), *damaged)
 
     def __len__(self) -> int:
@@ -96,10 +96,10 @@ class DecodedRows(Sequence):
             answer = self.answer(index)
             labels[: len(answer)] = answer
             target = shift_right(labels, search.decoder_start_token_id, search.pad_token_id)
-        row = np.array(self.template.pack(ids.tolist())[0])
-        inputs = {"input_ids": row, "input_mask": np.ones_like(row), "segment_ids": np.zeros_like(row)}
-        values = {**inputs, "target_ids": target, "labels": labels, **more}
-        return {name: value.astype(np.int32) for name, value in values.items()}
+        packed = np.array(self.template.pack(ids.tolist())[0])
+        inputs = {"input_ids": packed, "input_mask": np.ones_like(packed), "segment_ids": np.zeros_like(packed)}
+        arrays: dict[str, np.ndarray] = {**inputs, "target_ids": target, "labels": labels, **more}
+        return {name: array.astype(np.int32) for name, array in arrays.items()}
 
     def answer(self, index: int) -> np.ndarray:
         """Returns the tokens of an answer with its end, at most W."""
@@ -134,8 +134,8 @@ class DecodedSource(ExampleSource):
         """Makes batch `number`, counted over all epochs."""
         epoch = number // self.batches_per_epoch
         self.plan(epoch)  # kept for the next batch
-        source = copy.copy(self)
-        source.examples = dataclasses.replace(self.examples, epoch=epoch if self.shuffle else 0)
+        source: Any = copy.copy(self)
+        source.examples = dataclasses.replace(source.examples, epoch=epoch if self.shuffle else 0)
         return super(DecodedSource, source).batch(number)
 
 

@@ -138,7 +138,7 @@ def make(encoder: Any, stored: StoredModel) -> EncoderDecoder:
     return EncoderDecoder(encoder, decoder, options["head_transform"], options["search"])
 
 
-def write(stored: StoredModel, as_tensors: Callable, pad_id: int) -> tuple[Weights, dict[str, Any], dict[str, Any]]:
+def write(stored: StoredModel, as_tensors: Callable, pad_id: int) -> tuple[dict, dict, dict]:
     """Returns the tensors, the `config.json` and the `generation_config.json` of a folder.
 
     Weights that both share are written twice, because transformers 5 does not read the flag that would say so. Raises
