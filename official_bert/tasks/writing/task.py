@@ -139,7 +139,8 @@ class WritingData(FileData):
             values["answer_length"] = max(longest + 1, 2)
         if options.decoder_checkpoint and not options.decoder:
             values |= decoding.decoder_of(options.decoder_checkpoint)
-        return self.with_options(**values)
+        data = self.with_options(**values)
+        return data.with_options(search=decoding.search_of(data.task)) if self.task.decodes else data
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Warns of held-out rows that are training rows, which are no error because question and answer may recur."""
