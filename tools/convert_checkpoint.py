@@ -205,6 +205,8 @@ def computed(
     from official_bert.models.interchange.stored_models import require_config
 
     inputs = random_inputs(require_config(stored))
+    if stored.head == "decoder":
+        inputs["target_ids"] = inputs["masked_lm_positions"]  # small numbers, which every vocabulary has
     outputs = formats.outputs(formats.make_model(stored) if model is None else model, inputs)
     if name == "keras_hub":
         outputs |= formats.module_of(name).outputs(folder, inputs)

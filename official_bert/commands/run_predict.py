@@ -83,7 +83,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("temperature", None, "Above 0, the words of a written answer are drawn at random.", lower_bound=0.0)
 flags.DEFINE_integer("seed", None, "Of the words that --temperature draws.", lower_bound=0)
-flags.DEFINE_integer("beams", None, "Find so many best fillings of all [MASK]s of a text together.", lower_bound=1)
+flags.DEFINE_integer(
+    "beams",
+    None,
+    "Find so many best fillings of all [MASK]s of a text together; of a decoder, keep so many beginnings of an answer.",
+    lower_bound=1,
+)
 flags.DEFINE_enum(
     "score",
     "",

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.generation.passes import NEVER_WRITTEN, Filled, Passes, Schedule, fill, writable
+from official_bert.generation.word_search import search as search  # the other way to write, of an encoder and a decoder
 from official_bert.text.tokenizer import Tokenizer
 
 LEFT_TO_RIGHT = "expected a model that sees both sides of a token, got one that reads from left to right"

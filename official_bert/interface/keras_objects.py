@@ -18,6 +18,7 @@ from official_bert.layers.relatives import (
     relative_positions,
 )
 from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens, span_boundary
+from official_bert.models.encoder_decoder import model as encoder_decoder
 from official_bert.tasks.tagging import word_tagger
 
 MODULES: tuple[types.ModuleType, ...] = (
@@ -30,6 +31,7 @@ MODULES: tuple[types.ModuleType, ...] = (
     disentangled_attention,
     embeddings,
     encoder,
+    encoder_decoder,
     heads,
     layer_mixing,
     layer_norm,

@@ -99,6 +99,8 @@ def initialize_from(
         put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
         put_together = by_name("official_bert.models.interchange.members.generators").put_together
         stored = put_together(stored, variables)
+    if hasattr(model, "with_decoder"):
+        stored = model.with_decoder(stored)
     stored, remarks = classes.in_order_of(stored, task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {

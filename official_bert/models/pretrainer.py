@@ -57,7 +57,7 @@ class Pretrainer(EncoderWithHeads):
 
     def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
         """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
-        fill: Callable[..., dict[str, Any]] = by_name("official_bert.generation.generate:generate")
+        fill: Callable[..., dict[str, Any]] = by_name("official_bert.generation.generate").generate
         return fill(self, inputs, **how)
 
 

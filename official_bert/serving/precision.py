@@ -66,6 +66,8 @@ def weights_in(
     few_overrides = few_layers(encoder, values) if constants and precision == "float32" else Overrides()
     few_overrides |= {(encoder, "call"): FewRows(encoder)} if constants else {}
     overrides, computed = served_layers(encoder, functools.partial(values.product, dtype=dtype), values, dtype)
+    if getattr(model, "reuses_encoder", False):
+        computed = set()  # a decoder reads these weights, too
     tables, casts = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32

@@ -95,8 +95,8 @@ class ServingOptions:
     """Above 0, words are drawn at random instead of taking the likeliest."""
     seed: Natural | None = _read_by("models that write answers")
     """Of the words that are drawn."""
-    beams: Count | None = _read_by("fill-mask models")
-    """Best fillings of all blanks of a text, found together."""
+    beams: Count | None = _read_by("fill-mask models and models with a decoder")
+    """Best fillings of all blanks of a text, found together; of a decoder, beginnings of an answer that are kept."""
     max_choices: Count | None = _read_by("choice models", limit=True)
     """Most choices of a text."""
     max_windows: Count | None = _read_by(IN_WINDOWS, limit=True)

@@ -10,13 +10,15 @@ from official_bert.config import to_dict
 
 
 @pytest.mark.slow
-def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"generator": "decoder", "corruption": "infilling", "label_smoothing": 0.1}])
+def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path, options):
     vocab = write_vocab(tmp_path / "vocab.txt")
     rows = [f"{first} {second}\t{second} {first}\n" for first in "abcdefghij" for second in "abcdefghij"]
     (tmp_path / "train.tsv").write_text("source\tanswer\n" + "".join(rows))
     config = make_config(
         "text_to_text",
         tokenizer={"vocab_file": vocab},
+        options=options,
         model={"vocab_size": 40, "hidden_dropout_prob": 0.1},
         training={"epochs": 0.0, "steps": STEPS, "log_every": 1, "save_every": 3, "steps_per_loop": 2},
     )

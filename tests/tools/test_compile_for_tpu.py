@@ -41,6 +41,7 @@ TASKS = [
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4"),
     ("ner", "options.labels=[O,B-X,I-X]", "options.doc_stride=4", "options.crf=true"),
     ("text_to_text", "options.answer_length=4", "training.accumulation_steps=2"),
+    ("text_to_text", "options.generator=decoder", "options.answer_length=4", "options.shared=true"),
 ]
 
 

@@ -132,6 +132,10 @@ def test_the_pretraining_step_of_every_relative_lowers_to_tpu_hlo(root, tmp_path
         ("reranking", ["options.most_negatives=3", "training.accumulation_steps=2"]),
         ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
         ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
+        (
+            "text_to_text",
+            ["options.generator=decoder", "options.answer_length=8", "options.label_smoothing=0.1"],
+        ),
     ],
 )
 def test_the_whole_step_of_every_fine_tuning_lowers_to_tpu_hlo(root, golden, tmp_path, task, options):

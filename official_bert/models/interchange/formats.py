@@ -75,6 +75,7 @@ class Format(Protocol):
     is_checkpoint_of: Callable[[Any], bool]
     outputs: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
     tokenizers: Any  # the module `hugging_face_tokenizers`
+    encoder_decoder: Any  # the module of this name
 
 
 def module_of(name: str) -> Format:
@@ -299,6 +300,7 @@ def _without_weights(model: StoredModel, encoder: BertEncoder, classes: Mapping[
         "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
         "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
         "span": lambda: SpanPredictor(encoder),
+        "decoder": lambda: module_of("hugging_face").encoder_decoder.make(encoder, model),
     }[model.head]()
 
 

@@ -19,7 +19,7 @@ from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
 
-Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced"]
+Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced", "decoder"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
 BERT_CONFIG_FILE = "bert_config.json"
@@ -46,6 +46,7 @@ HEAD_PREFIXES: Mapping[str, str] = {
     "tagger/": "tagger",
     "span/": "span",
     "replaced": "replaced",
+    "decoder/": "decoder",
 }
 
 
@@ -128,7 +129,7 @@ def needs_pooler(stored: StoredModel) -> bool:
     """
     if stored.config is not None and stored.config.pooler_norm and stored.head != "replaced":
         return True
-    return stored.head not in ("tagger", "span", "replaced") and not (
+    return stored.head not in ("tagger", "span", "replaced", "decoder") and not (
         stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights
     )
 

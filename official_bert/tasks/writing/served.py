@@ -13,9 +13,10 @@ import tensorflow as tf
 from official_bert.generation.generate import gumbel
 from official_bert.generation.passes import NEVER_WRITTEN, NO_LOOP, Passes, fill, writable
 from official_bert.generation.pieces import Pieces
-from official_bert.serving.served_model import Tensors
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors
 from official_bert.serving.served_words import ServedWords
 from official_bert.serving.task_serving import Serving
+from official_bert.tasks.writing.served_decoder import ServedDecoder, make_decoder
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 
@@ -107,13 +108,11 @@ class ServedText(ServedWords):
         return [f"  {answer['answer']}   {answer['score']:.3f}"]
 
 
-ANSWERS = Serving(
-    (ServedText,),
-    lambda task, model, options: ServedText.make(
-        task,
-        model,
-        options,
-        answer_length=task.options.answer_length,
-        how=(task.options.passes, task.options.block_size),
-    ),
-)
+def _make(task: Any, model: keras.Model, options: ServingOptions) -> ServedModel:
+    if task.options.generator == "decoder":
+        return make_decoder(task, model, options)
+    how = task.options.passes, task.options.block_size
+    return ServedText.make(task, model, options, answer_length=task.options.answer_length, how=how)
+
+
+ANSWERS = Serving((ServedText, ServedDecoder), _make)

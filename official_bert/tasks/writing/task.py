@@ -1,12 +1,13 @@
-"""Text to text: a masked LM writes the answer to a source by filling all places of the answer in a few passes.
+"""Text to text: a model writes the answer to a source.
 
-It is trained by masked diffusion (`objectives/masked_diffusion`); docs/generation.md.
+A masked LM fills all places of the answer in a few passes; it is trained by masked diffusion
+(`objectives/masked_diffusion`). Or a decoder writes it word by word (`tasks/writing/decoding`); docs/generation.md.
 """
 
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import keras
 import numpy as np
@@ -19,18 +20,22 @@ from official_bert.data.labelled.labelled_texts import LabelledTexts
 from official_bert.data.labelled.splits import SplitOptions
 from official_bert.data.rows import Source
 from official_bert.data.tabular.tables import TableOptions
-from official_bert.fields import Natural
+from official_bert.fields import Natural, Rate, ShareBelow1, only_with
 from official_bert.generation.generate import generate
 from official_bert.generation.passes import Passes
+from official_bert.generation.word_search import Search
+from official_bert.model_config import ModelConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
+from official_bert.objectives.written_words import WrittenWords
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.answers import Answers, write_answers
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.task import TaskBase
-from official_bert.tasks.writing import metrics
+from official_bert.tasks.writing import decoding, metrics
+from official_bert.tasks.writing.corruptions import Corruption
 from official_bert.tasks.writing.rows import AnswerRows, Blanks, DiffusedSource
 from official_bert.training.held_out import HeldOut, Predictions
 
@@ -51,21 +56,42 @@ class Options(SplitOptions, TableOptions):
     """Column of the answers."""
     answer_length: Natural = 0
     """Places of an answer, at least 2; 0: one more than the longest answer of the training file has tokens."""
-    passes: Natural = 0
+    generator: Literal["passes", "decoder"] = "passes"
+    """What writes answers: a masked LM in passes, or a decoder word by word."""
+    passes: Natural = only_with(0, "generator", "passes")
     """Passes in which an answer is written; 0: as many as places."""
-    block_size: Natural = 0
+    block_size: Natural = only_with(0, "generator", "passes")
     """Places that are full before the next ones begin; 0: a quarter of the answer if there are as many passes as
     places, else all of it."""
+    decoder: ModelConfig | None = only_with(None, "generator", "decoder")
+    """Sizes of the decoder, which is like BERT or RoBERTa; none: those of the encoder."""
+    decoder_checkpoint: str = only_with("", "generator", "decoder")
+    """Checkpoint that gives the decoder's sizes and first weights; empty: --init_checkpoint gives them."""
+    shared: bool = only_with(False, "generator", "decoder")
+    """The decoder's embeddings and layers are the encoder's."""
+    head_transform: bool = only_with(True, "generator", "decoder")
+    """The decoder's head has BERT's dense layer and layer norm; false: it is a product with the word table alone, as in
+    BertGeneration."""
+    label_smoothing: ShareBelow1 = only_with(0.0, "generator", "decoder")
+    """Share of each target that all words get alike."""
+    corruption: Corruption = only_with("none", "generator", "decoder")
+    """How sources are damaged anew in each epoch; source_column may be answer_column then. mass: the decoder writes a
+    hidden span of the source, and no answer."""
+    corruption_rate: Rate = 0.3
+    """Share of the tokens of a source that are damaged; mass: of the hidden span (its authors take 0.5)."""
+    search: Search = dataclasses.field(default_factory=Search)
+    """How a decoder searches for an answer."""
     empty_text: labelled_texts.EmptyText = "keep"
     """Rows with an empty source or answer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.source_column == self.answer_column:
+        if self.source_column == self.answer_column and self.corruption == "none":
             raise ValueError(
                 f"config.options.answer_column: expected another column than source_column, got {self.answer_column!r}"
             )
-        if self.answer_length == 1 or self.answer_length + 3 > self.max_seq_length:
+        room = self.max_seq_length if self.generator == "passes" else self.answer_length + 3
+        if self.answer_length == 1 or self.answer_length + 3 > room:
             raise ValueError(
                 "config.options.answer_length: expected 0, or 2 to max_seq_length - 3 "
                 f"({self.max_seq_length - 3}), got {self.answer_length}"
@@ -87,7 +113,7 @@ class WritingData(FileData):
             raise ValueError("config.training.teacher: expected none: task text_to_text has no soft answers")
         if self.config.model.attention == "left_to_right":
             raise ValueError("config.model.attention: task text_to_text expects bidirectional, got left_to_right")
-        for role in ("[MASK]", "[SEP]"):
+        for role in ("[MASK]", "[SEP]", "[CLS]"):
             if self.tokenizer.special.get(role) not in self.tokenizer.vocab:
                 raise ValueError(
                     f"{self.config.tokenizer.vocab_file}: task text_to_text expects {role} in the vocabulary"
@@ -96,18 +122,25 @@ class WritingData(FileData):
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
         """Reads sources and answers; from a file to answer, answers only if it has them."""
         options = self.options
-        columns = [options.source_column, options.answer_column][: 1 + (use != "test")]
+        columns = [*dict.fromkeys([options.source_column, options.answer_column][: 1 + (use != "test")])]
         table = labelled_texts.read_table(options, path, columns, logging.warning, None)
         table = labelled_texts.without_empty(table, columns, options.empty_text, logging.warning)
-        sources, *answers = (labelled_texts.texts(table, name) for name in columns)
-        return LabelledTexts(str(path), sources, answers[0] if answers else None)
+        sources = labelled_texts.texts(table, options.source_column)
+        answers = None if use == "test" else labelled_texts.texts(table, options.answer_column)
+        return LabelledTexts(str(path), sources, answers)
 
     def with_labels_of(self, train: LabelledTexts) -> Self:
-        """Returns the data with the places of an answer, if not given: one more than the tokens of the longest."""
-        if self.options.answer_length:
-            return self
-        longest = max(map(len, tokenize_all(self.tokenizer, train.text_pair or [])))
-        return self.with_options(answer_length=max(longest + 1, 2))
+        """Returns the data with the places of an answer, if not given: one more than the tokens of the longest; and
+        with what a decoder's checkpoint says about it.
+        """
+        options, values = self.options, {}
+        if not options.answer_length:
+            longest = max(map(len, tokenize_all(self.tokenizer, train.text_pair or [])))
+            values["answer_length"] = max(longest + 1, 2)
+        if options.decoder_checkpoint and not options.decoder:
+            values |= decoding.decoder_of(options.decoder_checkpoint)
+        data = self.with_options(**values)
+        return data.with_options(search=decoding.search_of(data.task)) if self.task.decodes else data
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Warns of held-out rows that are training rows, which are no error because question and answer may recur."""
@@ -119,30 +152,30 @@ class WritingData(FileData):
         """Divides the rows of a training file; rows of one source stay together."""
         return splits.divide(self.options, train.text, [0] * len(train), hold_out, train.path)
 
-    def rows_of(self, data: LabelledTexts) -> AnswerRows:
+    def rows_of(self, data: LabelledTexts) -> Any:
         """Makes the rows of texts."""
         options = self.options
         if not options.answer_length:
             raise ValueError("config.options.answer_length: expected the places of an answer; no training data has any")
         answers = data.text_pair or [""] * len(data)
+        if self.task.decodes:
+            return decoding.DecodedRows.of(self.task, data.text, answers)
         return AnswerRows(data.text, answers, self.tokenizer, options.answer_length, options.max_seq_length)
 
-    def source_of(self, rows: AnswerRows, training: bool) -> DiffusedSource:
-        """Makes batches of rows, masked."""
-        settings = self.config.training
-        return DiffusedSource(
+    def source_of(self, rows: Any, training: bool) -> Any:
+        """Makes batches of rows, masked unless a decoder writes."""
+        settings, decodes = self.config.training, self.task.decodes
+        return (decoding.DecodedSource if decodes else DiffusedSource)(
             rows,
             settings.batch_size if training else settings.eval_batch_size,
             self.config.seed,
             training,
             self.buckets,
             by_length=not settings.eval_steps and not training,
-            mask_id=self.task.mask_id,
+            **({} if decodes else {"mask_id": self.task.mask_id}),
         )
 
-    def make_train(
-        self, train: LabelledTexts, files: DataFiles, model: keras.Model
-    ) -> tuple[DiffusedSource, Sequence[str]]:
+    def make_train(self, train: LabelledTexts, files: DataFiles, model: keras.Model) -> tuple[Any, Sequence[str]]:
         rows = self.rows_of(train)
         notes = [f"answers of {rows.width} places"]
         if rows.cut_answers or rows.cut_sources:
@@ -154,10 +187,13 @@ class WritingData(FileData):
 
     def make_held_out(self, held_out: LabelledTexts, files: DataFiles, model: keras.Model) -> HeldOut:
         rows = self.rows_of(held_out)
-        return WrittenAnswers(self.task, held_out, rows, self.source_of(rows, training=False), model)
+        kind = DecodedAnswers if self.task.decodes else WrittenAnswers
+        return kind(self.task, held_out, rows, self.source_of(rows, training=False), model)
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns the shapes of a batch at full length."""
+        if self.task.decodes:
+            return decoding.batch_spec(self.options, batch_size)
         length, width = self.options.max_seq_length, self.options.answer_length
         integers = {"input_ids": length, "input_mask": length, "segment_ids": length, "masked_lm_positions": width,
                     "masked_lm_ids": width}  # fmt: skip
@@ -187,13 +223,20 @@ class Task(TaskBase):
     data = property(WritingData)
     answers = property(WritingAnswers)
 
+    @property
+    def decodes(self) -> bool:
+        """Whether a decoder writes."""
+        return self.options.generator == "decoder"
+
     def build_model(self) -> keras.Model:
-        """Builds encoder and masked-LM head."""
+        """Builds encoder and masked-LM head, or encoder and decoder."""
+        if self.decodes:
+            return decoding.make_model(self)
         return Pretrainer.make(self.config.model, {"next_sentence": False}, recompute=self.config.training.recompute)
 
     @property
     def objective(self) -> Objective:
-        return MaskedDiffusion()
+        return WrittenWords(smoothing=self.options.label_smoothing) if self.decodes else MaskedDiffusion()
 
     @property
     def mask_id(self) -> int:
@@ -214,6 +257,8 @@ class WrittenAnswers:
     source: DiffusedSource
     model: keras.Model
     last: list[Any] = dataclasses.field(default_factory=list)  # the last predictions, and the answers written with them
+    counted: ClassVar[str] = "passes"  # what a report compares numbers of
+    note: ClassVar[str] = "A pass asks the model once for all places that are still empty."
 
     def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
         """Returns the answers to rows with these numbers, written in `passes` passes."""
@@ -252,6 +297,10 @@ class WrittenAnswers:
         """The number of passes that write an answer."""
         return self.task.options.passes or self.rows.width
 
+    def counts(self) -> Sequence[int]:
+        """The numbers of passes in a report."""
+        return (*(passes for passes in (1, 2, 4) if passes < self.rows.width), self.rows.width)
+
     def measure(self, numbers: Sequence[int], texts: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of texts written for rows with these numbers."""
         answers = [(self.data.text_pair or [""] * len(self.data))[number] for number in numbers]
@@ -259,22 +308,22 @@ class WrittenAnswers:
         return metrics.measure(texts, answers, writable)
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns report sections with the quality by passes, and the worst answers by chrF."""
-        numbers, width = self._numbers(predictions), self.rows.width
+        """Returns report sections with the quality by passes, or by beams, and the worst answers by chrF."""
+        numbers, counted = self._numbers(predictions), self.counted
         table: list[dict[str, float]] = []
-        for passes in (*(passes for passes in (1, 2, 4) if passes < width), width):
-            texts = self.answers(predictions) if passes == self.passes else self.write_answers(numbers, passes)
-            table.append({"passes": passes, **self.measure(numbers, texts)})
+        for count in self.counts():
+            texts = self.answers(predictions) if count == self.passes else self.write_answers(numbers, count)
+            table.append({counted: count, **self.measure(numbers, texts)})
         mistakes = [
             Mistake([self.data.text[number]], right, text, 1.0 - metrics.chrf([text], [right]))
             for number, text in zip(numbers, self.answers(predictions))
             if text != (right := (self.data.text_pair or [""] * len(self.data))[number])
         ]
         curve = Section(
-            name="passes",
-            title="Quality by passes",
+            name=counted,
+            title=f"Quality by {counted}",
             values=table,
-            note="A pass asks the model once for all places that are still empty.",
+            note=self.note,
             header=list(table[0]),
             rows=[list(row.values()) for row in table],
         )
@@ -285,3 +334,37 @@ class WrittenAnswers:
         numbers = list(range(len(self.rows)))
         rows = enumerate(self.write_answers(numbers, self.passes))
         return [write_answers(os.path.join(output_dir, "predictions.tsv"), rows)]
+
+
+class DecodedAnswers(WrittenAnswers):
+    """Rows whose answers a decoder writes, word by word."""
+
+    counted = "beams"
+    note = "A search keeps so many beginnings of an answer; one is greedy."
+
+    def write_answers(self, numbers: Sequence[int], passes: int) -> list[str]:
+        """Returns the answers to rows with these numbers, found with so many beams."""
+        search, texts = decoding.search_of(self.task, num_beams=passes), list[str]()
+        for start in range(0, len(numbers), AT_ONCE):
+            rows = [self.rows[number] for number in numbers[start : start + AT_ONCE]]
+            texts += map(self.text_of, decoding.write(self.model, rows, self.rows.template.pad_id, search))
+        return texts
+
+    def text_of(self, ids: np.ndarray) -> str:
+        """Returns the text of an answer, up to its first end."""
+        ends = np.flatnonzero(np.isin(ids, self.rows.search.eos_token_id))
+        return self.task.tokenizer.decode((ids[: ends[0]] if len(ends) else ids).tolist())
+
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+        """Measures the written answers, and how probable the true ones are."""
+        measured = self.measure(self._numbers(predictions), self.answers(predictions))
+        return measured | decoding.likelihood(predictions)
+
+    @property
+    def passes(self) -> int:
+        """The number of beams."""
+        return self.task.options.search.num_beams
+
+    def counts(self) -> Sequence[int]:
+        """The numbers of beams in a report."""
+        return sorted({1, decoding.SEVERAL_BEAMS, self.passes})

@@ -17,8 +17,8 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
+from official_bert.models.interchange.projects import encoder_decoder, sentence_transformers
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import sentence_transformers
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.interchange.weight_files import tf_h5, torch_pickle
 from official_bert.models.vector_layers import LAYER_PREFIX
@@ -54,6 +54,10 @@ def read(folder: str) -> StoredModel:
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
     values = read_mapping(path)
+    if values.get("model_type") == encoder_decoder.MODEL_TYPE:
+        fields = encoder_decoder.read(folder, values, path, read_tensors(folder), _usual_tensors, _as_weights)
+        title = f"{NAME} {folder} ({encoder_decoder.ARCHITECTURE})"
+        return StoredModel(origin=title, **fields, **tokenizers.read(folder))
     member, model_type = member_of(values, path)
     architecture = _check_architecture(values, member, model_type, path)
     config = build(ModelConfig, member.read_config(values, path), path)
@@ -63,13 +67,7 @@ def read(folder: str) -> StoredModel:
     tensors = _with_usual_prefix(tensors, member, folder)
     left_out = {name for part in member.left_out for name in tensors if part in name}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
-    usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
-    if len(usual_tensors) < len(tensors):
-        raise ValueError(
-            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
-        )
-    usual_tensors = member.unpack(usual_tensors, config)
-    _drop_copies(usual_tensors, member, folder)
+    usual_tensors = _usual_tensors(tensors, member, config, folder)
     unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
     if form and not member.heads_by_class and not any(theirs in usual_tensors for theirs in form.of_head()):
         form = None
@@ -80,13 +78,7 @@ def read(folder: str) -> StoredModel:
         form = next(form for form in member.forms.values() if form.head == head)
     table, head = member.table(form), form.head
     their_names, unknown = table.all_ours(name for name in usual_tensors if name not in unusable)
-    _refuse_quantised({theirs: usual_tensors[theirs] for theirs in their_names.values()}, folder)
-    weights = {
-        ours: (usual_tensors[theirs].T if ours.endswith("/kernel") else usual_tensors[theirs]).astype(
-            np.float32, copy=False
-        )
-        for ours, theirs in their_names.items()
-    }
+    weights = _as_weights(usual_tensors, their_names, folder)
     narrow = {str(usual_tensors[theirs].dtype) for theirs in their_names.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were converted to float32"] if narrow else []
     if config.hidden_act == "gelu_erf":
@@ -118,6 +110,31 @@ def read(folder: str) -> StoredModel:
         labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
         kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "",
     )
+
+
+def _usual_tensors(
+    tensors: Mapping[str, np.ndarray], member: Member, config: ModelConfig, folder: str
+) -> dict[str, np.ndarray]:
+    """Returns a member's tensors under its usual names, without copies. Raises ValueError for two of one name."""
+    usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
+    if len(usual_tensors) < len(tensors):
+        raise ValueError(
+            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
+        )
+    usual_tensors = member.unpack(usual_tensors, config)
+    _drop_copies(usual_tensors, member, folder)
+    return usual_tensors
+
+
+def _as_weights(
+    tensors: Mapping[str, np.ndarray], their_names: Mapping[str, str], folder: str
+) -> dict[str, np.ndarray]:
+    """Returns float32 weights by our names, kernels as [in, out]. Raises ValueError for quantised ones."""
+    _refuse_quantised({theirs: tensors[theirs] for theirs in their_names.values()}, folder)
+    return {
+        ours: (tensors[theirs].T if ours.endswith("/kernel") else tensors[theirs]).astype(np.float32, copy=False)
+        for ours, theirs in their_names.items()
+    }
 
 
 def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
@@ -261,6 +278,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes the files of `save_pretrained`; returns our names of the weights that the Hugging Face class lacks."""
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "Hugging Face's BERT")
+    if stored.head == "decoder":
+        return _write_both(stored, folder)
     member, model_type = member_for(config, stored.model_type)
     suffix, form = member.form_of(stored.head, stored.weights)
     architecture, table = member.stems[model_type] + suffix, NameTable([*member.encoder, *form.rows])
@@ -284,14 +303,28 @@ def write(stored: StoredModel, folder: str) -> list[str]:
         | member.write_config(config)
     )
     stored_models.write_mapping(values | _label_values(stored), os.path.join(folder, CONFIG_FILE))
+    _write_tokenizer(stored, config, folder)
+    if stored.pooling and not stored.head:
+        sentence_transformers.write_modules(stored, config.hidden_size, folder)
+    return left_out
+
+
+def _write_tokenizer(stored: StoredModel, config: ModelConfig, folder: str) -> None:
     if stored.tokenizer:
         tokenizer_files.write_files(stored.tokenizer, folder)
     elif stored.vocab is not None:
         stored_models.write_vocab(stored, folder)
         tokenizers.write(stored, config.longest_row, folder)
-    if stored.pooling and not stored.head:
-        sentence_transformers.write_modules(stored, config.hidden_size, folder)
-    return left_out
+
+
+def _write_both(stored: StoredModel, folder: str) -> list[str]:
+    """Writes an encoder and its decoder; no weight is left out."""
+    tensors, values, search = encoder_decoder.write(stored, as_tensors, tokenizers.pad_id(stored))
+    save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
+    for file, content in ((CONFIG_FILE, values), (encoder_decoder.SEARCH_FILE, search)):
+        stored_models.write_mapping(content, os.path.join(folder, file))
+    _write_tokenizer(stored, stored_models.require_config(stored), folder)
+    return []
 
 
 def _label_values(stored: StoredModel) -> dict[str, Any]:

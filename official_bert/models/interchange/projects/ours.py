@@ -31,6 +31,7 @@ TASKS = {
     "tagger": "ner",
     "span": "squad",
     "replaced": "pretraining",
+    "decoder": "text_to_text",
 }
 VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")  # of that task, and of `StoredModel`
 SIDES = ("query", "passage")  # with a prompt in training
@@ -83,6 +84,8 @@ def read(prefix: str) -> StoredModel:
         head=stored_models.head_of(weights, prefix),
     )
     stored = stored if config is None else _as_run_says(stored, config, prefix)
+    if stored.head == "decoder" and config:
+        stored = dataclasses.replace(stored, objective_options=config.options)
     if not any(name.startswith(f"{GENERATOR}/") for name in weights):
         return stored
     told_apart: Callable[[StoredModel, Config | None], StoredModel]
@@ -192,7 +195,7 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
         return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
         if stored.head or not stored.pooling:
-            return {}
+            return {**stored.objective_options} if stored.head == "decoder" else {}
         prompts: dict[str, Any] = {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
         if more := {name: prompt for name, prompt in stored.prompts.items() if name not in SIDES}:
             prompts |= {"more_prompts": more}
