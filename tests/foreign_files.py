@@ -304,4 +304,5 @@ if __name__ == "__main__":
         usual: dict = {}
         for case in ALL:
             if len(sys.argv) < 2 or case.name in sys.argv[1:]:
-                print(*judged(case, forked, pathlib.Path(place), usual), sep="  WRONG: ", flush=True)
+                line, wrong = judged(case, forked, pathlib.Path(place), usual)
+                print(f"{line}  WRONG: {wrong}" if wrong else line, flush=True)

@@ -37,9 +37,10 @@ class Dense:
         def by_name(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
             return dict(zip(self.outputs, self.function(*(tensors[name] for name in self.inputs))))
 
-        tf.saved_model.save(
-            tf.Module(), folder, signatures={"serving_default": by_name.get_concrete_function(**self.inputs)}
-        )
+        signatures = {"serving_default": by_name.get_concrete_function(**self.inputs)}
+        # a gradient of its own, such as SiLU's, holds tensors of the graph from which this one was frozen
+        no_gradients = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(tf.Module(), folder, signatures, no_gradients)
 
 
 def dense_pass(served: ServedModel, where: str) -> Dense:
