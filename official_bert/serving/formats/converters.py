@@ -3,23 +3,24 @@ converter, builtin operations only).
 """
 
 import base64
-import contextlib
 import json
 import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.runtimes.quiet import hidden_output
-from official_bert.serving.formats.dense import Dense
+from official_bert.serving.formats.companions import write_companions
+from official_bert.serving.formats.dense import Dense, installed
 from official_bert.serving.formats.onnx_operations import use_own_operations
 from official_bert.text import loading
 
+__all__ = ["to_litert", "to_onnx", "to_openvino", "write_companions"]
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
 DIMENSIONS = {
     "input_ids": ("batch", "length"),
@@ -119,15 +120,6 @@ def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = 
                 raise _lacks(where, "LiteRT", place[1], place[2]) from None
             raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
     pathlib.Path(path).write_bytes(content)
-
-
-@contextlib.contextmanager
-def installed(where: str, extra: str) -> Iterator[None]:
-    """Turns a missing module into a ValueError that names `where` and the extra that installs it."""
-    try:
-        yield
-    except ImportError as error:
-        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[{extra}]") from None
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:

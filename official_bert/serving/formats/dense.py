@@ -98,3 +98,12 @@ def portable_layers(encoder: BertEncoder) -> Iterator[None]:
         )
     with overridden(overrides):
         yield
+
+
+@contextlib.contextmanager
+def installed(where: str, extra: str) -> Iterator[None]:
+    """Turns a missing module into a ValueError that names `where` and the extra that installs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[{extra}]") from None

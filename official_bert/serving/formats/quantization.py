@@ -10,7 +10,7 @@ from typing import Any
 from official_bert.runtimes.engines import Arrays, PortableModel
 from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.formats.checking import answers_of
-from official_bert.serving.formats.converters import installed
+from official_bert.serving.formats.dense import installed
 from official_bert.serving.served_model import ServedModel
 
 MOST_ROWS = 300  # nncf's own choice

@@ -1,13 +1,12 @@
 """Writes a served model for other runtimes: ONNX Runtime, LiteRT and OpenVINO."""
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -21,7 +20,6 @@ from official_bert.serving.formats.checking import (
     largest_difference,
     random_rows,
 )
-from official_bert.serving.formats.converters import to_litert, to_onnx, to_openvino
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
 from official_bert.serving.formats.quantization import quantize, recorded_rows
@@ -29,15 +27,16 @@ from official_bert.serving.served_model import ServedModel
 from official_bert.storage.files import disk_full_reason
 
 DEFAULT_OPSET = 17
-FORMATS: Mapping[str, Callable[..., None]] = {  # how a dense pass is written
-    "onnx": to_onnx,
-    "onnx_int8": to_onnx,
-    "litert": to_litert,
-    "litert_float16": functools.partial(to_litert, weights=tf.float16),
-    "litert_int8": functools.partial(to_litert, weights=tf.int8),
-    "openvino": to_openvino,
-    "openvino_bfloat16": to_openvino,
-    "openvino_int8": to_openvino,
+# The function of `Converters` that writes a dense pass, and its further arguments.
+FORMATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "onnx": ("to_onnx", {}),
+    "onnx_int8": ("to_onnx", {}),
+    "litert": ("to_litert", {}),
+    "litert_float16": ("to_litert", {"weights": tf.float16}),
+    "litert_int8": ("to_litert", {"weights": tf.int8}),
+    "openvino": ("to_openvino", {}),
+    "openvino_bfloat16": ("to_openvino", {}),
+    "openvino_int8": ("to_openvino", {}),
 }
 CALIBRATED = ("onnx_int8", "openvino_int8")  # whose products are made integers then, by a user's texts
 # Formats of less precision are judged by their answers to a user's texts; this one only if there are any. All others
@@ -61,6 +60,15 @@ class FormatOptions:
     opset: int = DEFAULT_OPSET  # of ONNX
     texts: CheckTexts | None = None  # to judge formats of less precision
     calibration: Sequence[Mapping[str, Any]] = ()  # rows of texts for `CALIBRATED` formats
+
+
+class Converters(Protocol):
+    """The interface of `converters.py`, which only an export in these formats needs."""
+
+    to_onnx: Callable[..., None]
+    to_litert: Callable[..., None]
+    to_openvino: Callable[..., None]
+    write_companions: Callable[[ServedModel, Config, str], None]
 
 
 class RefusedError(ValueError):
@@ -103,7 +111,7 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
             f"--check_file: expected a format of less precision ({', '.join(JUDGED_BY_ANSWERS)}) with "
             "it; others are compared number by number"
         )
-    if options.opset != DEFAULT_OPSET and not any(FORMATS[name] == to_onnx for name in formats):
+    if options.opset != DEFAULT_OPSET and not any(map(_is_onnx, formats)):
         raise ValueError(f"--opset: expected --format=onnx with it, got {', '.join(formats) or 'none'}")
 
 
@@ -117,12 +125,15 @@ def write_format(
     it cannot be written or run.
     """
     where = f"--format={form}"
+    converters: Converters = by_name("official_bert.serving.formats.converters")
     dense = dense_pass(served, where)
     description = describe(served, config, dense, form=form, version=version)
     os.makedirs(folder)
     path = os.path.join(folder, engine_of(form).file)
     try:
-        FORMATS[form](path, dense, where, description, served.tokenizer.vocab_file, options.opset)
+        name, more = FORMATS[form]
+        convert = getattr(converters, name)
+        convert(path, dense, where, description, served.tokenizer.vocab_file, options.opset, **more)
         if form in CALIBRATED:
             rows = recorded_rows(served, start(form, path), description, options.calibration)
             quantize(form, path, rows, where, bool(served.encoder.config.position_buckets))
@@ -143,8 +154,10 @@ def write_format(
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
-    write_companions: Callable[[ServedModel, Config, str], None]
-    write_companions = by_name("official_bert.serving.formats.companions:write_companions")
-    write_companions(served, config, folder)
-    opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
+    converters.write_companions(served, config, folder)
+    opset = f"opset {options.opset}; " if _is_onnx(form) else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"
+
+
+def _is_onnx(form: str) -> bool:
+    return FORMATS[form][0] == "to_onnx"
