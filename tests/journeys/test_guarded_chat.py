@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
         "--checkpoint=run",
         "--output=models/names",
         "--redact",
+        "--max_windows=2000",
     ]
     subprocess.run(command, cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
     return folder
@@ -97,7 +98,7 @@ def test_a_hundred_kilobytes_are_redacted_by_windows_over_both_protocols_and_no_
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line.strip()).groups()
         rng = np.random.default_rng(1)
         short = f"{NAMES[0]} and [PER_4], \N{FAMILY} the {NAMES[2]}"
-        long = " ".join(rng.choice(["the", "price", "rained", *NAMES], 1500))  # more than a hundred windows
+        long = " ".join(rng.choice(["the", "price", "rained", *NAMES], 1500))  # hundreds of windows
         texts = ["", short, long]
         wanted = Predictor(str(folder / "run"), redact=True)(texts)
         for client in (RestClient(rest, "names"), GrpcClient(grpc, "names")):
