@@ -20,6 +20,7 @@ from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.data.pretraining.units import TextUnits
 from official_bert.data.tabular.tables import TableOptions
 from official_bert.fields import constraints_of
+from official_bert.generation.word_search import Search
 from official_bert.model_config import ModelConfig
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import loading
@@ -58,6 +59,7 @@ SHARED = {
     "Labels": LabelOptions,
     "Decoding of answers": DecodingRules,
 }
+GROUPS = {"masking": ("Masks", MaskingConfig), "search": ("Search", Search)}
 COMMANDS = {
     "Exported models: run_export": (ServingOptions, "--"),
     "Hard negatives: tools/mine_negatives.py": (MiningRules, "--"),
@@ -148,8 +150,7 @@ def task_section(name: str) -> str:
     }
     parents = [titles[cls] for cls in options.__mro__[1:] if cls in titles]
     links = [f"[{title}](#{title.strip('`').lower().replace(' ', '-')})" for title in parents]
-    if "masking" in kinds_of(options):
-        links.append("[Masks](#masks)")
+    links += [f"[{title}](#{title.lower()})" for key, (title, _) in GROUPS.items() if key in kinds_of(options)]
     return section(3, f"`{name}`", options, "options.", f" Also: {', '.join(links)}.")
 
 
@@ -161,7 +162,7 @@ def page() -> str:
         "## Options of tasks\n\nA task has the keys of its own section, and those of the sections that it names.\n",
         *(task_section(name) for name in loading.MODULES),
         *(section(3, title, cls, "options.") for title, cls in SHARED.items()),
-        section(3, "Masks", MaskingConfig, "options.masking."),
+        *(section(3, title, cls, f"options.{key}.") for key, (title, cls) in GROUPS.items()),
         "## Settings of commands\n\nThese are flags; `--help` shows all flags of a command.\n",
         *(section(3, title, cls, prefix) for title, (cls, prefix) in COMMANDS.items()),
     ]

@@ -165,8 +165,7 @@ def test_the_page_of_options_is_what_the_fields_say():
     spec.loader.exec_module(write_options)
     page = write_options.page()
     assert write_options.PAGE.read_text(encoding="utf-8") == page, "make options writes it anew"
-    options = {f"options.{name}" for task in MODULES for name in kinds_of(task_class(task).Options)} - {
-        "options.masking"
-    }
+    options = {f"options.{name}" for task in MODULES for name in kinds_of(task_class(task).Options)}
+    options -= {f"options.{group}" for group in write_options.GROUPS}
     for key in {*dotted_keys(Config), *options} - {"options"}:
         assert f"| `{key}` |" in page, key

@@ -18,6 +18,7 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
+from official_bert.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
@@ -73,7 +74,7 @@ def test_a_data_set_of_glue_is_that_of_the_model(tmp_path):
         run = tmp_path / task
         run.mkdir()
         config = made_finetuning.make_config(task, options=options)
-        (run / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+        RunFolder(str(run)).write_config(config)
         checkpoints.weights_checkpoint(load_task(config).build_model()).write(str(run / "ckpt-1"))
         (run / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-1"\n')
     for asked, task, trained in (("stsb", "glue", "mrpc"), ("SST-2", "classification", "classification")):

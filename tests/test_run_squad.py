@@ -16,7 +16,7 @@ from made_finetuning import make_config
 from official_bert.config import save_config
 from official_bert.models.checkpoints import weights_checkpoint
 from official_bert.models.interchange import formats
-from official_bert.run_folder import tuned_for, write_tuned
+from official_bert.run_folder import RunFolder, tuned_for, write_tuned
 from official_bert.runs import documents, whole_run
 from official_bert.tasks.loading import load_task
 
@@ -279,7 +279,7 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
         training={"answer_with": "best"},
         options={"max_seq_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True},
     )
-    save_config(config, str(tmp_path / "config.yaml"))
+    RunFolder(str(tmp_path)).write_config(config)
     best, model = tmp_path / "best", load_task(config).build_model()
     for folder, threshold in ((tmp_path, 111.0), (best, -222.0)):
         weights_checkpoint(model).write(str(folder / "ckpt-1"))

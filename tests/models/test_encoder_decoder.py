@@ -138,7 +138,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["wider", "shared_albert", "roberta", "generation"])
+@pytest.mark.parametrize(
+    "kind",
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("shared_albert", "roberta")), "wider", "generation"],
+)
 def test_a_search_with_a_cache_writes_what_whole_passes_say_and_a_text_alone_the_same(kind):
     model = make(*KINDS[kind])
     written = model.generate(ROWS)

@@ -76,7 +76,7 @@ WRITTEN = {
 
 
 # Their tests, or the journeys, train these too.
-SLOW = ("mnli", "squad 1.1", "squad 2.0", "stsb", "swag", "ner", "ner with a CRF")
+SLOW = ("mnli", "squad 1.1", "squad 2.0", "stsb", "swag", "ner", "ner with a CRF", "ner on frozen features")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS])

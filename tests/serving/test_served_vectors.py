@@ -95,6 +95,7 @@ def store_run(task, model, folder):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_prompts_are_signatures_of_the_export_and_known_to_predictors(task, model, tmp_path, monkeypatch):
     monkeypatch.setattr(exports, "FORMS", ("text",))
     export(serve(task, model), task.config, ExportOptions(output=str(tmp_path / "vectors"), batch_sizes=[]))

@@ -141,6 +141,7 @@ def assert_close(found, expected):
             assert np.asarray(found[name]).tolist() == value.tolist()
 
 
+@pytest.mark.slow
 def test_each_task_answers_as_the_merged_model_of_its_adapter_alone(exported, base, runs):
     folder = str(exported / "text/1")
     assert task_names(folder) == sorted(runs)

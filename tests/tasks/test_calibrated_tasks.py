@@ -133,6 +133,7 @@ def test_a_calibrated_tagger_finds_the_same_entities_with_other_scores(graph_tok
     np.testing.assert_allclose(after["scores"], np.full_like(before["scores"], 1 / len(LABELS)), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_predictors", "eager_steps")
 def test_a_run_is_calibrated_in_training_stored_used_and_calibrated_anew(tmp_path, files):
     folder, said = tmp_path / "run", []

@@ -134,6 +134,7 @@ def test_lines_that_the_model_sees_whole_are_chosen(tool):
     assert chosen(2) == [1, 8, 14, 15, 62, 63]  # none fits: all are cut, as before
 
 
+@pytest.mark.slow
 def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     stored = made_checkpoints.stored_small(
         "pretraining", vocab_size=3000, max_position_embeddings=64, num_hidden_layers=1

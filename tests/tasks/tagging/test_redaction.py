@@ -96,7 +96,7 @@ def rebuilt(text, answer, index):
     return "".join([*parts, text[last:]]), names
 
 
-@pytest.mark.parametrize("pretokenized", [False, True])
+@pytest.mark.parametrize("pretokenized", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_redactor_replaces_the_entities_of_the_tagger_in_texts_of_any_length(
     token_tagger, graph_tokenizer, pretokenized
 ):
