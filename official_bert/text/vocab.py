@@ -39,7 +39,7 @@ def load_vocab(path: str) -> dict[str, int]:
     BertJapaneseTokenizer.
     """
     if not path:
-        raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
+        raise ValueError("--vocab_file: expected a vocabulary, got none, and there is none beside the model")
     _check_tokenizer(folder_of(path))
     return number_entries(_lines(path), path)
 
