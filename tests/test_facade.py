@@ -178,6 +178,8 @@ def test_a_tokenizer_is_called_and_decodes_as_in_transformers(golden):
 
 def test_a_model_gets_a_new_head(written):
     path = written("hugging_face", "pretraining")
+    with pytest.raises(ValueError, match="^num_labels: expected a number of labels, or 0 .*, got -1$"):
+        official_bert.load_model(path, num_labels=-1)
     model = official_bert.load_model(path, num_labels=5)
     rows = official_bert.load_tokenizer(path)("a b")
     assert model(rows)["logits"].shape == (1, 5)

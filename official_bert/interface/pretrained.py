@@ -96,9 +96,13 @@ def load_model(path: str | os.PathLike, base: str | os.PathLike = "", num_labels
     classes document their inputs and outputs. `num_labels` gives the encoder a new `Classifier` of so many labels
     instead, with random weights.
 
-    Raises ValueError if there is no checkpoint, if weights are missing, or if a file holds classes that neither Keras
-    nor we know.
+    Raises ValueError if there is no checkpoint, if weights are missing, if a file holds classes that neither Keras nor
+    we know, or for a negative `num_labels`.
     """
+    if num_labels < 0:
+        raise ValueError(
+            f"num_labels: expected a number of labels, or 0 for the checkpoint's own head, got {num_labels}"
+        )
     if num_labels:
         model = Classifier(load_encoder(path, base=base), num_labels)
         model.build()
