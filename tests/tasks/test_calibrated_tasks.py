@@ -8,6 +8,7 @@ import scipy.special
 import tensorflow as tf
 from made_finetuning import data_files, fixture_data, make_config, resolve
 
+from official_bert import export
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.objectives.calibration import Calibration
@@ -169,6 +170,14 @@ def test_a_run_is_calibrated_in_training_stored_used_and_calibrated_anew(tmp_pat
     assert [answer["abstains"] for answer in answers] == [
         max(answer["probabilities"].values()) < stored["abstain_below"] for answer in answers
     ]
+    # Exports have temperature and threshold as constants, in TensorFlow's form and in those of other runtimes.
+    export(str(folder), str(tmp_path / "exported"), format=("saved_model", "onnx"), batch_sizes=(), report=said.append)
+    for form in ("text", "onnx"):
+        for answer, exported in zip(answers, Predictor(str(tmp_path / "exported" / form))(list(texts))):
+            assert exported["abstains"] == answer["abstains"]
+            found = exported["probabilities"]
+            found = list(found.values() if isinstance(found, dict) else found)
+            np.testing.assert_allclose(found, list(answer["probabilities"].values()), atol=1e-5)
     with pytest.raises(ValueError, match=r"target_accuracy: 0.9999: no threshold reaches it on the rows .* \d\.\d{4}"):
         config = run.config(["options.target_accuracy=0.9999"])
         tuning(
