@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import keras
@@ -232,15 +232,19 @@ class Data(PartOfTask):
         """Does the work of `resolve`; a step without data, except training, stays None."""
 
     def make_batches(
-        self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any
+        self,
+        examples: Sequence[Mapping[str, np.ndarray]],
+        training: bool = False,
+        kind: Callable[..., ExampleSource] = ExampleSource,
+        **more: Any,
     ) -> ExampleSource:
         """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the
         first few.
 
-        `more` are arguments of `ExampleSource`.
+        `kind` makes the source; `more` are its further arguments.
         """
         settings = self.config.training
-        return ExampleSource(
+        return kind(
             examples,
             settings.batch_size if training else settings.eval_batch_size,
             self.config.seed,

@@ -164,16 +164,9 @@ class WritingData(FileData):
 
     def source_of(self, rows: Any, training: bool) -> Any:
         """Makes batches of rows, masked unless a decoder writes."""
-        settings, decodes = self.config.training, self.task.decodes
-        return (decoding.DecodedSource if decodes else DiffusedSource)(
-            rows,
-            settings.batch_size if training else settings.eval_batch_size,
-            self.config.seed,
-            training,
-            self.buckets,
-            by_length=not settings.eval_steps and not training,
-            **({} if decodes else {"mask_id": self.task.mask_id}),
-        )
+        if self.task.decodes:
+            return self.make_batches(rows, training, decoding.DecodedSource)
+        return self.make_batches(rows, training, DiffusedSource, mask_id=self.task.mask_id)
 
     def make_train(self, train: LabelledTexts, files: DataFiles, model: keras.Model) -> tuple[Any, Sequence[str]]:
         rows = self.rows_of(train)
