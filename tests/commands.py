@@ -259,7 +259,7 @@ class InThisProcess(Person):
         """Executes the module or the script as `__main__`; `typed` is its standard input."""
         errors = io.StringIO()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_own_signals())
+            stack.enter_context(own_signals())
             stack.enter_context(contextlib.chdir(self.folder))
             stack.enter_context(contextlib.redirect_stdout(output))
             stack.enter_context(contextlib.redirect_stderr(errors))
@@ -352,7 +352,7 @@ def _own_input(typed: str):
 
 
 @contextlib.contextmanager
-def _own_signals():
+def own_signals():
     """Ignores a SIGTERM that comes too late, and removes the handlers that a command installs."""
     watcher = signal.set_wakeup_fd(-1)
     before = {

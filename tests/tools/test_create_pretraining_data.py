@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
-from commands import imported_tool, limited
+from commands import imported_tool, limited, own_signals
 from made_generation import COMMAND, GOLDEN, run, small, start
 
 from official_bert.data.record_files import records
@@ -32,7 +32,7 @@ def create(tool):
     """Runs the command with flags."""
 
     def call(*arguments):
-        with flagsaver.flagsaver():
+        with flagsaver.flagsaver(), own_signals():
             flags.FLAGS([str(COMMAND), *arguments])
             tool.main([])
 

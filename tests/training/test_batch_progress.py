@@ -118,6 +118,7 @@ def settings(folder, **training):
     return make_config(options=FALLING, training=values, tokenizer={"vocab_file": vocab})
 
 
+@pytest.mark.slow
 def test_a_falling_rate_that_is_stopped_goes_on_to_the_bits_of_an_undisturbed_run(
     falling_rate, tmp_path, monkeypatch, eager_steps
 ):
