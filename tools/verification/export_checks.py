@@ -27,7 +27,7 @@ def exported(folder: pathlib.Path, form: str) -> pathlib.Path:
 
     if not (folder / form).exists():
         with contextlib.redirect_stdout(io.StringIO()):  # TensorFlow's remarks
-            export(folder / "tf1_bert", folder / form, form, max_seq_length=64, report=lambda _: None)
+            export(folder / "tf1_bert", folder / form, form, max_seq_length=64, batch_sizes=(), report=lambda _: None)
     return folder / form
 
 
