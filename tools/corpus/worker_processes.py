@@ -6,15 +6,19 @@ import contextlib
 import itertools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+
+MOST_SECONDS = 5.0  # for jobs under way when an error has ended the others
 
 
 @contextlib.contextmanager
 def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """Gives a pool of processes; an error ends them at once and cancels waiting jobs."""
+    """Gives a pool of processes; an error ends them within seconds, a signal at once. Both cancel waiting jobs."""
     context = multiprocessing.get_context("forkserver")
     earlier_processes = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
@@ -25,10 +29,13 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
             starter.start()
             starter.join()
             yield pool
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(RuntimeError):  # a signal came before it began
                 starter.join()
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, Exception):
+                # The pool waits for the rest of a result whose sender is killed. After a signal, nobody waits for it.
+                _wait_for(set(multiprocessing.active_children()) - earlier_processes)
             for process in set(multiprocessing.active_children()) - earlier_processes:
                 process.kill()  # one that is still importing would outlive this process and complain about its end
             raise
@@ -41,6 +48,13 @@ def in_order(pool: concurrent.futures.Executor, work: Callable, items: Iterable,
     while waiting:
         yield waiting.popleft().result()
         waiting.extend(pool.submit(work, item) for item in itertools.islice(items, 1))
+
+
+def _wait_for(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
+    """Waits until processes have ended, but not longer than `MOST_SECONDS`."""
+    end, running = time.monotonic() + MOST_SECONDS, {process.sentinel for process in processes}
+    while running and (left := end - time.monotonic()) > 0:
+        running -= {*multiprocessing.connection.wait(running, left)}
 
 
 def _begin() -> None:
