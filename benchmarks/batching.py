@@ -128,7 +128,8 @@ def make_model(folder: str) -> str:
     from official_bert.config import load_config
     from official_bert.runs.configuration import run_config
     from official_bert.serving import export
-    from official_bert.serving.served_model import ServingOptions, make_served_model
+    from official_bert.serving.served_embeddings import make_served_model
+    from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.loading import load_task
 
     settings = [

@@ -12,13 +12,10 @@ import time
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from random_models import config_of, write_model
 
 import official_bert
-from official_bert.model_config import ModelConfig
 from official_bert.models.classifier import Classifier
-from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import ours
 from official_bert.serving.explanations import TOKENS_AT_ONCE
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -31,32 +28,10 @@ flags.DEFINE_integer("turns", 5, "Times of each, after one that is not measured.
 WORDS = [f"w{number}" for number in range(1000)]
 
 
-def write_model(folder: str) -> None:
-    """Writes a classifier of random weights."""
-    vocab = [*SPECIAL_TOKENS, *WORDS]
-    config = ModelConfig(
-        vocab_size=len(vocab),
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
-    )
-    weights = {name: weight.numpy() for name, weight in weights_by_name(Classifier.make(config)).items()}
-    model = formats.StoredModel(
-        origin="random weights",
-        weights=weights,
-        table=ours.TABLE,
-        config=config,
-        head="classifier",
-        vocab=vocab,
-        do_lower_case=True,
-    )
-    formats.write(model, "hugging_face", folder)
-
-
 def main(_):
-    folder = os.path.join(tempfile.mkdtemp(), "bert")
-    write_model(folder)
+    folder, vocab = os.path.join(tempfile.mkdtemp(), "bert"), [*SPECIAL_TOKENS, *WORDS]
+    config = config_of(len(vocab), FLAGS.layers, FLAGS.hidden_size)
+    write_model(folder, Classifier.make(config), config, vocab, head="classifier")
     predictor = official_bert.Predictor(folder)
     served = predictor._model.owner
     passes = tf.function(served.call_model, reduce_retracing=True, autograph=False)

@@ -47,7 +47,8 @@ def make_exports(folder: str) -> None:
 
     from official_bert.config import load_config
     from official_bert.serving import export
-    from official_bert.serving.served_model import ServingOptions, make_served_model
+    from official_bert.serving.served_embeddings import make_served_model
+    from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.loading import load_task
 
     config = load_config(

@@ -11,9 +11,9 @@ import time
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from random_models import config_of
 
 from official_bert.generation.generate import generate
-from official_bert.model_config import ModelConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -38,13 +38,7 @@ def seconds_of(work) -> tuple[float, float]:
 def main(_):
     words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(FLAGS.words - len(SPECIAL_TOKENS)))]
     tokenizer = FullTokenizer("words", vocab={word: number for number, word in enumerate(words)})
-    config = ModelConfig(
-        vocab_size=len(words),
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
-    )
+    config = config_of(len(words), FLAGS.layers, FLAGS.hidden_size)
     model = Pretrainer.make(config)
     ids = np.random.default_rng(0).integers(len(SPECIAL_TOKENS), len(words), (FLAGS.rows, FLAGS.length))
     places = np.tile(np.arange(FLAGS.length - FLAGS.passes, FLAGS.length), (FLAGS.rows, 1))

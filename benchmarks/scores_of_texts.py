@@ -15,12 +15,9 @@ import time
 import numpy as np
 from absl import app, flags
 from measured_commands import ROOT
+from random_models import config_of, write_model
 
 import official_bert
-from official_bert.model_config import ModelConfig
-from official_bert.models.encoder import weights_by_name
-from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -51,34 +48,12 @@ for line in sys.stdin:
 """
 
 
-def write_model(folder: str) -> list[str]:
-    """Writes a BERT of random weights with its masked-LM head; returns the words that it knows."""
-    words = [f"w{number}" for number in range(FLAGS.words)]
-    vocab = [*SPECIAL_TOKENS, *words, "##s"]
-    config = ModelConfig(
-        vocab_size=len(vocab),
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
-    )
-    weights = {name: weight.numpy() for name, weight in weights_by_name(Pretrainer.make(config)).items()}
-    model = formats.StoredModel(
-        origin="random weights",
-        weights=weights,
-        table=ours.TABLE,
-        config=config,
-        head="pretraining",
-        vocab=vocab,
-        do_lower_case=True,
-    )
-    formats.write(model, "hugging_face", folder)
-    return words
-
-
 def main(_):
     rng, folder = np.random.default_rng(0), os.path.join(tempfile.mkdtemp(), "bert")
-    words = write_model(folder)
+    words = [f"w{number}" for number in range(FLAGS.words)]
+    vocab = [*SPECIAL_TOKENS, *words, "##s"]
+    config = config_of(len(vocab), FLAGS.layers, FLAGS.hidden_size)
+    write_model(folder, Pretrainer.make(config), config, vocab, head="pretraining")
     ends = ("", "", "s")  # a third has two pieces
     batches = [
         [

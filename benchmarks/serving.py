@@ -129,7 +129,8 @@ def make_models(folder: str, texts: list[str]):
     from official_bert.serving.formats.checking import CheckTexts
     from official_bert.serving.formats.writing import JUDGED_BY_ANSWERS, FormatOptions
     from official_bert.serving.precision import policy_of
-    from official_bert.serving.served_model import ServingOptions, make_served_model
+    from official_bert.serving.served_embeddings import make_served_model
+    from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.loading import load_task
 
     overrides = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]

@@ -31,7 +31,7 @@ def makers() -> dict[str, Callable]:
     from official_bert.models.classifier import Classifier, SpanPredictor, Tagger
     from official_bert.models.encoder import make_encoder
     from official_bert.models.pretrainer import Pretrainer
-    from official_bert.serving.served_model import ServedEmbeddings
+    from official_bert.serving.served_embeddings import ServedEmbeddings
     from official_bert.tasks.pretraining.served import ServedFillMask
     from official_bert.tasks.squad.served import ServedSpans
     from official_bert.tasks.tagging.served import ServedTagger

@@ -20,12 +20,10 @@ import time
 
 import numpy as np
 from absl import app, flags
+from random_models import config_of, write_model
 
 import official_bert
-from official_bert.model_config import ModelConfig
-from official_bert.models.encoder import make_encoder, weights_by_name
-from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import ours
+from official_bert.models.encoder import make_encoder
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 FLAGS = flags.FLAGS
@@ -57,16 +55,14 @@ for line in sys.stdin:
 """
 
 
-def write_model(folder: str) -> list[str]:
+def write_nomic(folder: str) -> list[str]:
     """Writes a NomicBERT of random weights with mean pooling and Normalize; returns its words."""
     words = [f"w{number}" for number in range(2000)]
     vocab = [*SPECIAL_TOKENS, *words, *"abcdefghijklmnopqrstuvwxyz:_", "search", "document"]
-    config = ModelConfig(
-        vocab_size=len(vocab),
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
+    config = config_of(
+        len(vocab),
+        FLAGS.layers,
+        FLAGS.hidden_size,
         max_position_embeddings=2048,
         hidden_act="silu",
         hidden_dropout_prob=0.0,
@@ -75,26 +71,14 @@ def write_model(folder: str) -> list[str]:
         unbiased="products",
         rotary=1000.0,
     )
-    weights = {name: weight.numpy() for name, weight in weights_by_name(make_encoder(config)).items()}
-    model = formats.StoredModel(
-        origin="random weights",
-        weights={name: weight for name, weight in weights.items() if not name.startswith("pooler/")},
-        table=ours.TABLE,
-        config=config,
-        vocab=vocab,
-        do_lower_case=True,
-        pooling="mean",
-        normalize=True,
-        prompts={"passage": PROMPT},
-        longest_text=2048,
-    )
-    formats.write(model, "hugging_face", folder)
+    how = {"pooling": "mean", "normalize": True, "prompts": {"passage": PROMPT}, "longest_text": 2048}
+    write_model(folder, make_encoder(config), config, vocab, **how)
     return words
 
 
 def main(_):
     rng, folder = np.random.default_rng(0), os.path.join(tempfile.mkdtemp(), "nomic")
-    words = write_model(folder)
+    words = write_nomic(folder)
     batches = [
         [" ".join(rng.choice(words, rng.integers(FLAGS.shortest, FLAGS.longest + 1))) for _ in range(FLAGS.batch_size)]
         for _ in range(FLAGS.turns + 2)

@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 from absl import app, flags
+from random_models import config_of
 
-from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import encoder_settings, weights_by_name
 from official_bert.models.encoder_decoder.model import EncoderDecoder
 from official_bert.models.first_weights import draw_first_weights
@@ -38,12 +38,10 @@ flags.DEFINE_integer("turns", 5, "Turns, after one that is not measured.")
 
 def write_model(folder: str) -> EncoderDecoder:
     """Writes a model with random weights, which are larger than BERT's first ones, and returns it."""
-    config = ModelConfig(
-        vocab_size=FLAGS.vocabulary,
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
+    config = config_of(
+        FLAGS.vocabulary,
+        FLAGS.layers,
+        FLAGS.hidden_size,
         hidden_act="gelu_erf",
         initializer_range=1.0 / FLAGS.hidden_size**0.5,
     )
