@@ -73,7 +73,7 @@ class Search:
         places = rows.shape[1] - size + 1
         if size and places > 0:
             last = tf.gather(rows, tf.maximum(count - size + 1 + tf.range(size - 1), 0), axis=1)  # [R,size-1]
-            same = tf.equal(rows[:, :places], rows[:, :places]) & (tf.range(places) + size <= count)
+            same = tf.ones_like(rows[:, :places], tf.bool) & (tf.range(places) + size <= count)
             for place in range(size - 1):
                 same &= tf.equal(rows[:, place : place + places], last[:, place : place + 1])
             where = tf.stack([tf.where(same)[:, 0], tf.cast(tf.boolean_mask(rows[:, size - 1 :], same), tf.int64)], 1)

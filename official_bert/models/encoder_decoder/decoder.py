@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from official_bert.layers.attention import SelfAttention, attend
+from official_bert.layers.attention_mask import Tokens, is_not_behind, is_real, join, make_attention_mask
 from official_bert.layers.configured import truncated_normal
 from official_bert.layers.dense import Dense
 from official_bert.layers.embeddings import Embeddings
@@ -114,8 +115,8 @@ class Decoder(keras.layers.Layer):
     def remember(self, rows: Any, mask: Any) -> Memory:
         """Returns what all words see of the encoder's rows, whose mask is [B,S]."""
         rows = rows if self.projection is None else self.projection(rows)
-        real = ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
-        return Memory([keys_and_values(cross.attention, rows) for cross in self.cross_attentions], real)
+        layers = [keys_and_values(cross.attention, rows) for cross in self.cross_attentions]
+        return Memory(layers, make_attention_mask(mask))
 
     def extend(
         self,
@@ -135,11 +136,12 @@ class Decoder(keras.layers.Layer):
         places = begin + ops.arange(ops.shape(ids)[1], dtype="int32")
         if positions is None:
             positions = ops.where(ids == self.config.first_position - 1, -1, places)  # RoBERTa's padding has its own
-        seen = ops.arange(begin + ops.shape(ids)[1], dtype="int32") <= ops.expand_dims(places, 1)  # [n,T+n]
-        if mask is not None:
-            seen = ops.logical_and(seen, ops.expand_dims(ops.cast(mask, "bool"), (1, 2)))
-        else:
-            seen = ops.expand_dims(seen, (0, 1))
+        keys = Tokens(
+            input_mask=None if mask is None else ops.cast(mask, "bool"),
+            places=ops.expand_dims(ops.arange(begin + ops.shape(ids)[1], dtype="int32"), 0),
+        )
+        rules = [is_not_behind] if mask is None else [is_not_behind, is_real]
+        seen = join(rules, Tokens(places=ops.expand_dims(places, 0)), keys)  # [R or 1,1,n,T+n]
         x, grown = self.embeddings(ids, ops.zeros_like(ids), positions, training=training), []
         for index, cross in enumerate(self.cross_attentions):
             layer = self.transformer_layers[self.config.sharing.weights_of_layer(index)]
