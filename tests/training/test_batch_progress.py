@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -25,7 +24,6 @@ from official_bert.runs import whole_run
 from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 from official_bert.tasks.pretraining import task as pretraining
 from official_bert.training import loop
-from official_bert.training.logs.run_log import Watcher
 from official_bert.training.machines.cluster import Placement
 
 OWN = pathlib.Path(__file__).parents[2] / "docs/own"
@@ -120,7 +118,7 @@ def settings(folder, **training):
 
 @pytest.mark.slow
 def test_a_falling_rate_that_is_stopped_goes_on_to_the_bits_of_an_undisturbed_run(
-    falling_rate, tmp_path, monkeypatch, eager_steps
+    falling_rate, tmp_path, stopped_at, eager_steps
 ):
     task = falling_rate.Task(settings(tmp_path))
     files = data_files(write_unmasked_records(tmp_path / "records", 64))
@@ -129,17 +127,8 @@ def test_a_falling_rate_that_is_stopped_goes_on_to_the_bits_of_an_undisturbed_ru
     counts = [float(tf.reduce_sum(batch["masked_lm_weights"])) for batch in source.dataset().take(3)]
     assert counts == sorted(counts, reverse=True) and counts[2] < 0.75 * counts[0]
     train(task, files, tmp_path / "whole")
-    log = Watcher.training
-
-    def stopped(watcher, step, *metrics):
-        if step == 2:
-            signal.raise_signal(signal.SIGTERM)
-        log(watcher, step, *metrics)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Watcher, "training", stopped)
-        with pytest.raises(SystemExit) as status:
-            train(task, files, tmp_path / "stopped")
+    with stopped_at(2) as status:
+        train(task, files, tmp_path / "stopped")
     assert status.value.code == loop.STOPPED
     train(task, files, tmp_path / "stopped")
     losses = logged(tmp_path / "whole", "train/loss")

@@ -6,7 +6,6 @@ import collections
 import json
 import re
 import resource
-import signal
 import subprocess
 import sys
 
@@ -21,7 +20,6 @@ from official_bert.run_folder import METRIC_FILE, RunFolder
 from official_bert.runs import evaluation, whole_run
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, loop
-from official_bert.training.logs.run_log import Watcher
 from official_bert.training.machines import distribution
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.stops import divergence
@@ -84,19 +82,10 @@ def in_phases(records, tmp_path_factory):
         pytest.param(9, marks=pytest.mark.slow, id="in the second phase"),
     ],
 )
-def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop, eager_steps):
+def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, stopped_at, stop, eager_steps):
     task, wanted = in_phases
-    log = Watcher.training
-
-    def stopped(watcher, step, *metrics):
-        if step == stop - 1:
-            signal.raise_signal(signal.SIGTERM)
-        log(watcher, step, *metrics)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Watcher, "training", stopped)
-        with pytest.raises(SystemExit) as status:
-            train(task(), tmp_path / "stopped")
+    with stopped_at(stop - 1) as status:
+        train(task(), tmp_path / "stopped")
     assert status.value.code == loop.STOPPED
     lines = []
     train(task(), tmp_path / "stopped", lines)
@@ -105,7 +94,7 @@ def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_planned_so(records, tmp_path, monkeypatch):
+def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_planned_so(records, tmp_path, stopped_at):
     optimizer = {
         "name": "stable_adamw",
         "schedule": "warmup_stable_decay",
@@ -119,17 +108,8 @@ def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_plann
         return given(make_config(optimizer=optimizer, training=training), records)
 
     def train_until(stop, steps):
-        with monkeypatch.context() as patch:
-            log = Watcher.training
-
-            def stopped(watcher, step, *metrics):
-                if step == stop - 1:
-                    signal.raise_signal(signal.SIGTERM)
-                log(watcher, step, *metrics)
-
-            patch.setattr(Watcher, "training", stopped)
-            with pytest.raises(SystemExit):
-                train(task(steps), tmp_path / "stopped")
+        with stopped_at(stop - 1):
+            train(task(steps), tmp_path / "stopped")
 
     train(task(9), tmp_path / "whole")
     train_until(4, steps=7)

@@ -1,7 +1,6 @@
 """Trainings whose layers compute real tokens alone: the same as with padding, as often as they are repeated."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from official_bert.layers.speed import real_tokens
 from official_bert.layers.speed.computing import computing
 from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
-from official_bert.training.logs.run_log import Watcher
 from official_bert.training.machines.cluster import Placement
 from official_bert.training.step import skips_padding
 
@@ -79,19 +77,10 @@ def test_a_model_of_another_kind_trains_as_with_padding(tmp_path, train_file, sk
 
 
 @pytest.mark.slow
-def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, train_file, skipped, monkeypatch):
+def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, train_file, skipped, stopped_at):
     wanted, _ = train(tmp_path / "whole", train_file, dropout=0.3)
-    log = Watcher.training
-
-    def stopped(watcher, step, *metrics):
-        if step == 3:
-            signal.raise_signal(signal.SIGTERM)
-        log(watcher, step, *metrics)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Watcher, "training", stopped)
-        with pytest.raises(SystemExit):
-            train(tmp_path / "stopped", train_file, dropout=0.3)
+    with stopped_at(3):
+        train(tmp_path / "stopped", train_file, dropout=0.3)
     assert train(tmp_path / "stopped", train_file, dropout=0.3)[0] == wanted
     assert skipped and len(wanted) == 6
 
