@@ -85,7 +85,8 @@ def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
     """Exports a small model of each head; returns the names of the served models."""
     from official_bert.config import Config, ModelConfig, TokenizerConfig
     from official_bert.serving import export
-    from official_bert.serving.served_model import ServingOptions, make_served_model
+    from official_bert.serving.served_embeddings import make_served_model
+    from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.loading import load_task
 
     letters = "abcdefghijklmnopqrstuvwxyz"

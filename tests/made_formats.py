@@ -9,7 +9,8 @@ import numpy as np
 from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.serving import export
 from official_bert.serving.formats.writing import FormatOptions
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task
 from official_bert.text import loading
 

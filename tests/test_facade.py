@@ -14,7 +14,8 @@ from made_checkpoints import WORDS, stored_small
 import official_bert
 from official_bert.models.interchange import formats
 from official_bert.serving.loading import exported_folder
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
 

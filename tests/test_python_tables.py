@@ -12,7 +12,8 @@ from official_bert.config import Config
 from official_bert.models.interchange import formats
 from official_bert.run_folder import RunFolder
 from official_bert.serving import export
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task, restore_for_inference
 

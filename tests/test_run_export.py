@@ -16,7 +16,8 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.loading import load_exported
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 

@@ -318,7 +318,8 @@ class Prediction:
                 part = rows[start : start + TEXTS_AT_ONCE]
                 answers = predictor.answer(part, self.batch_size)
                 if self.explain:
-                    explained = predictor.explain(part, self.explain_steps, self.explain_of, start + 1)
+                    how = self.explain_steps, self.explain_of, start + 1
+                    explained = predictor.explainer.explain_all(part, answers, *how)
                     answers = [{**answer, "explanation": words} for answer, words in zip(answers, explained)]
                     notes += [note for words in explained for note in words["notes"]]
                 for row, answer in zip(part, answers):

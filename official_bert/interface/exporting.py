@@ -24,7 +24,8 @@ from official_bert.serving.export import export as write_models
 from official_bert.serving.formats.checking import CheckTexts
 from official_bert.serving.formats.writing import CALIBRATED, FormatOptions, check_formats
 from official_bert.serving.precision import policy_of
-from official_bert.serving.served_model import ServedModel, ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.serving.several import export_tasks
 from official_bert.storage.files import absolute, exists, read_text
 from official_bert.tasks.loading import restore_for_inference
@@ -123,7 +124,7 @@ def export_model(
             "and only with them: the texts give the ranges of numbers in int8"
         )
     if adapters:
-        _check_beside_adapters(writing, texts, base)
+        _check_beside_adapters(serving, writing, texts, base)
         with policy_of(writing.precision):
             return export_tasks(_tasks_of(checkpoint, adapters, serving, vocab_file, do_lower_case), writing)
     with policy_of(writing.precision):
@@ -141,13 +142,14 @@ def export_model(
     return lines
 
 
-def _check_beside_adapters(writing: ExportOptions, texts: Texts, base: str) -> None:
+def _check_beside_adapters(serving: ServingOptions, writing: ExportOptions, texts: Texts, base: str) -> None:
     """Raises ValueError for what only a model of one task can have."""
     wrong = {
         "--format": ", ".join(name for name in writing.formats if name != "saved_model"),
         "--constant_weights": writing.constant_weights,
         "--calibration_file": texts.calibration_file,
         "--check_file": texts.check_file,
+        "--explanations": serving.explanations,
         "--base": base,
     }
     for flag, value in wrong.items():

@@ -40,7 +40,8 @@ from official_bert.serving.loading import (
     function_of,
     load_exported,
 )
-from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import ServedEmbeddings, make_served_model
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.serving.task_serving import serving_of
 from official_bert.storage.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.storage.stores import locate
@@ -178,21 +179,22 @@ class Predictor:
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
-    def explain(self, texts: Any, steps: int = 50, of: str = "", first: int = 1) -> Any:
+    def explain(self, texts: Any, steps: int = 50, of: str = "") -> Any:
         """Returns what each word adds to the logit of the answer to each text, or of `of`; for one text, one dict.
 
-        Integrated gradients at `steps` points (`Explainer.explain`; docs/explain.md). Errors count rows from `first`.
+        Integrated gradients at `steps` points (`Explainer.explain`; docs/explain.md).
 
         Raises ValueError for an exported model, for one that gives vectors or writes, and for an `of` that is not
         there.
         """
         if self._rows.is_single(texts):
             return self.explain([texts], steps, of)[0]
-        rows, explainer = self._rows.read_texts(texts)[0], self._explainer
-        return explainer.explain_all(rows, self.answer(rows), steps, of, first)
+        rows, explainer = self._rows.read_texts(texts)[0], self.explainer
+        return explainer.explain_all(rows, self.answer(rows), steps, of)
 
     @functools.cached_property
-    def _explainer(self) -> Explainer:
+    def explainer(self) -> Explainer:
+        """Returns what explains answers that are known already. Raises ValueError as `explain` does."""
         return Explainer(self._model.owner, self.path)
 
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from official_bert.reports.sections import Section
 from official_bert.serving.explanations import Explainer
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import restore_for_inference
 
 NOTE = "Blue words speak for the answer, orange ones against it; a word that you point at shows its share of the logit."

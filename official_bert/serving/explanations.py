@@ -55,7 +55,12 @@ class Explainer:
         self.gradients = tf.function(self._gradients, specs, autograph=False)  # traced once, for rows of all lengths
 
     def explain_all(
-        self, rows: Sequence[Mapping[str, str]], answers: Sequence[Mapping[str, Any]], steps: int, of: str, first: int
+        self,
+        rows: Sequence[Mapping[str, str]],
+        answers: Sequence[Mapping[str, Any]],
+        steps: int,
+        of: str,
+        first: int = 1,
     ) -> list[dict[str, Any]]:
         """Explains the answers to rows. Errors count the rows from `first`."""
         explained = []
@@ -80,7 +85,7 @@ class Explainer:
         """
         pieces = pieces_of(self.served, row)
         if steps < 1 or not len(pieces):
-            raise ValueError(f"expected at least 1 step and 1 word, got {steps} steps and {row}")
+            raise ValueError(f"expected at least 1 step and 1 word, got {steps} steps and {row!s:.80}")
         name, places, number = self._target(row, answer, of, pieces)
         rows = rows_of(self.served, pieces, places)
         shares, logits = np.zeros(len(pieces)), np.zeros(2)
@@ -186,7 +191,9 @@ def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf
     second = texts[1] if len(texts) > 1 else [None] * 3
     ids, starts, ends = (pack_batch(*column, *how)[0] for column in zip(texts[0], second))
     words, width = ids.in_a | ids.in_b, tf.shape(ids.input_ids)[1]
-    label = tf.argmax(served.run_model(ids.features())["logits"], axis=1, output_type=tf.int32)
+    # their rank, which a ragged tensor loses in a stored graph
+    features = {name: tf.ensure_shape(value, [None, None]) for name, value in ids.features().items()}
+    label = tf.argmax(served.run_model(features)["logits"], axis=1, output_type=tf.int32)
     path, explainer = tf.constant(_path(steps)), Explainer(served, "")
 
     def explain(row: tuple) -> tuple[tf.Tensor, tf.Tensor]:

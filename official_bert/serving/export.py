@@ -199,16 +199,18 @@ def _write(
 ) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
-    padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
+    padded, more = (served.padded_text, served.more_signatures()) if form == "text" else (served.padded_ids, {})
     if padded:
         assets = [*assets, write_padded(padded, inputs, pathlib.Path(folder).with_name(f"padded-{form}"))]
     with weights.scope():
         served.group = functools.partial(in_groups, few=weights.few)
-        answers = checked_answers(served, answer, prompts)
+        answers = checked_answers(answer, more)
         signatures = make_signatures(inputs, answers, served.longest, options.num_choices, padded)
         del served.group
         if any(name in FORMATS for name in options.formats):
-            signatures |= split_signatures(served, answers, inputs)
+            # An engine computes rows; it has no gradients for an explanation.
+            rows = {name: answers[name] for name in ("serving_default", *served.prompts) if name in answers}
+            signatures |= split_signatures(served, rows, inputs)
     tokenizers = [served.tokenizer] if form == "text" else []
     samples = sample_requests(served, inputs, options)
     requests = [
@@ -347,14 +349,13 @@ def make_signatures(
     }
 
 
-def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
-    """Returns the functions of the named-tensor signatures, by name: the answer to inputs after a check that they have
-    the same number of rows, and the answer to texts with each prompt in front.
+def checked_answers(answer: Callable, more: Mapping[str, Callable]) -> dict[str, Callable]:
+    """Returns the functions of the named-tensor signatures, by name: `answer` and `more`, after a check that all inputs
+    have the same number of rows.
     """
-    prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
     return {
         name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
-        for name, function in {**prompted, "serving_default": answer}.items()  # our names of signatures win
+        for name, function in {**more, "serving_default": answer}.items()  # our names of signatures win
     }
 
 

@@ -45,7 +45,7 @@ class _SavedModel:
     def add(self, name: str, served: ServedModel, assets: pathlib.Path, options: ExportOptions) -> None:
         """Traces the answer of a task, and takes the files that describe it."""
         inputs, answer = form_of(served, self.form)
-        function = tf.function(checked_answers(served, answer, {})["serving_default"], autograph=False)
+        function = tf.function(checked_answers(answer, {})["serving_default"], autograph=False)
         self.signatures[name] = function.get_concrete_function(**inputs)
         self.requests += [(name, sample) for sample in sample_requests(served, inputs, options)]
         own = self.folder.with_suffix(".tasks") / name

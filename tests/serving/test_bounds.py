@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import bounds, example_signature, export
-from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServingOptions, real_lengths
+from official_bert.serving.served_embeddings import ServedEmbeddings
+from official_bert.serving.served_model import ID_INPUTS, ServingOptions, real_lengths
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, _mean_of_runs
@@ -262,7 +263,7 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
 
 def test_inputs_with_other_numbers_of_rows_are_refused(make_windowed):
     served = make_windowed("spans")
-    answers = export.checked_answers(served, lambda inputs: {"size": tf.strings.length(inputs["context"])}, {})
+    answers = export.checked_answers(lambda inputs: {"size": tf.strings.length(inputs["context"])}, {})
     signature = export.make_signatures(served.text_inputs, answers, {}, 1)["serving_default"]
     assert signature(question=tf.constant(["a"]), context=tf.constant(["c"]))["size"].numpy().tolist() == [1]
     with pytest.raises(REFUSED, match=r"question: expected as many rows as context has, got\] \[2\]"):

@@ -22,7 +22,8 @@ from official_bert.serving.formats.checking import CheckTexts, random_rows
 from official_bert.serving.formats.converters import to_litert
 from official_bert.serving.formats.dense import Dense
 from official_bert.serving.loading import load_exported
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task
 
 

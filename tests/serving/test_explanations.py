@@ -4,6 +4,8 @@ import dataclasses
 import json
 import pathlib
 import re
+import subprocess
+import sys
 
 import made_explanations
 import numpy as np
@@ -21,7 +23,8 @@ from official_bert.reports.page import as_page
 from official_bert.reports.sections import Mistake, mistakes_section
 from official_bert.runs.explained_mistakes import explained_sections
 from official_bert.serving import explanations
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import restore_for_inference
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
@@ -97,7 +100,7 @@ def test_rows_of_all_lengths_share_one_trace(predictors):
     texts = ["bad", "the old song", "a new river , not the old one by the lake"]
     alone = [predictor.explain(text) for text in texts]
     together = predictor.explain(texts)
-    assert together == alone and predictor._explainer.gradients.experimental_get_tracing_count() == 1
+    assert together == alone and predictor.explainer.gradients.experimental_get_tracing_count() == 1
 
 
 def test_a_path_in_several_groups_is_the_path_at_once(predictors, monkeypatch):
@@ -138,7 +141,7 @@ def test_an_exported_classifier_explains_in_a_signature(folders, tmp_path, trunc
     )
     served = make_served_model(task, model, ServingOptions(explanations=True, max_seq_length=10))
     texts = ["the boats , the old songs and the lakes by the river .", "bad", "old new"]
-    answered = tf.function(served.answer_prompted, autograph=False)({"text": tf.constant(texts)}, "")
+    answered = tf.function(served.more_signatures()["explain"], autograph=False)({"text": tf.constant(texts)})
     rows = [{name: value[number].numpy() for name, value in answered.items()} for number in range(3)]
     explainer = explanations.Explainer(served, "")
     for text, row in zip(texts, rows):
@@ -154,6 +157,26 @@ def test_an_exported_classifier_explains_in_a_signature(folders, tmp_path, trunc
             task, config=dataclasses.replace(task.config, options={**task.config.options, "truncate": "windows"})
         )
         make_served_model(task, model, ServingOptions(explanations=True))
+
+
+@pytest.mark.slow
+def test_explanations_are_exported_beside_other_formats_and_a_server_computes_them_without_a_remark(folders, tmp_path):
+    output = tmp_path / "exported"
+    formats = ["saved_model", "onnx"]
+    official_bert.export(folders["classifier"], str(output), formats, explanations=True, report=lambda _: None)
+    asked = (
+        "import sys, tensorflow as tf\n"
+        "model = tf.saved_model.load(sys.argv[1])\n"
+        "names = {*model.signatures}\n"
+        "assert {'explain', 'prepare', 'finish'} <= names and sum('explain' in name for name in names) == 1, names\n"
+        "print(model.signatures['explain'](text=tf.constant(['bad old song']))['value'].numpy()[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked, str(output / "text" / "1")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "PredictCost" not in done.stderr, done.stderr
+    logits = Predictor(str(output / "text"))("bad old song")["logits"]
+    assert float(done.stdout) == pytest.approx(max(logits), abs=1e-5)
 
 
 def test_of_a_long_text_the_window_that_answers_is_explained(folders, predictors):
@@ -221,7 +244,7 @@ def test_relatives_are_explained_as_finite_differences_say(tmp_path, kind):
         places = tf.fill([len(rows["input_ids"]), 1], place)
         return served.call_model({**rows, "masked_lm_positions": places})["logits"][:, 0, word]
 
-    added, _ = predictor._explainer._integrate(row, [place, word], 100)
+    added, _ = predictor.explainer._integrate(row, [place, word], 100)
     largest = np.argsort(-np.abs(added))[:3]
     differences = [share_by_differences(served, row, number, logit) for number in largest]
     np.testing.assert_allclose(added[largest], differences, atol=0.01 * np.abs(differences).max() + 1e-4)

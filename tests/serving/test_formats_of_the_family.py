@@ -14,7 +14,8 @@ import tensorflow as tf
 from needed_tools import why_not
 
 from official_bert.interface.predictor import Predictor
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.subwords import tokenizer_files
 

@@ -15,7 +15,8 @@ from official_bert.interface.predictor import Predictor
 from official_bert.serving.formats import writing
 from official_bert.serving.formats.checking import CheckTexts
 from official_bert.serving.loading import load_exported
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import restore_for_inference
 
 FAMILY = pathlib.Path(__file__).parents[1] / "golden" / "family"

@@ -17,7 +17,7 @@ from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import export, warmup
 from official_bert.serving.loading import load_exported
-from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.serving.served_embeddings import ServedEmbeddings
 from official_bert.storage import files
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans

@@ -6,7 +6,8 @@ import tensorflow as tf
 from oracles.rows import rows_by_hand
 
 from official_bert.models.encoder import make_encoder
-from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings
+from official_bert.serving.served_embeddings import ServedEmbeddings
+from official_bert.serving.served_model import ID_INPUTS
 from official_bert.text.tokenization import FullTokenizer
 
 TEXTS = ["The surveyor asked for the price.", "", "Señora Núñez misplaced the harbour ledger. " * 5, "中国 12%"]

@@ -16,7 +16,8 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.serving import export as exports
 from official_bert.serving.export import ExportOptions, export
-from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import ServedEmbeddings, make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 TEXTS = ["the king", "a river of the city", "war and music", "a school", "film"]

@@ -23,7 +23,8 @@ from official_bert.run_folder import RunFolder
 from official_bert.runtimes.saved_tasks import task_names
 from official_bert.server.models.servable import LoadedGraph, Servable
 from official_bert.server.server import ServerOptions
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tools.client.grpc_client import GrpcClient
 
@@ -263,6 +264,7 @@ def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
         ([head], {"format": "onnx"}, r"format: expected its default beside adapters.*got onnx; export an adapter"),
         ([head], {"precision": "int8"}, r"precision: expected float32 or bfloat16, got 'int8'; format=openvino_int8"),
         ([head], {"constant_weights": True}, r"constant_weights: expected its default"),
+        ([head], {"explanations": True}, r"explanations: expected its default beside adapters"),
         ([head], {"base": base}, r"base: expected its default beside adapters"),
         ([head], {"top_k": 3}, r"head: top_k: read by fill-mask models"),
     ]:

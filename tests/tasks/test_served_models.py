@@ -18,7 +18,8 @@ from official_bert.objectives.tag_chains import CHAIN
 from official_bert.serving import bounds, export
 from official_bert.serving.loading import function_of, load_exported
 from official_bert.serving.precision import policy_of
-from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import ServedEmbeddings, make_served_model
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.serving.task_serving import serving_of
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task
@@ -351,7 +352,9 @@ def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(mak
     batch = {key: tf.constant(value) for key, value in data.tests.source.batch(0).items()}
     part = {key: batch[key][:1] for key in ("word_features", "input_mask")}
     logits = model(part, training=False)["logits"].numpy()[0][:60]
-    (tags,) = trained.decode_tags([logits], {name: value.numpy() for name, value in zip(CHAIN, model.crf.scores())})
+    (tags,) = trained.answers.decode_tags(
+        [logits], {name: value.numpy() for name, value in zip(CHAIN, model.crf.scores())}
+    )
     served = make_served_model(task, model, ServingOptions(pretokenized=True))
     text = " ".join(WORDS * 6)
     found = served.answer_text({"text": tf.constant([text, "it"])})

@@ -15,7 +15,8 @@ from official_bert.models.interchange.members.family import member_for
 from official_bert.models.interchange.projects import hugging_face_tokenizers, ours, sentence_transformers
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.vector_layers import vector_width
-from official_bert.serving.served_model import ServedEmbeddings, ServedModel
+from official_bert.serving.served_embeddings import ServedEmbeddings
+from official_bert.serving.served_model import ServedModel
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import MAX_WORD_LENGTH

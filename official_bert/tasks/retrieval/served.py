@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.serving.served_model import ID_INPUTS, ServedEmbeddings, ServedModel, Tensors, vector_settings
+from official_bert.serving.served_embeddings import ServedEmbeddings, vector_settings
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.serving.task_serving import Serving
 from official_bert.text.graph_loading import AnyGraphTokenizer
 

@@ -3,7 +3,8 @@
 B texts, S tokens, C classes or choices.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -44,11 +45,9 @@ class ServedClassifier(ServedWindows):
         **windows: int,
     ):
         super().__init__(model, tokenizer, max_seq_length, **windows)
-        self.labels, self.truncate = tuple(labels), truncate
+        self.labels, self.truncate, self.explains = tuple(labels), truncate, explanations
         if explanations and (truncate == "windows" or not labels):
             raise ValueError("--explanations: expected a classifier with labels whose texts are one row each")
-        if explanations:
-            self.prompts = {"explain": ""}  # a signature of its own, to the same texts
         if pairs:
             check_segments(self.encoder.config.type_vocab_size, "--pairs", self.template.second_segment)
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
@@ -79,9 +78,9 @@ class ServedClassifier(ServedWindows):
         features, truncated = self.pack(first, second, self.truncate)
         return {**self.answer_rows(features), "truncated": truncated}
 
-    def answer_prompted(self, inputs: Tensors, prompt: str) -> dict[str, tf.Tensor]:
-        """Returns the explanations of texts."""
-        return explain_texts(self, inputs)
+    def more_signatures(self) -> dict[str, Callable[[Tensors], dict[str, tf.Tensor]]]:
+        """Returns `explain`, which gives the explanations of texts, if they are exported."""
+        return {"explain": functools.partial(explain_texts, self)} if self.explains else {}
 
     def _answer_windows(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Answers texts [B] from the mean of the logits of their windows."""

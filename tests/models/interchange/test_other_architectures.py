@@ -17,7 +17,8 @@ from official_bert.models.interchange import formats, stored_models
 from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.runs.configuration import run_config
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 LEFT_TO_RIGHT = dataclasses.replace(SMALL, attention="left_to_right")

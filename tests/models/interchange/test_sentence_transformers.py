@@ -22,7 +22,8 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.text_vectors import text_vectors
 from official_bert.serving import export as exports
 from official_bert.serving.export import ExportOptions, export
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import load_vocab

@@ -23,7 +23,7 @@ from memory import anonymous_memory
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.encoder import make_encoder
 from official_bert.serving import export
-from official_bert.serving.served_model import ServedEmbeddings
+from official_bert.serving.served_embeddings import ServedEmbeddings
 
 MINUTES = float(os.environ.get("PROTOCOLS_LOAD_MINUTES", "10"))
 WARM_UP = 0.15  # of the time

@@ -17,7 +17,8 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models.encoder import INPUTS
 from official_bert.objectives import losses, ranking_losses
-from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import ServedEmbeddings, make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.retrieval.metrics import similarity

@@ -13,7 +13,8 @@ from official_bert.config import to_dict
 from official_bert.interface.predictor import Predictor
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.sparse_vectors import flops_penalty
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.data import Steps
 
 ROWS = [

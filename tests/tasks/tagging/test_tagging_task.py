@@ -16,7 +16,8 @@ from official_bert.config import Config, ModelConfig, OptimizerConfig, Tokenizer
 from official_bert.data.tagged import chunk_tags
 from official_bert.layers.relatives import crf
 from official_bert.runs import whole_run
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import answering
 from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference

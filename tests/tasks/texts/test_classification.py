@@ -10,7 +10,8 @@ from made_finetuning import data_files, make_config, perfect, resolve
 
 from official_bert.config import to_dict
 from official_bert.runs import whole_run
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.answering import predict
 from official_bert.tasks.data import TRAIN_AND_EVALUATE, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference

@@ -16,7 +16,8 @@ from official_bert.interface.predictor import Predictor
 from official_bert.run_folder import RunFolder
 from official_bert.runs.configuration import run_config
 from official_bert.runs.fine_tuning import FineTuning
-from official_bert.serving.served_model import ServingOptions, make_served_model
+from official_bert.serving.served_embeddings import make_served_model
+from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text import graph_packing, packing
