@@ -14,6 +14,7 @@ import tensorflow as tf
 from commands import run_here
 from eager_models import eager_function_of
 from made_checkpoints import write_relative
+from made_finetuning import make_config
 
 import official_bert
 from official_bert.interface import predictor as predictor_module
@@ -25,7 +26,7 @@ from official_bert.runs.explained_mistakes import explained_sections
 from official_bert.serving import explanations
 from official_bert.serving.served_embeddings import make_served_model
 from official_bert.serving.served_model import ServingOptions
-from official_bert.tasks.loading import restore_for_inference
+from official_bert.tasks.loading import load_task, restore_for_inference
 
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
@@ -131,6 +132,35 @@ def test_only_models_with_gradients_and_logits_are_explained(folders, tmp_path):
     official_bert.export(folders["classifier"], str(tmp_path / "exported"), batch_sizes=(), report=lambda _: None)
     with pytest.raises(ValueError, match="an exported model, which has no gradients; give the run or the checkpoint"):
         Predictor(str(tmp_path / "exported")).explain("bad")
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "second"),
+    [
+        ("glue", {"dataset": "rte"}, "text_pair"),
+        ("glue", {"dataset": "stsb"}, "text_pair"),
+        ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, ""),
+        ("reranking", {}, "text_pair"),
+    ],
+)
+def test_answers_to_pairs_scores_and_one_of_several_labels_are_explained(task, options, second):
+    task = load_task(make_config(task, options=options))
+    served = make_served_model(task, task.build_model(), ServingOptions())
+    row = {"text": "the old song", second: "a boat on the river"} if second else {"text": "the old song"}
+    answered = served.answer_text({name: tf.constant([value]) for name, value in row.items()})
+    answer = {name: value.numpy()[0] for name, value in answered.items()}
+    explainer = explanations.Explainer(served, "")
+    found = explainer.explain(row, answer, 100)
+    assert found["value"] == pytest.approx(max(np.ravel(answer.get("logits", answer.get("score")))), abs=1e-5)
+    assert sum(found["shares"]) == pytest.approx(found["value"] - found["baseline"], rel=0.01, abs=1e-5)
+    assert abs(found["value"] - found["baseline"]) > 1e-3
+    assert found["inputs"] == [name for name, value in row.items() for _ in value.split()]
+    ((ids, segments, pieces),) = explanations.rows_of(served, explanations.pieces_of(served, row), [])
+    masked = np.where(pieces < 0, ids, served.special["MASK"])
+    features = {"input_ids": masked, "segment_ids": segments, "input_mask": np.ones_like(ids)}
+    outputs = served.call_model({name: tf.constant(value[None]) for name, value in features.items()})
+    number = served.labels.index(found["target"]) if found["target"] in served.labels else 0
+    assert found["baseline"] == pytest.approx(np.ravel(next(iter(outputs.values())))[number], abs=1e-5)
 
 
 @pytest.mark.parametrize("truncate", ["head", pytest.param("tail", marks=pytest.mark.slow)])
