@@ -23,6 +23,7 @@ from official_bert.text.packing import is_max_context, keep, sliding_windows, tr
 MASK = "[MASK]"  # of WordPiece, which cuts it in three; other tokenizers find their own
 TOKENS_AT_ONCE = 2048  # the gradient of a base model keeps about 1 MB a token
 MOST_GAP = 0.01  # above which more steps are advised
+ENDS = (1.0, 0.0)  # of the path: the text, and the baseline
 # The logit [N] of a model's outputs, by an output of the answer that tells what the model gives. Its two numbers are
 # places in the row (of the word that is tagged; of an answer's start and end), or those of a tag, a word or a label.
 LOGITS: Mapping[str, Callable[..., tf.Tensor]] = {
@@ -52,7 +53,9 @@ class Explainer:
             raise ValueError(f"explain: expected a model of {', '.join(LOGITS)}, got {', '.join(served.outputs)}")
         self.served, self.labels = served, list(served.labels)
         specs = [tf.TensorSpec([None], dtype) for dtype in (*[tf.int32] * 4, *[tf.float32] * 2)]
-        self.gradients = tf.function(self._gradients, specs, autograph=False)  # traced once, for rows of all lengths
+        # traced once, for rows of all lengths
+        self.gradients = tf.function(self._gradients, specs, autograph=False)
+        self.ends = tf.function(lambda *row: self._logits(*row, tf.constant(ENDS))[0], specs[:4], autograph=False)
 
     def explain_all(
         self,
@@ -141,15 +144,25 @@ class Explainer:
 
     def _integrate(self, part: np.ndarray, at: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns what each token of a row adds [S], and the logits of the text and of the baseline [2]."""
-        path = _path(steps)
-        groups = np.array_split(path, -(-part.shape[1] * path.shape[1] // TOKENS_AT_ONCE), axis=1)
-        results = [self.gradients(*part, tf.constant(at), *group) for group in groups]
-        return sum(shares.numpy() for shares, _ in results), np.concatenate([logits for _, logits in results])[-2:]
+        path, row = _path(steps), (*part, tf.constant(at))
+        groups = np.array_split(path, -(-part.shape[1] * steps // TOKENS_AT_ONCE), axis=1)
+        return sum(self.gradients(*row, *group)[0].numpy() for group in groups), self.ends(*row).numpy()
 
     def _gradients(
         self, ids: Any, segments: Any, pieces: Any, at: Any, alphas: Any, weights: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the weighted sum of gradients times distances [S] at points of the path [N], and their logits [N]."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            logits, path = self._logits(ids, segments, pieces, at, alphas, tape.watch)
+        gradients = tape.gradient(logits, path["rows"])
+        return tf.einsum("nse,nse,n->s", gradients, path["distance"], weights), logits
+
+    def _logits(
+        self, ids: Any, segments: Any, pieces: Any, at: Any, alphas: Any, watch: Callable = lambda rows: None
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the logits at points of the path [N]; the `rows` of the word table there [N,S,E], which are given to
+        `watch`, and their `distance` from one end to the other.
+        """
         embeddings, path = self.served.encoder.embeddings, dict[str, tf.Tensor]()
 
         def read(name: str, places: Any) -> tf.Tensor:
@@ -159,16 +172,14 @@ class Explainer:
             baseline = table(name, tf.where(pieces < 0, places, self.served.special["MASK"]))  # [N,S,E]
             path["distance"] = table(name, places) - baseline
             path["rows"] = baseline + alphas[:, None, None] * path["distance"]
-            tape.watch(path["rows"])
+            watch(path["rows"])
             return path["rows"]
 
         rows = _features(*(tf.repeat(value[None], tf.size(alphas), 0) for value in (ids, segments)))
         if self.kind == "tokens":
             rows["masked_lm_positions"] = tf.repeat(at[None, :1], tf.size(alphas), 0)
-        with tf.GradientTape(watch_accessed_variables=False) as tape, overridden({(embeddings, "read"): read}):
-            logits = LOGITS[self.kind](self.served.call_model(rows), *tf.unstack(at, 2))
-        gradients = tape.gradient(logits, path["rows"])
-        return tf.einsum("nse,nse,n->s", gradients, path["distance"], weights), logits
+        with overridden({(embeddings, "read"): read}):
+            return LOGITS[self.kind](self.served.call_model(rows), *tf.unstack(at, 2)), path
 
     def _by_word(self, row: Mapping[str, str], pieces: np.ndarray, shares: np.ndarray) -> dict[str, list]:
         """Returns the words of pieces [T,4], with their shares and places."""
@@ -194,7 +205,7 @@ def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf
     # their rank, which a ragged tensor loses in a stored graph
     features = {name: tf.ensure_shape(value, [None, None]) for name, value in ids.features().items()}
     label = tf.argmax(served.run_model(features)["logits"], axis=1, output_type=tf.int32)
-    path, explainer = tf.constant(_path(steps)), Explainer(served, "")
+    path, explainer = tf.constant(np.hstack([_path(steps), np.float32([ENDS, (0, 0)])])), Explainer(served, "")
 
     def explain(row: tuple) -> tuple[tf.Tensor, tf.Tensor]:
         *columns, length, number = row
@@ -218,9 +229,9 @@ def in_words(explanation: Mapping[str, Any]) -> str:
 
 
 def _path(steps: int) -> np.ndarray:
-    """Returns the points of a path, and their weights [2,N]. Its ends give the logits: they are last, with weight 0."""
+    """Returns the points of a path between its ends, and their weights [2,N]."""
     points, weights = np.polynomial.legendre.leggauss(steps)
-    return np.array([[*(points + 1) / 2, 1, 0], [*weights / 2, 0, 0]], np.float32)
+    return np.array([(points + 1) / 2, weights / 2], np.float32)
 
 
 def _features(ids: Any, segments: Any) -> dict[str, Any]:
