@@ -208,7 +208,10 @@ def main(_: list[str]) -> None:
     different = sum(map(len, counts.values()))
     present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
     deleted = report.shares("characters").get(accents.MARKS, 0.0) / 100
-    if loss := accents.describe_loss(accented, sum(counts.values(), collections.Counter()), deleted):
+    all_words: collections.Counter = collections.Counter()
+    for words in counts.values():
+        all_words.update(words)
+    if loss := accents.describe_loss(accented, all_words, deleted):
         print(f"warning: {loss}. To keep them: {shlex.join(sys.orig_argv)} {KEEPING}", file=sys.stderr)
     why_fewer = f" (no other pair of pieces occurs {FLAGS.min_frequency} times; set model.vocab_size to {len(lines)})"
     print(

@@ -43,7 +43,13 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
     `CONTROLS`): é counts as a letter and a mark, in either form.
     """
     totals: collections.Counter = collections.Counter()
-    for char, count in collections.Counter("".join("".join(lines).split())).items():
+    others = []
+    for line in map(str.strip, lines):
+        if line.isascii() and line.isprintable():  # most lines of English: nothing to look up
+            totals[KEPT] += len(line) - line.count(" ")
+        else:
+            others.append(line)
+    for char, count in collections.Counter("".join("".join(others).split())).items():
         kept, marks, control = _KINDS[char]
         totals[KEPT] += (kept if do_lower_case else 1 - control) * count
         totals[MARKS] += (marks if do_lower_case else 0) * count
