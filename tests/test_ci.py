@@ -97,6 +97,7 @@ def test_a_failure_is_told_and_the_others_run(tmp_path, run_ci, failing):
     assert [line.split("  ")[0] for line in lines[-6:] if " failed" in line] == [told, "all"]
 
 
+@pytest.mark.slow
 def test_a_shard_that_takes_too_long_is_stopped_and_is_no_failure(tmp_path, run_ci):
     commit(tmp_path / "clone", 1)
     begin = time.monotonic()

@@ -14,7 +14,7 @@ from official_bert.interface.predictor import Predictor
 pytestmark = pytest.mark.usefixtures("eager_predictors")
 
 ARCHIVE = pathlib.Path(__file__).parent / "fixtures" / "written_by_0_1.tar.xz"
-SLOW = ("multi_label", "mrpc", "regression", "tagger", "tagger_crf")  # much as another one
+SLOW = ("multi_label", "mrpc", "regression", "squad", "tagger", "tagger_crf", "tagger_features")  # much as another one
 RUNS = (
     "classifier",
     "multi_label",

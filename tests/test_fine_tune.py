@@ -89,6 +89,7 @@ def test_a_training_leaves_no_weights_in_memory():
     assert graphs_alive() <= before
 
 
+@pytest.mark.slow
 def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
     with open("train.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["text", "label"])

@@ -109,7 +109,11 @@ def test_help_in_an_installation_names_what_it_has():
 
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
-    [("-m official_bert --help", ""), ("-m official_bert --help", "1"), ("tools/plot_run.py --help", "")],
+    [
+        ("-m official_bert --help", ""),
+        ("-m official_bert --help", "1"),
+        pytest.param("tools/plot_run.py --help", "", marks=pytest.mark.slow),
+    ],
 )
 def test_help_may_be_read_in_part(command, unbuffered):
     variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(ROOT)}

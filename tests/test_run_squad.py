@@ -163,6 +163,7 @@ def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_toget
     assert max(map(len, nbest.values())) == 3
 
 
+@pytest.mark.slow
 def test_one_command_measures_a_trained_model_in_several_languages(files, trained, tmp_path):
     for language, seed in (("en", 3), ("th", 4)):
         path = write_questions(tmp_path / f"made.{language}.json", 8, seed)

@@ -81,7 +81,8 @@ def test_a_run_answers_as_it_did(eager_predictors, earlier, expected, name):
     assert same(answers, expected[name]["answers"]), answers
 
 
-@pytest.mark.parametrize("name", SLOW_TOO)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
 def test_a_run_trains_on_as_it_did(earlier, expected, monkeypatch, tmp_path, name):
     monkeypatch.chdir(earlier)
     run = shutil.copytree(earlier / "runs" / name, tmp_path / name)

@@ -237,6 +237,7 @@ def test_transformers_writes_the_same_words_from_the_folder(tmp_path, kind):
         assert model.generate(ROWS, **how)["sequences"].tolist() == json.loads(line)[2]
 
 
+@pytest.mark.slow
 def test_a_folder_answers_texts_with_its_own_search(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy"]
     model = make(no_repeat_ngram_size=1, num_beams=2, eos_token_id=[3])

@@ -38,7 +38,7 @@ def test_a_summary_counts_the_weights_and_layers_are_found_by_name(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("load", ["load_encoder", "load_model"])
+@pytest.mark.parametrize("load", [pytest.param("load_encoder", marks=pytest.mark.slow), "load_model"])
 def test_compile_and_fit_train_what_is_loaded(name, load):
     model = getattr(official_bert, load)(FAMILY / name)
     ids = np.array([[2, 5, 6, 7, 8, 3], [2, 9, 8, 7, 6, 3]], np.int32)

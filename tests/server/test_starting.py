@@ -222,6 +222,7 @@ def test_a_server_is_ready_when_all_signatures_are_warm(tmp_path, monkeypatch):
     assert ready == [("serving_default", "LOADING", False), ("pair", "LOADING", False)]
 
 
+@pytest.mark.slow
 def test_after_sigterm_it_answers_and_says_that_it_is_not_ready(demo_root):
     """Over both protocols, for the time it was given; a second signal ends that."""
     process = subprocess.Popen(

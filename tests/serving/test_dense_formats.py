@@ -77,6 +77,7 @@ def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
         close(other(rows), answers)
 
 
+@pytest.mark.slow
 def test_what_travels_with_a_file(make, tmp_path, golden, monkeypatch):
     import onnx
 

@@ -126,6 +126,7 @@ def test_errors_name_the_row_and_what_was_expected(predictors, kind, texts, opti
         predictors[kind].explain(texts, **options)
 
 
+@pytest.mark.slow
 def test_only_models_with_gradients_and_logits_are_explained(folders, tmp_path):
     with pytest.raises(ValueError, match="^explain: expected a model of entities, start, tokens, .* got embedding"):
         Predictor(folders["classifier"], head="embeddings").explain("bad")
@@ -163,7 +164,8 @@ def test_answers_to_pairs_scores_and_one_of_several_labels_are_explained(task, o
     assert found["baseline"] == pytest.approx(np.ravel(next(iter(outputs.values())))[number], abs=1e-5)
 
 
-@pytest.mark.parametrize("truncate", ["head", pytest.param("tail", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("truncate", ["head", "tail"])
 def test_an_exported_classifier_explains_in_a_signature(folders, tmp_path, truncate):
     task, model = restore_for_inference(folders["classifier"])
     task = dataclasses.replace(
@@ -305,6 +307,7 @@ def test_the_command_writes_explanations_beside_answers(folders, tmp_path):
         assert done.returncode != 0 and message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_report_colours_the_words_of_mistakes(folders, predictors):
     texts = ["the song is <bad> not good", "dull"]
     section = mistakes_section([Mistake([text], "good", "bad", 0.5) for text in texts], "probability")

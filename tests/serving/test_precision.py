@@ -24,6 +24,7 @@ def made_in(precision, config):
         return Pretrainer.make(config)
 
 
+@pytest.mark.slow
 def test_a_graph_has_its_weights_in_bfloat16_and_the_model_is_left_alone(small_config, graph_tokenizer):
     config = dataclasses.replace(small_config, num_hidden_layers=2)
     model = made_in("bfloat16", config)

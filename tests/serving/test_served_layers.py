@@ -81,7 +81,6 @@ def has_numbers(inputs, key, value):
     [
         ("encoder", "bert"),
         ("pretrainer", "albert"),
-        ("encoder", "jina_bert_code"),
         *(pytest.param(kind, name, marks=pytest.mark.slow) for kind in MODELS for name in CHANGES),
     ],
 )

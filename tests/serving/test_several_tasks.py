@@ -173,6 +173,7 @@ def test_predictor_asks_one_task(exported, base, runs):
     assert load_tokenizer(exported).tokenize("the number") == ["the", "number"]
 
 
+@pytest.mark.slow
 def test_the_encoder_is_there_once(exported, base, runs):
     """A SavedModel has the numbers of the encoder, of the adapters and of the heads, and no others."""
     encoder = sum(
@@ -274,6 +275,7 @@ def test_mistakes_are_refused_in_one_line_before_work(base, runs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_several_tasks_is_asked_for_one_of_them(exported):
     for wrong in (None, "hed"):
         with pytest.raises(ValueError, match=r"signature=.*: expected one of head, my_tags, peft, its tasks, for"):

@@ -411,6 +411,7 @@ def exported_tags(make, tmp_path_factory):
     return task, model, rows, folder, lines
 
 
+@pytest.mark.slow
 def test_an_exported_crf_loads_and_answers_the_same(exported_tags):
     task, model, rows, folder, lines = exported_tags
     assert lines[0].endswith("custom ops: none") and lines[1].endswith("custom ops: none")
@@ -419,6 +420,7 @@ def test_an_exported_crf_loads_and_answers_the_same(exported_tags):
         check_equal(found, answer)
 
 
+@pytest.mark.slow
 def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(exported_tags, tmp_path):
     folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
     shutil.copytree(exported_tags[3], folder)

@@ -57,7 +57,9 @@ def google(golden, tmp_path):
 
 
 # The files of each form are the subject of models/interchange/test_formats.py.
-@pytest.mark.parametrize("form", ["hugging_face", pytest.param("keras_hub", marks=pytest.mark.slow), "ours"])
+@pytest.mark.parametrize(
+    "form", ["hugging_face", *(pytest.param(form, marks=pytest.mark.slow) for form in ("keras_hub", "ours"))]
+)
 def test_there_and_back_again(convert, google, tmp_path, form):
     said = convert(**{"from": "tf1", "to": form, "input": google / "bert_model.ckpt", "output": tmp_path / "there"})
     assert "found: TF 1 checkpoint" in said and "62 weights; largest difference" in said

@@ -229,6 +229,7 @@ def test_biases_learn_as_asked(settings, learned):
     assert learned <= found and (settings.get("bias") == "all" or learned == found)
 
 
+@pytest.mark.slow
 def test_packed_rows_are_computed_as_rows_of_their_own():
     encoder = make_encoder(
         ModelConfig(

@@ -57,6 +57,7 @@ def test_steps_after_a_snapshot_do_not_change_it(records, tmp_path):
     assert trainer.steps_done == 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(records, tmp_path, monkeypatch):
     losses = train(records, tmp_path / "fast")
     log, four_done, waited = Watcher.training, threading.Event(), []

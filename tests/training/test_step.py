@@ -171,7 +171,10 @@ def test_an_exploding_step_is_skipped_and_counted(tmp_path):
 
 
 # 1e6 is infinite in float16, whose loss scale is 2 ** 15 at first.
-@pytest.mark.parametrize(("precision", "value", "taken"), [("float32", np.nan, 1), ("float16", 1e6, 16)])
+@pytest.mark.parametrize(
+    ("precision", "value", "taken"),
+    [("float32", np.nan, 1), pytest.param("float16", 1e6, 16, marks=pytest.mark.slow)],
+)
 def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path, precision, value, taken):
     path = write_records(tmp_path / "r.tfrecord", 100)
     distribution.set_precision(precision)

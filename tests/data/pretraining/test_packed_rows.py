@@ -177,6 +177,7 @@ def test_a_step_of_training_takes_packed_rows(path):
     assert batch["instance_weights"].numpy().sum() > 32
 
 
+@pytest.mark.slow
 def test_lengths_are_counted_once_and_again_if_they_are_damaged(path, monkeypatch):
     def rows():
         return instances_of(resolved(path, True).train, 2)

@@ -177,6 +177,7 @@ def test_labels_name_versions(base):
         served(manager, label="canary")
 
 
+@pytest.mark.slow
 def test_only_few_ended_versions_are_remembered(base):
     manager = manager_of(base)
     for version in range(1, 16):

@@ -403,6 +403,7 @@ def test_an_adapter_of_another_size_is_refused(tmp_path):
         formats.read(str(tmp_path / "adapter"), base=str(BERT))
 
 
+@pytest.mark.slow
 def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_path):
     base, _, modules, whole, config = CASES["lora"]
     write_adapter(tmp_path / "adapter", base, modules, whole, **config)
