@@ -49,6 +49,7 @@ def lower(root, *arguments, config="pretrain/tiny.yaml"):
         ("--set=training.recompute=attention",),
         ("--set=options.objective=replaced_tokens",),
         ("--set=options.boundary_weight=1.0",),
+        ("--set=options.objective=masked_diffusion", "--set=options.sentence_task=none"),
         (
             "--set=options={objective: replaced_tokens, embedding_sharing: disentangled, adds_first: true}",
             "--set=training.accumulation_steps=2",
@@ -132,6 +133,7 @@ def test_the_pretraining_step_of_every_relative_lowers_to_tpu_hlo(root, tmp_path
         ("reranking", ["options.most_negatives=3", "training.accumulation_steps=2"]),
         ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16"]),
         ("ner", ["options.labels=[O,B-X,I-X]", "options.doc_stride=16", "options.crf=true"]),
+        ("text_to_text", []),
         (
             "text_to_text",
             ["options.generator=decoder", "options.answer_length=8", "options.label_smoothing=0.1"],
