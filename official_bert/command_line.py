@@ -432,11 +432,10 @@ def run_main(main: Any) -> None:
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
             refuse_nan(flags.FLAGS)
-            with _announcing_stop():
+            with _announcing_stop(), quiet_end():
                 return main(arguments)
         except (Exception, KeyboardInterrupt) as error:
-            is_unread = isinstance(error, BrokenPipeError) and output_is_closed()
-            if not is_unread and (line := original_paths(error_line(error, flags.FLAGS))):
+            if line := original_paths(error_line(error, flags.FLAGS)):
                 raise SystemExit(as_installed(line) if is_installed else line) from None
             raise
 

@@ -44,6 +44,26 @@ def test_ctrl_c_is_answered_within_a_second(root, iterations, errors):
     assert first + process.communicate(timeout=60)[1] == errors and process.returncode == 1
 
 
+def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_message(root):
+    program = """
+from official_bert.command_line import run_main
+def main(_):
+    for number in range(100_000):
+        print("line", number)
+run_main(main)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert process.stdout.readline() == "line 0\n"
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(60) == 1
+
+
 @pytest.mark.slow
 def test_xla_writes_two_lines_at_most_among_ours(root):
     program = """

@@ -19,7 +19,7 @@ from official_bert.config import Config, build, differences, to_dict
 from official_bert.reports.comparable import CONFIDENCE, ComparableAnswers
 from official_bert.reports.comparison import measure_interval
 from official_bert.reports.metric_text import shown
-from official_bert.reports.sections import Section
+from official_bert.reports.sections import Section, table_section
 from official_bert.storage.files import exists, read_text, written_whole
 
 MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is not overwritten. -->"
@@ -176,18 +176,16 @@ def describe_programs(command: str = "") -> list[tuple[str, str]]:
 def about_section(config: Config, checkpoint: str | None, data: Data, weights: str, command: str = "") -> Section:
     """Returns a section: what an evaluation measured, with what, and when."""
     about = [*describe_model(config, checkpoint, data, weights), *describe_programs(command)]
-    return Section(name="about", title="What was measured", values=dict(about), header=("", ""), rows=about)
+    return table_section(name="about", title="What was measured", values=dict(about), header=("", ""))
 
 
 def settings_section(config: Config, options: Mapping[str, Any]) -> Section:
     """Returns the section with the settings of `list_settings`."""
-    settings = list_settings(config, options)
-    return Section(
+    return table_section(
         name="settings",
         title="Settings",
-        values=dict(settings),
+        values=dict(list_settings(config, options)),
         header=("key", "value"),
-        rows=settings,
         note=f"{SETTINGS}.".replace("`", ""),
     )
 

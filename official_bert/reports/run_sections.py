@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from official_bert.reports import metric_text
 from official_bert.reports.pictures import axis_label, curves_picture
-from official_bert.reports.sections import Section
+from official_bert.reports.sections import Section, table_section
 from official_bert.storage.files import read_log
 
 
@@ -83,11 +83,10 @@ def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = 
             if any(long for long, _ in cut.values())
             else ""
         )
-    return Section(
+    return table_section(
         name=name,
         title=f"Rows longer than {limit} tokens",
         header=("data", heading, "rows"),
         note=note,
         values={kind: {key: long, "rows": rows} for kind, (long, rows) in cut.items()},
-        rows=[[kind, long, rows] for kind, (long, rows) in cut.items()],
     )

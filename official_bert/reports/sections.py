@@ -1,7 +1,7 @@
 """A report on an evaluation: sections with values, a table and pictures."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Shares = Sequence[tuple[str, float]]  # words with what each adds to an answer: for it above 0, against it below
@@ -41,6 +41,15 @@ class Mistake:
     right: str
     got: str
     by: float  # a number of things is an int, and has no decimals
+
+
+def table_section(*, values: Any, header: Sequence[str], **parts: Any) -> Section:
+    """Returns a section whose table shows its values: each key with its value or values, or the values of each row."""
+    if isinstance(values, Mapping):
+        rows = [[key, *(row.values() if isinstance(row, Mapping) else [row])] for key, row in values.items()]
+    else:
+        rows = [list(row.values()) for row in values]
+    return Section(values=values, header=header, rows=rows, **parts)
 
 
 MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown

@@ -3,44 +3,52 @@
 N rows, K classes.
 """
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import sklearn.metrics
 
 BINS = 15  # of the reliability curve, as in Guo et al. 2017
+SCORES = ("precision", "recall", "F1", "support")  # headings of a class's scores
+# How often a class was wanted and another one, or the same, was answered; "" is no class.
+Pairs = collections.Counter[tuple[str, str]]
 
 
-def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Returns precision, recall, F1 and support of each label, from numbers of labels [N], or 0 and 1 [N,K].
-
-    A share of nothing is 0.
-    """
-    # scikit-learn takes a single column for two classes, 0 and 1
-    numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))
-    scores = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
+def class_scores(pairs: Pairs, labels: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Returns precision, recall, F1 and support of each label. A share of nothing is 0."""
+    wanted, got = collections.Counter[str](), collections.Counter[str]()
+    for (right, answer), count in pairs.items():
+        wanted[right] += count
+        got[answer] += count
     return {
-        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for label, precision, recall, f1, support in zip(labels, *scores)
+        label: {
+            "precision": _share(pairs[label, label], got[label]),
+            "recall": _share(pairs[label, label], wanted[label]),
+            "f1": _share(2 * pairs[label, label], wanted[label] + got[label]),
+            "support": wanted[label],
+        }
+        for label in labels
     }
 
 
-def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Returns the rows of each class (first axis) that got each class (second axis): int [K,K]."""
-    return sklearn.metrics.confusion_matrix(gold, predicted, labels=range(count))
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
 
 
-def most_confused(matrix: np.ndarray, labels: Sequence[str], most: int = 10) -> list[dict]:
-    """Returns the pairs of different classes that are confused most often: `wanted`, `got`, `rows`."""
-    wrong = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    pairs = (np.unravel_index(place, wrong.shape) for place in order)
-    return [
-        {"wanted": labels[row], "got": labels[column], "rows": int(wrong[row, column])}
-        for row, column in pairs
-        if wrong[row, column]
-    ]
+def most_confused(pairs: Pairs, most: int, counted: str) -> list[dict[str, Any]]:
+    """Returns the pairs of different classes that are confused most often: `wanted`, `got`, and their number, whose key
+    is `counted`. Equally frequent ones keep their order.
+    """
+    wrong = (
+        {"wanted": right, "got": answer, counted: count}
+        for (right, answer), count in pairs.most_common()
+        if right != answer
+    )
+    return list(itertools.islice(wrong, most))
 
 
 @dataclasses.dataclass(frozen=True)

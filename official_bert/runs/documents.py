@@ -20,12 +20,11 @@ def write_card(
 ) -> None:
     """Writes the model card of a finished run; `command` is the command that started it, by default this process's."""
     resolved, path = measured.resolved, run.file(CARD_FILE)
-    data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)), *_evaluated(resolved, files)]
     card = make_card(
         title_of(run),
         resolved.task.config,
         str(run.origin.get("init_checkpoint", "")),
-        data,
+        _data(resolved, files),
         measured.metrics,
         measured.answers() if measured.metrics else {},
         defaults_of(resolved.task.Options),
@@ -55,12 +54,7 @@ def write_page(
     config = resolved.task.config
     own_folder = os.path.join(run.path, "")
     begun_with = str(run.origin.get("init_checkpoint", "")) if weights.startswith(own_folder) else None
-    trained_on = (
-        [("training", str(files.train_file or files.data_dir), _count(resolved.train))] if resolved.train else []
-    )
-    about = about_section(
-        config, begun_with, [*trained_on, *_evaluated(resolved, files)], weights.removeprefix(own_folder), command
-    )
+    about = about_section(config, begun_with, _data(resolved, files), weights.removeprefix(own_folder), command)
     cut = run_sections.cut_section(
         cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows"
     )
@@ -93,12 +87,15 @@ def title_of(run: RunFolder) -> str:
     return os.path.basename(run.path.rstrip("/"))
 
 
-def _evaluated(resolved: Resolved, files: DataFiles) -> Data:
-    """The data of an evaluation, if there is one."""
-    if resolved.held_out is None:
-        return []
-    path = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
-    return [("evaluation", path, _count(resolved.held_out.source))]
+def _data(resolved: Resolved, files: DataFiles) -> Data:
+    """The data of a training and of an evaluation, as far as there are any."""
+    data: list[tuple[str, str, int | None]] = []
+    if resolved.train:
+        data.append(("training", str(files.train_file or files.data_dir), _count(resolved.train)))
+    if resolved.held_out is not None:
+        path = str(files.eval_file or files.data_dir or f"a part of {os.path.basename(str(files.train_file))}")
+        data.append(("evaluation", path, _count(resolved.held_out.source)))
+    return data
 
 
 def _count(source: BatchSource | None) -> int | None:

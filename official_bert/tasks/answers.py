@@ -34,6 +34,14 @@ class Comparable(Protocol):
         """Returns the answers by set of rows ("": the only one), from the predictions that `HeldOut.evaluate` takes."""
 
 
+class Examination(Protocol):
+    """A task's module of reports, `examination.py`, as the core calls it by name."""
+
+    examine: Callable[..., Iterable[Section]]
+    comparable: Callable[..., ComparableAnswers]
+    tune: Callable[..., dict[str, float]]  # of a calibrated task
+
+
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """The result of a training or an evaluation: its last metrics, and the (last phase's) task, data, model and

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from official_bert.runs.whole_run import train
 from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.writing.decoding import DecodedRows, DecodedSource, shift_right, words_of
+from official_bert.tasks.writing.task import DecodedAnswers
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.training.machines.cluster import Placement
 
@@ -138,6 +140,12 @@ def test_a_decoder_of_its_own_sizes_comes_with_its_checkpoint(golden, tmp_path):
     assert resolved.model.decoder.config == decoder and resolved.model.decoder_checkpoint == path
 
 
+@pytest.mark.parametrize(("beams", "counts"), [(1, [1, 4]), (2, [1, 2, 4])])
+def test_a_report_compares_greedy_answers_with_four_beams_and_those_of_the_run(beams, counts):
+    task = types.SimpleNamespace(options=types.SimpleNamespace(search=Search(num_beams=beams)))
+    assert DecodedAnswers(task, *[None] * 4).counts() == counts
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"shared": True}, {"decoder": {"hidden_size": 24}}], ids=str)
 def test_a_run_learns_to_write_and_run_predictor_and_export_agree(tmp_path, more):
@@ -161,6 +169,8 @@ def test_a_run_learns_to_write_and_run_predictor_and_export_agree(tmp_path, more
     files = data_files(train_file=tmp_path / "train.tsv", eval_file=tmp_path / "train.tsv", allow_same_data=True)
     result = train(load_task(config), files, str(tmp_path / "run"), Placement())
     assert result.metrics["exact_match"] > 0.95 and result.metrics["perplexity"] < 1.2
+    compared, _ = result.resolved.held_out.examine(result.predictions)
+    assert [row["beams"] for row in compared.values] == [1, 4] and compared.values[0]["exact_match"] > 0.95
     texts = ["c d", "i b", "a a", "j"]
     greedy = Predictor(tmp_path / "run")(texts)
     assert [answer["answer"] for answer in greedy[:3]] == ["d c c", "b i i", "a a a"]

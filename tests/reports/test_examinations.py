@@ -1,10 +1,14 @@
 """What each kind of task reports, against small evaluations worked out by hand."""
 
+import types
+
 import numpy as np
 import pytest
 from made_finetuning import make_config
 
 from official_bert.data.labelled.labelled_texts import LabelledTexts, TextSet
+from official_bert.models.interchange.classes import Classes
+from official_bert.objectives.calibration import Calibration
 from official_bert.tasks.answers import Examined
 from official_bert.tasks.data import DataFiles
 from official_bert.tasks.loading import load_task
@@ -13,6 +17,12 @@ from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Answer, Decoded
 from official_bert.tasks.tagging import examination as tags
 from official_bert.tasks.texts import examination as texts
+
+
+def task_of(head, labels=(), answer=None):
+    """Makes what an examination of texts asks a task for."""
+    answers = types.SimpleNamespace(classes=Classes(tuple(labels)), answer=answer, calibration=Calibration())
+    return types.SimpleNamespace(head=head, answers=answers)
 
 
 def by_name(sections):
@@ -25,7 +35,7 @@ def test_one_label(tmp_path):
         LabelledTexts("dev.csv", ["good", "bad", "fine", "left out"], ["1", "2", "3", "4"], np.array([1, 0, 1, 0])),
     )
     logits = np.log([[0.2, 0.8], [0.1, 0.9], [0.6, 0.4]])
-    found = by_name(texts.examine("classifier", ["no", "yes"], None, rows, [0, 1, 2], logits))
+    found = by_name(texts.examine(task_of("classifier", ["no", "yes"]), rows, [0, 1, 2], logits))
     assert list(found) == ["classes_other", "confusion_other", "calibration_other", "roc_other", "mistakes_other"]
     assert found["classes_other"].values["yes"] == {
         "precision": 0.5,
@@ -45,12 +55,14 @@ def test_one_label(tmp_path):
 def test_several_labels_and_scores_and_choices():
     rows = TextSet("", LabelledTexts("dev", ["a", "b"], None, np.array([[1, 0], [0, 0]], np.float32)))
     answers = iter(({"labels": ["x"], "probabilities": [0.9, 0.2]}, {"labels": ["y"], "probabilities": [0.4, 0.7]}))
-    found = by_name(texts.examine("multi_label", ["x", "y"], lambda _: next(answers), rows, [0, 1], np.zeros((2, 2))))
+    found = by_name(
+        texts.examine(task_of("multi_label", ["x", "y"], lambda _: next(answers)), rows, [0, 1], np.zeros((2, 2)))
+    )
     assert found["classes"].values["x"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1, "roc_auc": 1.0}
     assert found["classes"].values["y"]["roc_auc"] is None and list(found["roc"].values) == ["x"]
     assert found["mistakes"].values == [{"texts": ["b"], "wanted": "(none)", "got": "y", "by": 0.7}]
     rows = TextSet("", LabelledTexts("dev", ["a", "b", "c"], None, np.array([1.0, 2.0, 3.0], np.float32)))
-    found = by_name(texts.examine("regression", [], None, rows, [0, 1, 2], np.array([[1.5], [2.0], [1.0]])))
+    found = by_name(texts.examine(task_of("regression"), rows, [0, 1, 2], np.array([[1.5], [2.0], [1.0]])))
     assert found["scores"].values == {
         "mean_error": -0.5,
         "mean_absolute_error": pytest.approx(2.5 / 3),
@@ -58,13 +70,13 @@ def test_several_labels_and_scores_and_choices():
     }
     assert found["mistakes"].values[0] == {"texts": ["c"], "wanted": "3", "got": "1", "by": 2.0}
     rows = TextSet("", LabelledTexts("dev", ["He"], None, np.array([1]), [("ran", "sat", "ate")]))
-    found = by_name(texts.examine("choice", ["0", "1", "2"], None, rows, [0], np.log([[0.7, 0.2, 0.1]])))
+    found = by_name(texts.examine(task_of("choice"), rows, [0], np.log([[0.7, 0.2, 0.1]])))
     assert found["mistakes"].values == [{"texts": ["He"], "wanted": "sat", "got": "ran", "by": pytest.approx(0.7)}]
 
 
 def test_all_rows_of_one_label_have_no_roc():
     rows = TextSet("", LabelledTexts("dev", ["a"], None, np.array([0])))
-    found = by_name(texts.examine("classifier", ["no", "yes"], None, rows, [0], np.array([[1.0, 0.0]])))
+    found = by_name(texts.examine(task_of("classifier", ["no", "yes"]), rows, [0], np.array([[1.0, 0.0]])))
     assert "roc" not in found and found["classes"].values["no"]["roc_auc"] is None and found["mistakes"].values == []
 
 

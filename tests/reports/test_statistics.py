@@ -2,36 +2,43 @@
 
 import numpy as np
 import pytest
+import sklearn.metrics
 
 from official_bert.reports import statistics
 
-GOLD = np.array([0, 0, 0, 1, 1, 2])
-FOUND = np.array([0, 0, 1, 1, 2, 2])
+PAIRS = statistics.Pairs(zip("aaabbc", "aabbcc"))
 
 
 def test_scores_of_classes_are_those_worked_out_by_hand():
-    scores = statistics.class_scores(GOLD, FOUND, ["a", "b", "c", "never"])
+    scores = statistics.class_scores(PAIRS, ["a", "b", "c", "never"])
     assert scores["a"] == {"precision": 1.0, "recall": pytest.approx(2 / 3), "f1": pytest.approx(0.8), "support": 3}
     assert scores["b"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}
     assert scores["c"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
     assert scores["never"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
-    several = statistics.class_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 1], [0, 1]]), ["x", "y"])
-    assert several["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
-    assert several["y"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
-    single = statistics.class_scores(
-        np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]), ["toxic"]
-    )
-    assert single == {"toxic": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}}
-    none = statistics.class_scores(np.zeros((3, 1), int), np.zeros((3, 1), int), ["toxic"])
-    assert none == {"toxic": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}}
+    several = statistics.Pairs([("x", "x"), ("", "y"), ("x", ""), ("y", "y")])
+    assert statistics.class_scores(several, ["x", "y"]) == {
+        "x": {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2},
+        "y": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1},
+    }
 
 
-def test_confusions_are_counted_and_the_most_common_named():
-    matrix = statistics.confusion(GOLD, FOUND, 3)
-    np.testing.assert_array_equal(matrix, [[2, 1, 0], [0, 1, 1], [0, 0, 1]])
-    assert statistics.most_confused(matrix, ["a", "b", "c"]) == [
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_of_classes_are_those_of_scikit_learn(seed):
+    gold, answers = np.random.default_rng(seed).integers(5, size=(2, 40))
+    scores = statistics.class_scores(statistics.Pairs(zip(map(str, gold), map(str, answers))), list("01234"))
+    expected = sklearn.metrics.precision_recall_fscore_support(gold, answers, labels=range(5), zero_division=0.0)
+    assert [tuple(row.values()) for row in scores.values()] == list(zip(*expected))
+
+
+def test_the_most_common_confusions_are_named_and_equally_frequent_ones_keep_their_order():
+    assert statistics.most_confused(PAIRS, 10, "rows") == [
         {"wanted": "a", "got": "b", "rows": 1},
         {"wanted": "b", "got": "c", "rows": 1},
+    ]
+    pairs = statistics.Pairs({("a", "a"): 9, ("a", "b"): 1, ("b", "a"): 1, ("c", "a"): 2})
+    assert statistics.most_confused(pairs, 2, "times") == [
+        {"wanted": "c", "got": "a", "times": 2},
+        {"wanted": "a", "got": "b", "times": 1},
     ]
 
 

@@ -15,7 +15,6 @@ from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.record_files import records
 from official_bert.objectives.masked_diffusion import LEAST_RATE, MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
-from official_bert.reports.comparable import ComparableAnswers
 from official_bert.tasks.pretraining.held_out import HeldOutRecords
 from official_bert.tasks.pretraining.masked_words import HeldOutSize, MaskedWords, Masking
 from official_bert.text.tokenizer import Tokenizer
@@ -109,12 +108,12 @@ class DiffusedWords(MaskedWords):
 class HeldOutBounds(HeldOutRecords):
     """Records to evaluate on, by their bound: the mean upper bound of -log p, in nats for each token."""
 
+    compared = "bound"
+
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Returns `bound` and `perplexity`, an upper bound of the perplexity too."""
         return bound_of(np.stack([row["bound"] for row in predictions]))
 
-    def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        bounds = np.stack([row["bound"] for row in predictions])  # [N,2]
-        numbers = [str(number) for number in range(len(bounds))]
-        measure = lambda rows: bound_of(bounds[rows])  # noqa: E731
-        return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
+    def measure(self, bounds: np.ndarray) -> dict[str, float]:
+        """Measures the bounds [N,2] of records."""
+        return bound_of(bounds)

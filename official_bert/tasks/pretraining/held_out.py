@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from absl import logging
@@ -20,26 +21,31 @@ class HeldOutRecords:
 
     source: RecordSource
     loss_names: tuple[str, ...]
+    compared: ClassVar[str] = "sums"  # the predictions of a row that `measure` takes
 
     def evaluate(self, _: Predictions) -> dict[str, float]:
         """Returns {}: losses and accuracies are measured anyway."""
         return {}
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the records by number, measured by the values of `CrossEntropy.predictions`."""
-        sums = np.stack([row["sums"] for row in predictions])  # [N,losses,3]
-        numbers = [str(number) for number in range(len(sums))]
-
-        def measure(rows: np.ndarray) -> dict[str, float]:
-            loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
-            by_name = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
-            return (
-                {"loss": sum(by_name.values())}
-                | by_name
-                | {f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+        """Returns the records by number."""
+        values = np.stack([row[self.compared] for row in predictions])
+        numbers = [str(number) for number in range(len(values))]
+        return {
+            "": ComparableAnswers(
+                questions=numbers, gold=numbers, answers=numbers, measure=lambda rows: self.measure(values[rows])
             )
+        }
 
-        return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
+    def measure(self, sums: np.ndarray) -> dict[str, float]:
+        """Measures records by the values of `CrossEntropy.predictions`, [N,losses,3]."""
+        loss, right, weight = sums.sum(axis=0, dtype=np.float64).T
+        by_name = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+        return (
+            {"loss": sum(by_name.values())}
+            | by_name
+            | {f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+        )
 
 
 def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> None:

@@ -40,21 +40,20 @@ class Pairs:
         rows, vectors = self._vectors(predictions)
         if self.data.targets is not None:
             return metrics.similarity(vectors, self.data.targets[rows])
-        numbers = self._numbers(rows)
-        return metrics.search(vectors, numbers) | measures.means(metrics.measured(vectors, numbers))
+        measured, *_ = metrics.search(vectors, self._numbers(rows))
+        return measures.means(measured)
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns report sections about the worst queries; none for pairs with scores."""
         rows, vectors = self._vectors(predictions)
         if self.data.targets is not None:
             return []
-        numbers = self._numbers(rows)
-        queries, nearest = metrics.nearest_rows(vectors, numbers)
+        measured, queries, nearest = metrics.search(vectors, self._numbers(rows))
         assert self.data.text_pair is not None
         return [
             measures.worst_queries(
                 [self.data.text[rows[row]] for row in queries],
-                metrics.measured(vectors, numbers),
+                measured,
                 [self.data.text_pair[rows[row]] for row in queries],
                 [self.data.text_pair[rows[row]] for row in nearest],
             )

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -27,7 +27,7 @@ from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
-from official_bert.tasks.answers import Answers
+from official_bert.tasks.answers import Answers, Examination
 from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.squad import metrics, reading
@@ -41,7 +41,6 @@ from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import HeldOut, Predictions
 
 LAYOUT = 3  # of the arrays that are cached
-EXAMINATION = "official_bert.tasks.squad.examination"
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
 
 
@@ -264,6 +263,10 @@ class Task(TaskBase):
         return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
 
+def _examination() -> Examination:
+    return by_name("official_bert.tasks.squad.examination")
+
+
 @dataclasses.dataclass(frozen=True)
 class Questions:
     """The questions of a file, in windows, and the use of their logits."""
@@ -304,26 +307,20 @@ class Questions:
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes exact match and F1 as the official evaluator; version 2: also the best threshold for no answer."""
-        decoded = self.decode(predictions)
-        return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
+        return metrics.squad_metrics(*self._answered(predictions))
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns report sections with scores by length and threshold, and the worst answers."""
-        decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
-        examine: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], Iterator[Section]]
-        examine = by_name(EXAMINATION).examine
-        return list(examine(self._answered(decoded), decoded, version_2))
+        return list(_examination().examine(*self._answered(predictions)))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """Returns the answers to the questions."""
-        decoded, version_2 = self.decode(predictions), self.task.options.version_2_with_negative
-        comparable: Callable[[Sequence[Mapping], Mapping[str, Decoded], bool], ComparableAnswers]
-        comparable = by_name(EXAMINATION).comparable
-        return {"": comparable(self._answered(decoded), decoded, version_2)}
+        return {"": _examination().comparable(*self._answered(predictions))}
 
-    def _answered(self, decoded: Mapping[str, Decoded]) -> list[dict]:
-        """The articles with the questions that were answered."""
-        return reading.only(self.file.articles, decoded)
+    def _answered(self, predictions: Predictions) -> tuple[list[dict], dict[str, Decoded], bool]:
+        """The articles with the questions that were answered, the answers, and whether questions may have none."""
+        decoded = self.decode(predictions)
+        return reading.only(self.file.articles, decoded), decoded, self.task.options.version_2_with_negative
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""

@@ -5,8 +5,8 @@ features.
 import collections
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -29,6 +29,7 @@ from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
+from official_bert.tasks.answers import Examination
 from official_bert.tasks.calibration import CalibratedAnswers
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
@@ -320,13 +321,6 @@ class Task(TaskBase):
     @property
     def objective(self) -> Objective:
         return ChainOfTags() if self.options.crf else Tags(self.options.label_smoothing)
-
-
-class Examination(Protocol):
-    """The interface that the core requires of `examination.py`."""
-
-    examine: Callable[..., Iterator[Section]]
-    tune: Callable[..., dict[str, float]]
 
 
 def _examination() -> Examination:

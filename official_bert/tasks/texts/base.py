@@ -6,8 +6,8 @@ A task reads the rows (`read_file`) and writes the answers (`write_set`).
 import abc
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -28,6 +28,7 @@ from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
+from official_bert.tasks.answers import Examination
 from official_bert.tasks.calibration import CalibratedAnswers, CalibrationOptions
 from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows
@@ -35,8 +36,6 @@ from official_bert.tasks.task import TaskBase
 from official_bert.tasks.texts import metrics
 from official_bert.text.accents import casing_warnings
 from official_bert.training.held_out import HeldOut, Predictions
-
-EXAMINATION = "official_bert.tasks.texts.examination"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,14 +281,6 @@ class TextClassification(TaskBase):
         return (SeveralLabels if self.head == "multi_label" else OneLabel)(self.options.label_smoothing)
 
 
-class Examination(Protocol):
-    """The interface that the core requires of `examination.py`."""
-
-    examine: Callable[..., list[Section]]
-    tune: Callable[..., dict[str, float]]
-    comparable: Callable[[TextClassification, TextSet, np.ndarray, np.ndarray], ComparableAnswers]
-
-
 def _examination() -> Examination:
     return by_name("official_bert.tasks.texts.examination")
 
@@ -320,14 +311,11 @@ class TextSets:
         calibration, worst mistakes.
         """
         task, examination = self._tuned(predictions), _examination()
-        answers = task.answers
         return [
             section
             for text_set, rows, logits in self._by_set(predictions)
             if len(rows)
-            for section in examination.examine(
-                task.head, answers.classes.labels, answers.answer, text_set, rows, logits, *answers.calibration
-            )
+            for section in examination.examine(task, text_set, rows, logits)
         ]
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:

@@ -4,7 +4,8 @@ N rows, K labels.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,38 +16,31 @@ from official_bert.reports import pictures, statistics
 from official_bert.reports.calibrated import calibrated_sections, calibration_section
 from official_bert.reports.calibration import tune
 from official_bert.reports.comparable import ComparableAnswers
-from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.reports.sections import Mistake, Section, mistakes_section, table_section
+from official_bert.reports.statistics import Pairs
 
 __all__ = ["comparable", "examine", "tune"]
-Answer = Callable[[np.ndarray], Mapping[str, Any]]  # of a row's logits [K], as `TextClassification.answer`
+MOST_CONFUSED = 10  # pairs of labels
 
 
-def examine(
-    head: str,
-    labels: Sequence[str],
-    answer: Answer,
-    text_set: TextSet,
-    rows: Sequence[int] | np.ndarray,
-    logits: np.ndarray,
-    temperature: float = 1.0,
-    below: float = 0.0,
-) -> list[Section]:
+def examine(task: Any, text_set: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> list[Section]:
     """Returns report sections about the evaluated rows of a set, from their logits [N,K]; names end with the set's
-    name. `temperature` is that of the probabilities, answers abstain `below` one of them.
+    name.
+
+    `task` is a `TextClassification`.
     """
     assert text_set.data.targets is not None
     gold = text_set.data.targets[rows]
     texts = [_texts(text_set.data, row) for row in rows]
-    probabilities = scipy.special.softmax(np.asarray(logits, np.float64) / temperature, axis=-1)
-    calibrated = calibrated_sections(gold, logits, temperature, below)
-    if head == "regression":
+    answers, labels = task.answers, task.answers.classes.labels
+    if task.head == "regression":
         sections = _of_scores(gold, np.asarray(logits[:, 0], np.float64), texts)
-    elif head == "multi_label":
-        sections = _of_several_labels(gold.astype(int), labels, [answer(row) for row in logits], texts)
-    elif head == "choice":
-        sections = _of_choices(gold, probabilities, calibrated, texts)
+    elif task.head == "multi_label":
+        sections = _of_several_labels(gold.astype(bool), labels, list(map(answers.answer, logits)), texts)
     else:
-        sections = _of_one_label(gold, labels, probabilities, calibrated, texts)
+        calibrated = calibrated_sections(gold, logits, *answers.calibration)
+        probabilities = scipy.special.softmax(np.asarray(logits, np.float64) / answers.calibration.temperature, axis=-1)
+        sections = _of_one_answer(gold, probabilities, calibrated, texts, () if task.head == "choice" else labels)
     return [
         dataclasses.replace(
             section, name=f"{section.name}{text_set.name}", title=f"{section.title}{text_set.name.replace('_', ' ')}"
@@ -55,14 +49,14 @@ def examine(
     ]
 
 
-def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
+def comparable(task: Any, text_set: TextSet, rows: Sequence[int] | np.ndarray, logits: np.ndarray) -> ComparableAnswers:
     """Returns the answers to the rows of a set that were evaluated, from their logits [N,K], for a comparison with
     another model's.
 
     `task` is a `TextClassification`.
     """
-    assert answer.data.targets is not None
-    targets, head = answer.data.targets[rows], task.head
+    assert text_set.data.targets is not None
+    targets, head = text_set.data.targets[rows], task.head
     labels = () if head in ("regression", "choice") else task.answers.classes.labels
     answered = [task.answers.answer(row) for row in logits]
     if head == "multi_label":
@@ -84,7 +78,7 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
     shares = [dict(zip(names, row["probabilities"])) for row in answered] if head != "regression" else []
     right = None if head == "regression" else np.array([answer == other for answer, other in zip(answers, gold)])
     return ComparableAnswers(
-        questions=[" | ".join(_texts(answer.data, row)) for row in rows],
+        questions=[" | ".join(_texts(text_set.data, row)) for row in rows],
         gold=gold,
         answers=answers,
         measure=measure,
@@ -95,7 +89,11 @@ def comparable(task: Any, answer: TextSet, rows: Sequence[int] | np.ndarray, log
 
 def _several(labels: Sequence[str]) -> str:
     """Several labels in one text, in an order that does not depend on the probabilities."""
-    return ", ".join(sorted(labels)) or "(none)"
+    return _named(sorted(labels))
+
+
+def _named(labels: Iterable[str]) -> str:
+    return ", ".join(filter(None, labels)) or "(none)"
 
 
 def _texts(data: LabelledTexts, row: int) -> list[str]:
@@ -107,43 +105,29 @@ def _texts(data: LabelledTexts, row: int) -> list[str]:
     )
 
 
-def _of_one_label(
+def _of_one_answer(
     gold: np.ndarray,
-    labels: Sequence[str],
     probabilities: np.ndarray,
-    calibrated: Iterator[Section],
+    calibrated: Iterable[Section],
     texts: Sequence[Sequence[str]],
+    labels: Sequence[str],
 ) -> Iterator[Section]:
+    """Without `labels`, a row's answers are choices: its own texts, behind the first one."""
     predicted = probabilities.argmax(axis=-1)
-    scores = statistics.class_scores(gold, predicted, labels)
-    areas = {label: statistics.roc_auc(gold == number, probabilities[:, number]) for number, label in enumerate(labels)}
-    yield _classes(scores, areas)
-    matrix = statistics.confusion(gold, predicted, len(labels))
-    pairs = statistics.most_confused(matrix, labels)
-    yield Section(
-        name="confusion",
-        title="Confusions",
-        values={"labels": list(labels), "matrix": matrix.tolist(), "most": pairs},
-        header=("wanted", "got", "rows"),
-        rows=[[pair["wanted"], pair["got"], pair["rows"]] for pair in pairs],
-        pictures=[pictures.confusion_picture(matrix, labels)] if len(labels) <= pictures.MOST_LABELS else (),
-        note=f"There is no picture of more than {pictures.MOST_LABELS} labels."
-        if len(labels) > pictures.MOST_LABELS
-        else "",
-    )
-    confidence = probabilities[np.arange(len(gold)), predicted]
-    yield from calibrated
-    yield from _roc(
-        {
-            label: (gold == number, probabilities[:, number])
-            for number, label in enumerate(labels)
-            if len(labels) > 2 or number == 1
-        }
-    )
+    if labels:
+        # in the order of labels, which equally frequent confusions keep
+        pairs = Pairs((labels[right], labels[answer]) for right, answer in sorted(zip(gold, predicted)))
+        columns = dict(zip(labels, zip(gold == np.arange(len(labels))[:, None], probabilities.T)))
+        drawn = labels if len(labels) > 2 else labels[1:]  # the curve of one of two labels says all
+        yield from _of_labels(pairs, columns, itertools.chain([_confusion(pairs, labels)], calibrated), drawn)
+    else:
+        yield from calibrated
     yield mistakes_section(
         [
-            Mistake(texts[row], labels[gold[row]], labels[predicted[row]], float(confidence[row]))
-            for row in np.flatnonzero(predicted != gold)
+            Mistake(row if labels else row[:1], names[right], names[answer], float(confidence))
+            for row, right, answer, confidence in zip(texts, gold, predicted, probabilities.max(axis=-1))
+            if right != answer
+            for names in [labels or row[1:]]
         ],
         "probability",
     )
@@ -153,41 +137,20 @@ def _of_several_labels(
     gold: np.ndarray, labels: Sequence[str], answers: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str]]
 ) -> Iterator[Section]:
     probabilities = np.array([answer["probabilities"] for answer in answers])
-    predicted = np.array([[label in answer["labels"] for label in labels] for answer in answers], int)
-    areas = {
-        label: statistics.roc_auc(gold[:, number], probabilities[:, number]) for number, label in enumerate(labels)
-    }
-    yield _classes(statistics.class_scores(gold, predicted, labels), areas)
-    yield calibration_section(
-        np.where(predicted, probabilities, 1.0 - probabilities).ravel(),
-        (predicted == gold).ravel(),
+    predicted = np.array([[label in answer["labels"] for label in labels] for answer in answers])
+    wrong, confidence = predicted != gold, np.where(predicted, probabilities, 1.0 - probabilities)
+    calibration = calibration_section(
+        confidence.ravel(),
+        ~wrong.ravel(),
         "Each label of each row counts as one answer: that it holds, or that it does not.",
     )
-    yield from _roc({label: (gold[:, number], probabilities[:, number]) for number, label in enumerate(labels)})
-
-    def named(row: np.ndarray) -> str:
-        return ", ".join(label for label, holds in zip(labels, row) if holds) or "(none)"
-
-    distance = np.where(predicted == gold, 0.0, np.where(predicted, probabilities, 1.0 - probabilities)).max(axis=1)
+    right, got = (np.where(holds, np.array(labels, object), "") for holds in (gold, predicted))
+    columns = dict(zip(labels, zip(gold.T, probabilities.T)))
+    yield from _of_labels(Pairs(zip(right.flat, got.flat)), columns, [calibration], labels)
     yield mistakes_section(
         [
-            Mistake(texts[row], named(gold[row]), named(predicted[row]), float(distance[row]))
-            for row in np.flatnonzero((predicted != gold).any(axis=1))
-        ],
-        "probability",
-    )
-
-
-def _of_choices(
-    gold: np.ndarray, probabilities: np.ndarray, calibrated: Iterator[Section], texts: Sequence[Sequence[str]]
-) -> Iterator[Section]:
-    predicted = probabilities.argmax(axis=-1)
-    confidence = probabilities[np.arange(len(gold)), predicted]
-    yield from calibrated
-    yield mistakes_section(
-        [
-            Mistake(texts[row][:1], texts[row][1 + gold[row]], texts[row][1 + predicted[row]], float(confidence[row]))
-            for row in np.flatnonzero(predicted != gold)
+            Mistake(texts[row], _named(right[row]), _named(got[row]), float(confidence[row, wrong[row]].max()))
+            for row in np.flatnonzero(wrong.any(axis=1))
         ],
         "probability",
     )
@@ -200,12 +163,11 @@ def _of_scores(gold: np.ndarray, predicted: np.ndarray, texts: Sequence[Sequence
         "mean_absolute_error": float(np.abs(errors).mean()),
         "largest_absolute_error": float(np.abs(errors).max()),
     }
-    yield Section(
+    yield table_section(
         name="scores",
         title="Answers and right scores",
         values=values,
         header=("", "value"),
-        rows=[[name, value] for name, value in values.items()],
         on_screen=True,
         pictures=[pictures.scatter_picture(gold, predicted)],
     )
@@ -219,35 +181,49 @@ def _of_scores(gold: np.ndarray, predicted: np.ndarray, texts: Sequence[Sequence
     )
 
 
-def _classes(scores: Mapping[str, Mapping[str, float]], areas: Mapping[str, float | None]) -> Section:
-    values = {label: {**score, "roc_auc": areas[label]} for label, score in scores.items()}
-    return Section(
+def _of_labels(
+    pairs: Pairs,
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    before_roc: Iterable[Section],
+    drawn: Sequence[str],
+) -> Iterator[Section]:
+    """The scores of each label, the sections `before_roc`, and the ROC curve of each label to be `drawn` that some rows
+    have and others lack; `columns` say which rows have a label, and its probabilities.
+    """
+    areas = {label: statistics.roc_auc(*column) for label, column in columns.items()}
+    scores = statistics.class_scores(pairs, list(columns))
+    yield table_section(
         name="classes",
         title="Classes",
-        values=values,
+        values={label: {**score, "roc_auc": areas[label]} for label, score in scores.items()},
         on_screen=True,
-        header=("label", "precision", "recall", "F1", "support", "ROC AUC"),
-        rows=[[label, *score.values()] for label, score in values.items()],
-        note="" if any(area is not None for area in areas.values()) else "No ROC: all rows have one label.",
+        header=("label", *statistics.SCORES, "ROC AUC"),
+        note="No ROC: all rows have one label." if set(areas.values()) == {None} else "",
     )
-
-
-def _roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Section]:
-    """The ROC curve of each label that some rows have and others lack; nothing without such a label."""
-    drawn = {
-        label: statistics.roc_curve(gold, scores)
-        for label, (gold, scores) in curves.items()
-        if 0 < np.sum(gold) < len(gold)
-    }
-    if drawn:
-        areas = {label: statistics.roc_auc(*curves[label]) for label in drawn}
+    yield from before_roc
+    if curves := {label: statistics.roc_curve(*columns[label]) for label in drawn if areas[label] is not None}:
         first = (
-            f" The picture has the first {pictures.MOST_LABELS} labels." if len(drawn) > pictures.MOST_LABELS else ""
+            f" The picture has the first {pictures.MOST_LABELS} labels." if len(curves) > pictures.MOST_LABELS else ""
         )
         yield Section(
             name="roc",
             title="ROC",
-            values=areas,
-            pictures=[pictures.roc_picture(drawn)],
-            note=f"Each label against all others.{first}" if len(curves) > 1 else "",
+            values={label: areas[label] for label in curves},
+            pictures=[pictures.roc_picture(curves)],
+            note=f"Each label against all others.{first}" if len(drawn) > 1 else "",
         )
+
+
+def _confusion(pairs: Pairs, labels: Sequence[str]) -> Section:
+    matrix = np.array([[pairs[right, answer] for answer in labels] for right in labels])
+    most = statistics.most_confused(pairs, MOST_CONFUSED, "rows")
+    is_drawn = len(labels) <= pictures.MOST_LABELS
+    return Section(
+        name="confusion",
+        title="Confusions",
+        values={"labels": list(labels), "matrix": matrix.tolist(), "most": most},
+        header=("wanted", "got", "rows"),
+        rows=[list(pair.values()) for pair in most],
+        pictures=[pictures.confusion_picture(matrix, labels)] if is_drawn else (),
+        note="" if is_drawn else f"There is no picture of more than {pictures.MOST_LABELS} labels.",
+    )

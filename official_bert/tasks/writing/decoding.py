@@ -27,6 +27,8 @@ from official_bert.text.packing import Template
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.held_out import Predictions
 
+SEVERAL_BEAMS = 4  # which a report compares with greedy answers
+
 
 def search_of(task: Any, **more: Any) -> Search:
     """Returns the search of a run: its options, with the tokenizer's own tokens and the places of an answer."""

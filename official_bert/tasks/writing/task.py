@@ -29,7 +29,7 @@ from official_bert.models.pretrainer import Pretrainer
 from official_bert.objectives.masked_diffusion import MaskedDiffusion, bound_of
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.written_words import WrittenWords
-from official_bert.reports.sections import Mistake, Section, mistakes_section
+from official_bert.reports.sections import Mistake, Section, mistakes_section, table_section
 from official_bert.tasks.answers import Answers, write_answers
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
@@ -312,13 +312,8 @@ class WrittenAnswers:
             for number, text in zip(numbers, self.answers(predictions))
             if text != (right := (self.data.text_pair or [""] * len(self.data))[number])
         ]
-        curve = Section(
-            name=counted,
-            title=f"Quality by {counted}",
-            values=table,
-            note=self.note,
-            header=list(table[0]),
-            rows=[list(row.values()) for row in table],
+        curve = table_section(
+            name=counted, title=f"Quality by {counted}", values=table, note=self.note, header=list(table[0])
         )
         return [curve, mistakes_section(mistakes, "1 - chrF", title="The worst answers")]
 
