@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -146,6 +147,7 @@ def test_texts_are_ranked_by_a_reranker_a_published_one_and_by_vectors(tmp_path,
     from official_bert.models import checkpoints
 
     os.makedirs(tmp_path / "run")
+    shutil.copy(task.config.tokenizer.vocab_file, tmp_path / "run" / "vocab.txt")
     save_config(task.config, str(tmp_path / "run" / "config.yaml"))
     checkpoints.weights_checkpoint(model).write(str(tmp_path / "run" / "ckpt-1"))
     texts = ["a river and a road", "the king", "war"]
