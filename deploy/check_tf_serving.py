@@ -1,12 +1,12 @@
-"""Compares TensorFlow Serving in Docker with the embedded server: every head, REST and gRPC, small batches and large
-ones.
+"""Compares TensorFlow Serving in Docker with the embedded server: every head, over REST and gRPC, in small and large
+requests.
 
     python deploy/check_tf_serving.py
     python deploy/check_tf_serving.py --image=tensorflow/serving:2.20.0
 
-It makes a small model of each head with random weights, serves all of them in both, asks both the same, and prints a
-line for each. Status 0: all answers are equal; 1: some are not; 2: nothing was compared, because there is no Docker, no
-daemon behind it, or no such image.
+It makes a small model of each head with random weights, serves all of them in both servers, sends both the same
+requests, and prints a line for each model. Status 0: all answers are equal. 1: some differ. 2: nothing was compared,
+because Docker, its daemon or the image is missing.
 """
 
 from official_bert.command_line import run_main
@@ -32,7 +32,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "image", "tensorflow/serving:2.20.0", "The image of TensorFlow Serving; deploy/docker-compose.yml has the same."
 )
-flags.DEFINE_float("seconds", 180.0, "The longest that a server may take to load the models.", 1.0)
+flags.DEFINE_float("seconds", 180.0, "Seconds that a server may take to load the models.", 1.0)
 
 DEPLOY = os.path.dirname(os.path.abspath(__file__))
 TOLERANCE = 1e-5  # relative above 1
@@ -61,16 +61,16 @@ HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # name: task, 
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a server listens on this machine."""
+    """The ports of a server on this machine."""
 
     rest: int
     grpc: int
 
 
 def why_no_docker(image: str) -> str:
-    """Says why Docker cannot run an image; empty if it can. The image is downloaded if it is not here."""
+    """Returns why Docker cannot run an image; "" if it can. Downloads the image if it is missing."""
     if shutil.which("docker") is None:
-        return "there is no command docker"
+        return "the command docker is not installed"
     for commands in ([["info"]], [["image", "inspect", image], ["pull", "--quiet", image]]):  # one of each must succeed
         for command in commands:
             done = subprocess.run(["docker", *command], capture_output=True, text=True, check=False)
@@ -133,7 +133,7 @@ def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
 
 
 def write_configuration(folder: str, names: Sequence[str], root: str) -> str:
-    """Writes a configuration of models that lie under `root` where they are served; returns its path."""
+    """Writes a configuration of models under the folder `root` on the server's machine; returns its path."""
     path = os.path.join(folder, f"{os.path.basename(root)}.config")
     entries = (
         f'  config {{ name: "{model_name(name)}" base_path: "{root}/{name}" model_platform: "tensorflow" }}\n'
@@ -151,7 +151,7 @@ def model_name(folder: str) -> str:
 
 @contextlib.contextmanager
 def tf_serving(folder: str, names: Sequence[str]) -> Iterator[Address]:
-    """Runs TensorFlow Serving with the models of `folder`, by this folder's rules of batching."""
+    """Runs TensorFlow Serving with the models of `folder` and this folder's batching parameters."""
     address = Address(*free_ports(2))
     config = os.path.basename(write_configuration(folder, names, "/models"))
     container = f"check_tf_serving_{os.getpid()}"
@@ -204,7 +204,7 @@ def tf_serving(folder: str, names: Sequence[str]) -> Iterator[Address]:
 
 @contextlib.contextmanager
 def embedded(folder: str, names: Sequence[str]) -> Iterator[Address]:
-    """Runs the embedded server with the same models and rules."""
+    """Runs the embedded server with the same models and batching parameters."""
     address = Address(*free_ports(2))
     config = write_configuration(folder, names, folder)
     server = subprocess.Popen(
@@ -230,7 +230,7 @@ def embedded(folder: str, names: Sequence[str]) -> Iterator[Address]:
 
 
 def wait_for(address: Address, names: Sequence[str], runs: Any) -> None:
-    """Waits until all models answer. Raises ValueError if the server ends, or takes longer than --seconds."""
+    """Waits until all models are available. Raises ValueError if the server ends, or takes longer than --seconds."""
     deadline = time.monotonic() + FLAGS.seconds
     for name in names:
         while True:
@@ -244,7 +244,7 @@ def wait_for(address: Address, names: Sequence[str], runs: Any) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens on."""
+    """Returns ports on which nothing listens."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in sockets:
@@ -279,7 +279,9 @@ def rows_for(signature: dict[str, str], head: str, count: int, draw: random.Rand
 
 
 def compare(first: Address, second: Address, names: Sequence[str]) -> int:
-    """Asks both servers the same and prints a line for each model; returns how many models answer otherwise."""
+    """Sends both servers the same requests and prints a line for each model; returns how many models answer
+    differently.
+    """
     from official_bert.tools.client import GrpcClient, RestClient
 
     wrong, draw = 0, random.Random(0)
@@ -320,7 +322,9 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
 
 
 def difference(first: Any, second: Any) -> float:
-    """Returns the largest difference of two answers' numbers; infinite if anything else differs, padding included."""
+    """Returns the largest difference between the numbers of two answers; infinity if anything else differs, also
+    padding.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
         return (
             max((difference(first[key], second[key]) for key in first), default=0.0)
@@ -341,7 +345,7 @@ def difference(first: Any, second: Any) -> float:
 
 
 def main(_) -> None:
-    """Compares the two servers."""
+    """Compares the two servers and ends with the documented status."""
     if reason := why_no_docker(FLAGS.image):
         print(f"docker: {reason}; nothing was compared", file=sys.stderr)
         sys.exit(2)
@@ -350,7 +354,7 @@ def main(_) -> None:
         names = write_models(folder)
         with embedded(folder, names) as ours, tf_serving(folder, names) as theirs:
             wrong = compare(theirs, ours, names)
-    print(f"{len(names) - wrong} of {len(names)} models answer alike in {FLAGS.image} and in the embedded server")
+    print(f"{len(names) - wrong} of {len(names)} models give equal answers in {FLAGS.image} and in the embedded server")
     sys.exit(1 if wrong else 0)
 
 

@@ -2,7 +2,7 @@
 
     python deploy/load_test.py --url=http://127.0.0.1:8501 --model=small --seconds=30 --concurrency=8
     python deploy/load_test.py --grpc=127.0.0.1:8500 --model=small --rows=8
-    # so many requests a second, whatever the server does
+    # a fixed number of requests per second, however fast the server is
     python deploy/load_test.py --model=small --rate=40 --concurrency=64
 
 It sends to loopback addresses only, and ends after --seconds or --requests, whichever comes first.
@@ -24,24 +24,24 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("url", "http://127.0.0.1:8501", "The server's REST address.")
-flags.DEFINE_string("grpc", "", "The server's gRPC address; if given, the load goes there.")
-flags.DEFINE_string("api_token_file", "", "The server's file of tokens, of which the first is sent.")
+flags.DEFINE_string("grpc", "", "The server's gRPC address; if given, the load is sent there.")
+flags.DEFINE_string("api_token_file", "", "The server's file of tokens; the first one is sent.")
 flags.DEFINE_string("model", "default", "The model's name.")
 flags.DEFINE_string("signature", "", "The signature; empty: serving_default.")
 flags.DEFINE_string("texts", "", "File of texts, one per line; empty: random sentences of 1 to 200 words.")
 flags.DEFINE_list("rows", ["1"], "Rows per request; several sizes are mixed.")
-flags.DEFINE_float("seconds", 30.0, "The longest that the test runs.", 0.1, 4 * 3600.0)
-flags.DEFINE_integer("requests", 1_000_000, "The most requests to send.", 1, 100_000_000)
-flags.DEFINE_integer("concurrency", 8, "Requests under way at once; with --rate, the most of them.", 1, 256)
+flags.DEFINE_float("seconds", 30.0, "Most seconds that the test runs.", 0.1, 4 * 3600.0)
+flags.DEFINE_integer("requests", 1_000_000, "Most requests to send.", 1, 100_000_000)
+flags.DEFINE_integer("concurrency", 8, "Requests running at once; with --rate, the maximum.", 1, 256)
 flags.DEFINE_float(
     "rate",
     0.0,
-    "Requests a second, at random times; latencies then count from the time at which a request was due. "
+    "Requests per second, at random times; latencies then count from the time when a request was due. "
     "0: each of --concurrency clients sends its next request when it has its answer.",
     0.0,
 )
 flags.DEFINE_float(
-    "mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.", 0.0, 1.0
+    "mistakes", 0.0, "Share of requests that are invalid on purpose (REST); the server must refuse them.", 0.0, 1.0
 )
 flags.DEFINE_integer("seed", 1, "The seed of texts, sizes and mistakes.")
 
@@ -88,7 +88,7 @@ MISTAKES = (
 
 
 class Tally:
-    """Counts the results from several threads."""
+    """Counts results from several threads."""
 
     def __init__(self, rate: float = 0.0, seed: int = 0):
         self._rate, self._draw, self._due = rate, random.Random(seed), 0.0
@@ -98,14 +98,15 @@ class Tally:
         self.sent = self.rows = 0
 
     def may_send(self, most: int) -> bool:
-        """Takes one of the remaining requests; False if there is none."""
+        """Reserves one of the remaining requests; returns False if there is none."""
         with self.lock:
             self.sent += 1
             return self.sent <= most
 
     def wait_until_due(self) -> float:
-        """Waits until the next request is due, and returns that time (of `time.perf_counter`); without a rate, it is
-        due now.
+        """Waits until the next request is due, and returns that time (of `time.perf_counter`).
+
+        Without a rate, it is due now.
         """
         now = time.perf_counter()
         if not self._rate:
@@ -117,7 +118,7 @@ class Tally:
         return due
 
     def add(self, status: str, seconds: float, rows: int) -> None:
-        """Notes an answer."""
+        """Counts an answer."""
         with self.lock:
             self.statuses[status] += 1
             if status == "OK":
@@ -130,12 +131,12 @@ def check_loopback(host: str) -> None:
     addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     if not addresses or not all(ipaddress.ip_address(str(address)).is_loopback for address in addresses):
         raise ValueError(
-            f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else"
+            f"{host}: expected an address of this machine (127.0.0.1 or localhost); load is sent to no other"
         )
 
 
 def make_row(inputs, texts, rng: random.Random):
-    """Makes random values for the inputs of a signature, which must be texts."""
+    """Returns a row of random texts for a signature's inputs. Raises ValueError for an input that is no text."""
     row = {}
     for name, dtype in inputs.items():
         if dtype != "DT_STRING":
@@ -146,7 +147,7 @@ def make_row(inputs, texts, rng: random.Random):
 
 
 def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None:
-    """Sends one thread's requests, one after another."""
+    """Sends the requests of one thread, one after another."""
     from official_bert.tools.client import ServingError
 
     rng = random.Random(seed)
@@ -173,7 +174,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
 
 
 def main(_) -> None:
-    """Sends, waits, prints."""
+    """Sends the requests from several threads and prints the report."""
     from official_bert.server.listeners.access import read_tokens
     from official_bert.tools.client import GrpcClient, RestClient
 
@@ -214,14 +215,14 @@ def main(_) -> None:
 
 
 def report(tally: Tally, seconds: float) -> None:
-    """Prints the figures."""
+    """Prints statuses, throughput and latencies. Raises ValueError if no request was answered."""
     latencies = sorted(tally.latencies)
     at_once = (
-        f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at most"
+        f"{FLAGS.rate:g} requests per second, at most {FLAGS.concurrency} at once"
         if FLAGS.rate
         else f"{FLAGS.concurrency} at once"
     )
-    print(f"{seconds:.1f} s, {at_once}, rows a request: {', '.join(FLAGS.rows)}")
+    print(f"{seconds:.1f} s, {at_once}, rows per request: {', '.join(FLAGS.rows)}")
     print("answers: " + ", ".join(f"{status} {count}" for status, count in sorted(tally.statuses.items())))
     if not latencies:
         raise ValueError("no request was answered")

@@ -1,3 +1,3 @@
-"""The data, checkpoint and plotting tools: `python tools/NAME.py`, or in an installation `python -m
+"""Tools for data, checkpoints and plots: `python tools/NAME.py`, or, if installed, `python -m
 official_bert.tools.NAME`.
 """

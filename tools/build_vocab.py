@@ -52,15 +52,15 @@ flags.DEFINE_float(
     1.0,
 )
 flags.DEFINE_integer(
-    "max_characters", None, "The most characters of each language, whatever their coverage.", lower_bound=1
+    "max_characters", None, "Most characters of each language, whatever their coverage.", lower_bound=1
 )
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p is weighted as p ** smoothing.", 0.0, 1.0)
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
 flags.DEFINE_bool(
     "allow_large_lines",
     False,
-    "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are otherwise refused because they may exhaust the memory.",
+    "Read compressed files with lines of more than 64 MB, or that unpack to more than 200 times "
+    "their size; otherwise they are refused because they may exhaust the memory.",
 )
 define_report()
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
@@ -68,7 +68,7 @@ flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How words are counted and pieces learned: the flags of these names."""
+    """Settings for counting words and learning pieces: the flags of these names."""
 
     vocab_size: int
     do_lower_case: bool
@@ -87,9 +87,7 @@ CHARACTERS_AT_ONCE = 1 << 21
 
 
 def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, collections.Counter, dict]:
-    """Counts, in a worker, the words in some lines of one language, those that lose an accent, and the characters that
-    cleaning deletes.
-    """
+    """Returns, in a worker, the counts of words, of words that lose an accent, and of deleted characters."""
     language, lines, do_lower_case = job
     chunks = accents.count_chunks(lines)
     return (
@@ -103,7 +101,7 @@ def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Coun
 def jobs(
     files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bool
 ) -> Iterator[tuple[str, list[str], bool]]:
-    """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
+    """Yields the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
             documents.check_prepared(path, containers.read_head(path, documents.HEAD))
@@ -121,8 +119,10 @@ def jobs(
 def count_languages(
     files: dict[str, list[str]], settings: Settings, report: YieldReport
 ) -> tuple[dict, collections.Counter]:
-    """Returns the words of each language, counted in several processes, and those of all languages that lose an accent;
-    `report` counts the omitted text.
+    """Returns the words of each language, counted in several processes, and the words of all languages that lose an
+    accent.
+
+    `report` counts the text that is left out.
     """
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     all_accented: collections.Counter = collections.Counter()
@@ -143,8 +143,8 @@ def count_languages(
 
 
 def choose_characters(counts: dict[str, collections.Counter], settings: Settings, report: YieldReport) -> set[str]:
-    """Returns the characters that cover each language; counts the words that become [UNK] because of the other
-    characters.
+    """Returns the characters that cover each language; `report` counts the words that become [UNK] because of the
+    others.
     """
     characters = {
         char
@@ -176,19 +176,19 @@ def learn(counts: dict[str, collections.Counter], settings: Settings, characters
 
 
 def entries_of_no_word(settings: Settings) -> int:
-    """Returns the number of special tokens and [unusedN] slots. Raises ValueError if they leave no entry for a word."""
+    """Returns the number of special tokens and [unusedN] slots. Raises ValueError if they leave no room for words."""
     count = len(SPECIAL_TOKENS) + settings.num_unused
     if settings.vocab_size <= count:
         raise ValueError(
             f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
-            f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer "
+            f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary use fewer "
             "slots (--num_unused=0)"
         )
     return count
 
 
 def main(_: list[str]) -> None:
-    """Counts, smooths, learns, writes."""
+    """Counts the words of each language, learns the vocabulary and writes it."""
     interruption.end_on_signals()
     settings = from_flags(Settings, FLAGS)
     report, files = YieldReport(), mixing.split_languages(FLAGS.input_file)

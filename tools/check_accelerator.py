@@ -1,14 +1,14 @@
-"""Checks that an accelerator computes what this machine's CPU computes, and how fast: one command, a table and a JSON
-report.
+"""Checks that an accelerator computes the same as this machine's CPU, and measures its speed: one command, a table and
+a JSON report.
 
     python tools/check_accelerator.py --strategy=mirrored --report=report.json
     python tools/check_accelerator.py --strategy=tpu --tpu_name=local --model=base --rows=64 --report=report.json
 
-It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head
-and kind of layer, in each precision, and trainings on all replicas, with and without accumulation, are compared with
-the CPU's in float32. Then an exported model answers, and speed is measured. If an error is beyond its tolerance, the
-exit status is 1 and the last line names the first such tensor. A check that ends with an error of TensorFlow, for lack
-of memory or of an operation, is in the report too, and the others go on.
+It needs no data. First it kills and continues a run of pre-training. Then it compares with the CPU in float32: outputs,
+losses and gradients of every head and kind of layer in each precision, and trainings on all replicas, with and without
+accumulation. Then an exported model answers, and speed is measured. If an error is above its tolerance, the exit status
+is 1 and the last line names the first such tensor. If TensorFlow fails in a check, for lack of memory or of an
+operation, the report says so, and the other checks still run.
 """
 
 from official_bert.command_line import run_main
@@ -50,11 +50,9 @@ from official_bert.training.machines import cluster
 
 FLAGS = flags.FLAGS
 command_line.define_placement()
-flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Of the products of the heads that are compared.")
-flags.DEFINE_string("model", "tiny", "A file of configs/model: the model whose speed is measured.")
-flags.DEFINE_integer(
-    "rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.", lower_bound=1
-)
+flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Precisions of the products in the compared heads.")
+flags.DEFINE_string("model", "tiny", "The model whose speed is measured, by the name of a file in configs/model.")
+flags.DEFINE_integer("rows", 64, "Rows of 128 tokens per replica in the steps whose speed is measured.", lower_bound=1)
 flags.DEFINE_float("seconds", 3.0, "Seconds of each measurement of speed, approximately.", lower_bound=0.1)
 flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
 
@@ -85,7 +83,7 @@ SPEED = "speed"  # the name of the check that compares nothing
 
 
 class Runs:
-    """Runs of pre-training in processes of their own, since an accelerator may belong to one process at a time."""
+    """Runs of pre-training in separate processes, because an accelerator may belong to one process at a time."""
 
     def __init__(self, folder: str, placement: Mapping[str, Any]):
         self.folder = folder
@@ -111,7 +109,7 @@ class Runs:
         )
 
     def kill_within(self, name: str) -> int:
-        """Kills a run after some steps; returns its last logged step, 0 if it had ended before."""
+        """Kills a run after some steps; returns its last logged step, or 0 if it ended before."""
         process = self.start(name)
         try:
             while process.poll() is None and max(self.losses(name), default=0) < KILLED_AFTER:
@@ -123,13 +121,13 @@ class Runs:
         return 0 if ended else max(self.losses(name), default=0)
 
     def losses(self, name: str) -> dict[int, float]:
-        """The loss by step; of steps that were done twice, the second one."""
+        """Returns the loss by step; for steps that ran twice, the second loss."""
         rows = read_log(os.path.join(self.folder, name, LOG_FILE))
         return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
 
 
 def finish(process: subprocess.Popen) -> None:
-    """Waits for the end of a command. Raises ValueError with the last line of one that fails."""
+    """Waits for the end of a command. Raises ValueError with its last line if it fails."""
     try:
         errors = process.communicate()[1]
     finally:
@@ -142,8 +140,8 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def kill_and_continue(runs: Runs) -> tuple[str, int]:
-    """Does a whole run, and one that is killed and continued; returns its name and the step after which it was killed,
-    0 for none.
+    """Makes a whole run, and one that is killed and continued. Returns the latter's name and the step after which it
+    was killed, 0 if it was not.
     """
     finish(runs.start("whole"))
     killed = next((step for number in range(3) if (step := runs.kill_within(name := f"killed-{number}"))), 0)
@@ -153,8 +151,9 @@ def kill_and_continue(runs: Runs) -> tuple[str, int]:
 
 
 def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
-    """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen
-    before.
+    """Compares the run that was killed and continued with the whole one.
+
+    It reads weights, so devices must be chosen before.
     """
     if not killed:
         raise ValueError(f"three runs finished all {STEPS} steps before they were killed")
@@ -172,8 +171,8 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
 
 
 def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) -> Iterator[Any]:
-    """Compares outputs, losses and gradients of a head with the CPU's: in float32 on each replica, else on the first
-    device.
+    """Compares outputs, losses and gradients of a head with the CPU's: float32 on each replica, other precisions on the
+    first device.
     """
     import tensorflow as tf
 
@@ -204,7 +203,7 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
-    """Compares trainings on all replicas, with and without accumulation, with that of one replica on the CPU."""
+    """Compares trainings on all replicas, with and without accumulation, with a training on the CPU."""
     import tensorflow as tf
 
     from official_bert.tasks.data import TRAIN_AND_EVALUATE, DataFiles
@@ -265,7 +264,7 @@ def check_export(folder: str) -> Iterator[Any]:
 
 
 def device_kind() -> str:
-    """The name of the accelerator, or of this machine's processor."""
+    """Returns the name of the accelerator, or of this machine's processor."""
     import tensorflow as tf
 
     if gpus := tf.config.list_physical_devices("GPU"):
@@ -276,7 +275,7 @@ def device_kind() -> str:
 
 
 def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any, kind: str) -> Iterator[dict[str, Any]]:
-    """Measures the step of pre-training on all replicas and on the CPU, and a large product on one device."""
+    """Measures the pre-training step on all replicas and on the CPU, and a large matrix product on one device."""
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
@@ -308,7 +307,7 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
 
 
 class Report:
-    """What the checks found: comparisons, speeds, checks that ended with an error, and those that were left out."""
+    """The results of the checks: comparisons, speeds, checks that failed with an error, and omitted checks."""
 
     def __init__(self, goes_on: bool):
         self.goes_on = goes_on  # after a check that ends with an error; workers wait for each other at every check
@@ -318,7 +317,7 @@ class Report:
         self.left_out: list[str] = [] if goes_on else ["killed and continued, export: several workers"]
 
     def add(self, name: str, results: Iterator[Any]) -> None:
-        """Makes a check, of values or of speeds; an error that ends it is one of the failures, if the others go on."""
+        """Runs a check and adds its results. An error is recorded as a failure if the other checks can still run."""
         try:
             for result in results:
                 (self.speeds if name == SPEED else self.findings).append(result)
@@ -343,8 +342,8 @@ class Report:
         ]
         lines += [
             "",
-            "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of "
-            "the peak |",
+            "| step of | precision | sequences/s | on the CPU | times the CPU | share of a large product's rate | "
+            "share of the peak |",
             "|---" * 7 + "|",
         ]
         for rate in self.speeds:
@@ -382,7 +381,7 @@ class Report:
         print(f"\n{self.table()}\n\nreport: {path}")
 
     def require_agreement(self) -> None:
-        """Raises ValueError for the first tensor that disagrees, or the first check that ended with an error."""
+        """Raises ValueError for the first tensor that disagrees, or the first check that failed with an error."""
         bad, count, failures = (
             [finding for finding in self.findings if not finding.agrees],
             len(self.findings),
@@ -390,19 +389,19 @@ class Report:
         )
         if one := next(iter(bad), None):
             raise ValueError(
-                f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of "
-                f"{count} comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}"
+                f"{one.check}: {one.case}: {one.first}: its error is too large; {len(bad)} of {count} comparisons "
+                f"disagree; worst in this one: {one.worst}, error {one.error:.2g}, tolerance {one.tolerance:g}"
             )
         if failures:
             raise ValueError(
-                f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}"
+                f"{failures[0]}; checks that failed with an error: {len(failures)}, comparisons that agree: {count}"
             )
 
 
 def make_checks(
     folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str], report: Report
 ) -> Any:
-    """Makes all checks but that of speed, in a folder of their own; returns the strategy."""
+    """Runs all checks except that of speed, in a temporary folder; returns the strategy."""
     pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
     write_records(f"{folder}/train.tfrecord", 40 * STEPS)
     if report.goes_on:
@@ -428,7 +427,7 @@ def make_checks(
 
 
 def main(_: list[str]) -> None:
-    """Runs all checks, writes the report, prints the table; raises ValueError for a disagreement."""
+    """Runs all checks, writes the report and prints the table. Raises ValueError if a check disagrees or fails."""
     interruption.end_on_signals("no report was written")
     if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:
         raise ValueError(f"--precision: expected some of {', '.join(TOLERANCES)}, got {wrong[0]!r}")

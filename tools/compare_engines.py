@@ -1,11 +1,11 @@
-"""Measures an exported model on your texts with every engine and precision that is there, and says which one to take.
+"""Measures an exported model on your texts with every available engine and precision, and recommends one.
 
     python tools/compare_engines.py models/small --texts=texts.txt
     python tools/compare_engines.py models/small models/small_bfloat16 --texts=texts.csv --report_file=engines.json
 
-The first folder has the SavedModel that the others are compared with, and next to it the files of other runtimes
-(run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=bfloat16, the
-SavedModels are measured too. Each side computes in a process of its own, as the server does, from raw texts to answers.
+The first folder has the SavedModel with which the others are compared, and beside it the files of other runtimes
+(run_export --format=saved_model,onnx,openvino). The SavedModels of further folders are measured too, such as exports
+with --precision=bfloat16. Each side computes in a process of its own, as the server does, from raw texts to answers.
 Each side takes turns with the first: single texts, then all texts in batches. The first turn does not count. Two sides
 are in memory at a time.
 """
@@ -34,15 +34,15 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "texts",
     None,
-    "Texts like those that will be asked, of the forms that run_predict --input_file takes.",
+    "Typical texts, in the forms that run_predict --input_file takes.",
     required=True,
 )
-flags.DEFINE_integer("singles", 100, "Texts that are also asked one by one, at most.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Texts of a batch.", lower_bound=1)
+flags.DEFINE_integer("singles", 100, "Most texts that are also sent one by one.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Texts in a batch.", lower_bound=1)
 flags.DEFINE_integer("rounds", 3, "Turns of each side that count.", lower_bound=1)
-flags.DEFINE_integer("threads", 0, "Threads of an operation; 0: one a core.", lower_bound=0)
+flags.DEFINE_integer("threads", 0, "Threads per operation; 0: one per core.", lower_bound=0)
 flags.DEFINE_float(
-    "most_loss", 0.01, "The share of answers that a side may lose against the first, to be taken.", 0.0, 1.0
+    "most_loss", 0.01, "The share of answers that a recommended side may lose against the first.", 0.0, 1.0
 )
 flags.DEFINE_string("report_file", "", "Where to write all figures, as JSON.")
 COLUMNS = {
@@ -55,7 +55,7 @@ COLUMNS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Measures all sides, prints a table and which side to take, and writes the report."""
+    """Measures all sides, prints a table and the recommendation, and writes the report."""
     from official_bert.interface.model_inputs import ModelInputs
     from official_bert.run_folder import RunFolder
 
@@ -78,8 +78,10 @@ def main(arguments: list[str]) -> None:
 
 
 def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-    """Returns the sides by name, each a SavedModel's folder and the format that computes it ("": itself), and why other
-    formats have none. Raises ValueError for a folder without a SavedModel.
+    """Returns the sides by name, each a SavedModel's folder and the format that computes it ("": itself), and the
+    reasons why other formats are not measured.
+
+    Raises ValueError for a folder without a SavedModel.
     """
     from official_bert.serving.loading import latest_version
 
@@ -98,7 +100,7 @@ def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict
 
 
 class Side:
-    """A process that answers; `inputs` are those of its model. Raises ValueError if it cannot load the model."""
+    """A process that answers texts; `inputs` are those of its model. Raises ValueError if it cannot load the model."""
 
     def __init__(self, name: str, folder: str, form: str, threads: int):
         context = multiprocessing.get_context("spawn")
@@ -120,8 +122,9 @@ class Side:
         self._process.join()
 
     def ask(self, batches: Sequence[Mapping[str, list]]) -> tuple[list[float], list[dict[str, Any]], int]:
-        """Returns the seconds for each batch, the answers, and the bytes in memory then. Raises ValueError if the
-        process has ended.
+        """Returns the seconds for each batch, the answers, and the process' memory in bytes.
+
+        Raises ValueError if the process has ended.
         """
         with contextlib.suppress(OSError):  # the answer tells
             self._connection.send(batches)
@@ -132,13 +135,13 @@ class Side:
             return self._connection.recv()
         except (EOFError, OSError):
             raise ValueError(
-                f"{self.name}: its process has ended; the system ends processes when memory is short, "
-                "and two processes hold the model at a time"
+                f"{self.name}: its process has ended, perhaps because memory was short: "
+                "two processes hold the model at a time"
             ) from None
 
 
 def answer_requests(connection: Connection, folder: str, form: str, threads: int) -> None:
-    """Answers batches of texts until the other end is closed, as a server does that has loaded a version."""
+    """Answers batches of texts until the other end is closed, like a server that has loaded a version."""
     # hides the warning that the session loader, which TF Serving uses too, is old
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     import tensorflow as tf
@@ -177,7 +180,7 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is asked: texts one by one and in batches, how often, and the threads that compute."""
+    """The texts to send one by one and in batches, the number of rounds, and the number of threads."""
 
     singles: list[dict[str, list]]
     batches: list[dict[str, list]]
@@ -188,10 +191,12 @@ class Plan:
 def measure(
     first: Side, places: Mapping[str, tuple[str, str]], plan: Plan, missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Returns the figures of the first side and of others at their places, by name; says in `missing` which fail.
+    """Returns the figures of the first side and of the others at `places`, by name; adds to `missing` why a side
+    failed.
 
     Only one other side is in memory at a time. Its times are divided by those of the first side in the same turns, and
-    multiplied by those of the first side alone: a machine that is slower for some minutes does not change the order.
+    multiplied by those of the first side alone, so that a machine that is slower for some minutes does not change the
+    order.
     """
     from official_bert.serving.formats.checking import loss_of
 
@@ -222,7 +227,7 @@ def measure(
 
 @dataclasses.dataclass
 class Measured:
-    """What is measured of a side: seconds of single texts and of batches, the answers, bytes in memory."""
+    """Measurements of a side: seconds of single texts and of batches, answers, memory in bytes."""
 
     singles: list[float] = dataclasses.field(default_factory=list)
     batches: list[float] = dataclasses.field(default_factory=list)
@@ -231,7 +236,7 @@ class Measured:
 
 
 def take_turns(sides: Sequence[Side], plan: Plan) -> list[Measured]:
-    """Measures sides in turns, single texts and batches; the order of the sides changes from turn to turn."""
+    """Measures sides in turns, with single texts and batches. The order of the sides changes with each turn."""
     measured = [Measured() for _ in sides]
     for turn in range(plan.rounds + 1):
         for kind in ("singles", "batches"):
@@ -243,7 +248,7 @@ def take_turns(sides: Sequence[Side], plan: Plan) -> list[Measured]:
 
 
 def columns(rows: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, list]]:
-    """Returns rows in batches, each a list of values by input."""
+    """Returns rows in batches, each as a list of values for each input."""
     return [
         {name: [row[name] for row in rows[start : start + size]] for name in rows[0]}
         for start in range(0, len(rows), size)
@@ -251,7 +256,9 @@ def columns(rows: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, list
 
 
 def choose(figures: Mapping[str, Mapping[str, Any]], most_loss: float) -> dict[str, str]:
-    """Returns the sides to take for single texts and for batches, among those that lose little."""
+    """Returns the fastest sides for single texts and for batches, among those that lose at most `most_loss` of the
+    answers.
+    """
     exact = [name for name, values in figures.items() if values["agreement"] >= 1 - most_loss]
     return {
         "single_texts": min(exact, key=lambda name: figures[name]["p50_ms"]),
@@ -260,7 +267,7 @@ def choose(figures: Mapping[str, Mapping[str, Any]], most_loss: float) -> dict[s
 
 
 def table(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines that are printed."""
+    """Yields the lines of the printed table."""
     yield f"{report['processor']}; {report['texts']} texts"
     yield f"\n| | {' | '.join(COLUMNS.values())} |\n" + "|---" * (len(COLUMNS) + 1) + "|"
     for name, values in report["figures"].items():
@@ -270,7 +277,7 @@ def table(report: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name} is not measured: {why}" for name, why in report["not_measured"].items())
     for kind, name in report["take"].items():
         how = f": serve --engine={name}" if name in FORMS else ""
-        yield f"for {kind.replace('_', ' ')} take {name}{how}"
+        yield f"for {kind.replace('_', ' ')} use {name}{how}"
 
 
 if __name__ == "__main__":

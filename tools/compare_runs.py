@@ -1,11 +1,12 @@
-"""Compares the answers of two runs to one file: both scores, the interval of their difference, McNemar's test, the rows
-that differ.
+"""Compares the answers of two runs to the same rows: scores, the interval of their difference, McNemar's test,
+differing rows.
 
     python tools/compare_runs.py runs/base runs/large --eval_file=dev.csv
     python tools/compare_runs.py runs/rte-a runs/rte-b --data_dir=glue/RTE --output_file=differing.jsonl
 
-The runs are of one task, or of a task and one of yours that is derived from it: labels, scores or choices for texts, or
-answers to questions. Of a search its best run is taken, and the spread over its seeds is shown.
+Both runs must have the same task, or a task and one of yours that is derived from it. It must give labels, scores or
+choices for texts, or answers to questions. For a search, its best run is compared, and the spread over its seeds is
+shown.
 """
 
 from official_bert.command_line import run_main
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from official_bert.tasks.data import DataFiles
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
+flags.DEFINE_string("eval_file", "", "The rows for both runs, with the right answers, in the form of training data.")
 flags.DEFINE_string("data_dir", "", "A folder in the task's published layout, in place of --eval_file.")
-flags.DEFINE_string("train_file", "", "The training file of runs that hold out a part of it, in place of --eval_file.")
-flags.DEFINE_integer("rows", 10, "How many of the rows that differ are printed.", lower_bound=0)
-flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as JSON lines.")
+flags.DEFINE_string("train_file", "", "The training file, if the runs hold out a part of it, in place of --eval_file.")
+flags.DEFINE_integer("rows", 10, "Number of differing rows to print.", lower_bound=0)
+flags.DEFINE_string("output_file", "", "Where to write all differing rows, as JSON lines.")
 
 
 def main(arguments: list[str]) -> None:
-    """Lets both runs answer, and prints what is the same and what is not."""
+    """Lets both runs answer, and prints their scores and the differing rows."""
     from official_bert.tasks.data import DataFiles
 
     if len(paths := arguments[1:]) != 2:
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> None:
     _check_comparable(paths, runs)
     first, second = (_answers(run, command_line.from_flags(DataFiles, FLAGS)) for run in runs)
     if not (common := [name for name in first if name in second]):
-        raise ValueError(f"expected a set of rows that both runs answer, got {sorted(first)} and {sorted(second)}")
+        raise ValueError(f"expected rows that both runs answer, got the sets {sorted(first)} and {sorted(second)}")
     for name, path, run, answers in zip(("A", "B"), paths, runs, (first, second)):
         alone = [f"; its {other.strip('_')} rows are not compared" for other in answers if other not in common]
         print(f"{name}: {run.path}{''.join(alone)}")
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_comparable(paths: list[str], runs: list) -> None:
-    """Raises ValueError for one run twice, and for runs of different tasks of which none is derived from the other."""
+    """Raises ValueError if both runs are the same, or if their tasks differ and neither is derived from the other."""
     from official_bert.tasks.loading import task_class
 
     if runs[0].is_same(runs[1]):
@@ -81,8 +82,9 @@ def _run_at(path: str) -> "RunFolder":
 
 
 def _answers(run: "RunFolder", files: "DataFiles") -> dict:
-    """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be
-    compared row by row.
+    """Returns the answers of a run by set of rows.
+
+    Raises ValueError for a task whose answers cannot be compared by row.
     """
     from official_bert.models.checkpoints import checkpoint_at, trained_weights
     from official_bert.run_folder import tuned_for
@@ -105,8 +107,9 @@ def _answers(run: "RunFolder", files: "DataFiles") -> dict:
 
 
 def _print_spread(path: str) -> None:
-    """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of
-    chance.
+    """Prints, for a search, the metric of its best setting over the seeds.
+
+    A difference within this spread may be chance.
     """
     from official_bert.reports.metric_text import shown
     from official_bert.run_folder import RunFolder
@@ -116,16 +119,16 @@ def _print_spread(path: str) -> None:
         return
     values, spread = values_of_best_setting(search)
     print(
-        f"   best run of a search; {search['metric']} of its setting over {len(values)} seeds and folds: "
+        f"   best run of a search; {search['metric']} of this setting over {len(values)} seeds and folds: "
         f"{', '.join(shown(search['metric'], value) for value in values)}"
         + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else "")
     )
 
 
 def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers", most: int, paths: str) -> list[dict]:
-    """Prints scores, tests and at `most` so many of the rows that differ, of a set of rows; returns all of these.
+    """Prints scores, tests and at most `most` differing rows of a set of rows; returns all differing rows.
 
-    Raises ValueError for other rows.
+    Raises ValueError if the two runs answered different rows.
     """
     from official_bert.reports.comparison import (
         CONFIDENCE,
@@ -139,7 +142,7 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
     try:
         check_same_rows(first, second)
     except ValueError as error:
-        raise ValueError(f"{paths}: {error}; do both read the same columns?") from None
+        raise ValueError(f"{paths}: {error}; do both runs read the same columns?") from None
     differing, title = differing_rows(first, second), name.strip("_")
     print(f"{f'{title}: ' if title else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
@@ -156,7 +159,7 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
         )
     if first.right is not None and second.right is not None:
         only_first, only_second, chance = mcnemar(first.right, second.right)
-        print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")
+        print(f"  right only in A: {only_first}, only in B: {only_second}; McNemar's exact test: p = {chance:.4f}")
     print(f"  answers that differ: {len(differing)} of {len(first.questions)}")
     for row in differing[:most]:
         print(

@@ -1,12 +1,13 @@
-"""Compiles a train step for all cores of a TPU slice, without a TPU, and tells its memory and how fast it can be.
+"""Compiles a train step for all cores of a TPU slice, without a TPU, and reports its memory and its best possible
+speed.
 
     make venv-tpu venv-tpu-compiler
     python tools/compile_for_tpu.py --config=configs/pretrain/tiny.yaml --topology=v5e:2x2 --report_file=report.json
     python tools/compile_for_tpu.py --config=configs/pretrain/base.yaml --topology=v5e:2x4 --largest_batch
 
-`lower_for_tpu.py` gives the program, and Google's compiler, in `tpu_compiler.py`, compiles it, each in its environment:
-TensorFlow and JAX bring one XLA each. The roofline is the time of the work at the chip's peak rates (tpu_chips.yaml);
-the compiler's bytes count what stays in the memory on the chip, too. No TPU has run the step.
+`lower_for_tpu.py` writes the program, and Google's compiler, in `tpu_compiler.py`, compiles it. Each runs in its own
+environment, because TensorFlow and JAX each bring an XLA. The roofline is the time of the work at the chip's peak rates
+(tpu_chips.yaml). The compiler's bytes also count data that stay in the memory on the chip. No TPU has run the step.
 """
 
 from official_bert.command_line import run_main
@@ -33,11 +34,11 @@ from official_bert.storage.files import written_whole
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
-flags.DEFINE_string("topology", "v5e:2x2", "The chips of the slice: v5e:2x4 are eight.")
+flags.DEFINE_string("topology", "v5e:2x2", "The chips of the slice, such as v5e:2x4 for eight.")
 flags.DEFINE_bool(
     "largest_batch",
     False,
-    "Find the largest training.batch_size that fits: two small ones are compiled to estimate it.",
+    "Find the largest training.batch_size that fits; two small ones are compiled first to estimate it.",
 )
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON.")
 flags.DEFINE_string("compiled_file", "", "Where to write the compiled program, as text.")
@@ -50,12 +51,12 @@ COMPILED = "compiled.hlo"
 
 
 class TooLargeError(ValueError):
-    """A program that needs more memory than a core has."""
+    """An error for a program that needs more memory than a core has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips of one kind: the name of the topology, their number, and a row of tpu_chips.yaml for each of them."""
+    """Chips of one kind: the name of the topology, the number of chips, and the values of its row in tpu_chips.yaml."""
 
     topology: str
     chips: int
@@ -67,11 +68,13 @@ class Slice:
 
     @property
     def cores(self) -> int:
-        """The replicas of a step."""
+        """The number of cores, which is the number of replicas of a step."""
         return self.chips * self.cores_per_chip
 
     def roofline(self, facts: dict[str, Any]) -> dict[str, float]:
-        """Returns the seconds that the products, the memory and the all-reduces of a step take at the peak rates."""
+        """Returns the seconds that the products, the memory and the all-reduces of a step take at the chip's peak
+        rates.
+        """
         sent = 2 * (self.chips - 1) / self.chips * sum(facts["all_reduces"])  # by each chip of a ring
         return {
             "products": facts["flop"] * self.cores_per_chip / self.bf16,
@@ -81,7 +84,7 @@ class Slice:
 
 
 def python_of(environment: str) -> str:
-    """Returns the interpreter of an environment; raises ValueError with the command that makes it."""
+    """Returns the interpreter of an environment. Raises ValueError with the command that makes the environment."""
     python = TOOLS.parent / f".{environment}/bin/python"
     if not python.exists():
         raise ValueError(f"{python}: not found; make {environment} in a checkout")
@@ -89,20 +92,20 @@ def python_of(environment: str) -> str:
 
 
 def slice_of(topology: str) -> Slice:
-    """Returns a slice by its name; raises ValueError with the known ones."""
+    """Returns the slice of a name. Raises ValueError that lists the known names."""
     chips = yaml.safe_load((TOOLS / "tpu_chips.yaml").read_text(encoding="utf-8"))
     name, _, shape = topology.partition(":")
     if shape not in chips.get(name, {}).get("topologies", ()):
         known = ", ".join(f"{name}:{' '.join(row['topologies'])}" for name, row in chips.items())
         raise ValueError(f"--topology: expected a chip and a shape such as v5e:2x4, got {topology!r}; known: {known}")
     if (machine := f"{platform.system()} {platform.machine()}") != "Linux x86_64":
-        raise ValueError(f"the TPU compiler exists for Linux x86_64 alone, this is {machine}")
+        raise ValueError(f"the TPU compiler exists only for Linux x86_64, this is {machine}")
     del chips[name]["topologies"]
     return Slice(topology, math.prod(map(int, shape.split("x"))), **chips[name])
 
 
 def ask_compiler(*arguments: str) -> dict[str, Any]:
-    """Returns what `tpu_compiler.py` says; raises TooLargeError, or ValueError with the compiler's reason."""
+    """Returns the output of `tpu_compiler.py`. Raises TooLargeError, or ValueError with the compiler's reason."""
     done = subprocess.run(
         [python_of(COMPILER), str(TOOLS / "tpu_compiler.py"), *arguments], check=False, capture_output=True, text=True
     )
@@ -118,8 +121,9 @@ def ask_compiler(*arguments: str) -> dict[str, Any]:
 
 
 def lower(where: Slice, settings: list[str], proto_file: str) -> None:
-    """Writes the HLO of a train step for a core of the slice; `settings` are --config and --set. Raises ValueError with
-    the reason that stops it.
+    """Writes the HLO of a train step for a core of the slice; `settings` are --config and --set.
+
+    Raises ValueError with the reason if the step cannot be lowered.
     """
     done = subprocess.run(
         [
@@ -139,7 +143,7 @@ def lower(where: Slice, settings: list[str], proto_file: str) -> None:
 
 
 def compile_step(where: Slice, settings: list[str], folder: str) -> dict[str, Any]:
-    """Returns the facts of a train step for the slice, whose HLO and compiled text are written into the folder."""
+    """Returns the compiler's facts about a train step for the slice; writes its HLO and compiled text to the folder."""
     proto, compiled = (os.path.join(folder, name) for name in ("step.pb", COMPILED))
     begin = time.monotonic()
     lower(where, settings, proto)
@@ -154,13 +158,13 @@ def compile_step(where: Slice, settings: list[str], folder: str) -> dict[str, An
 
 
 def report_on(where: Slice, rows: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Returns the report on a step of so many rows, and prints it."""
+    """Returns the report on a step with this number of rows, and prints it."""
     memory, parts = facts["memory"], where.roofline(facts)
     step = max(parts.values())
     kinds = ", ".join(f"{kind} {memory[kind] / MIB:,.1f}" for kind in memory if kind != "together")
     times = ", ".join(f"{name} {seconds * 1e3:,.2f}" for name, seconds in parts.items())
     print(
-        f"{where.topology}: {where.cores} cores, {rows} rows, {rows / where.cores:g} a core; lowered in "
+        f"{where.topology}: {where.cores} cores, {rows} rows, {rows / where.cores:g} per core; lowered in "
         f"{facts['seconds']['lower']:.0f} s, compiled in {facts['seconds']['compile']:.0f} s\n"
         f"memory of a core in MiB: {kinds}; together {memory['together'] / MIB:,.1f} of "
         f"{where.usable / MIB:,.0f}: fits\n"
@@ -178,15 +182,16 @@ def report_on(where: Slice, rows: int, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def largest_rows(usable: int, measured: Mapping[int, int]) -> int:
-    """Returns the largest multiple of 8 rows for which a line through two (rows, bytes) is within the memory."""
+    """Returns the largest multiple of 8 rows that fits, by the line through two points (rows, bytes)."""
     (few, less), (many, more) = sorted(measured.items())
     return max(few, math.floor((few + (usable - less) * (many - few) / (more - less)) / 8) * 8)
 
 
 def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compiles two small batches, and the largest that the line through their memory lets fit. A smaller one follows
-    each that is too large. Returns the reports, that of the largest last; raises TooLargeError if the smallest does not
-    fit.
+    """Compiles two small batches, and then the largest one that should fit by the line through their memory.
+
+    If a batch is too large, a smaller one is tried. Returns the reports, that of the largest batch last. Raises
+    TooLargeError if the smallest does not fit.
     """
     made = {SMALL_ROWS: compile_rows(SMALL_ROWS)}
 
@@ -202,7 +207,7 @@ def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> 
     rows = compile_at_most(2 * SMALL_ROWS)
     if rows > SMALL_ROWS:
         rows = largest_rows(usable, {rows: report["memory"]["together"] for rows, report in made.items()})
-        print(f"estimate: the largest batch has {rows} rows a core and micro-batch", flush=True)
+        print(f"estimate: the largest batch has {rows} rows per core and micro-batch", flush=True)
         rows = compile_at_most(rows)
     return [*(report for other, report in made.items() if other != rows), made[rows]]
 
@@ -210,7 +215,9 @@ def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> 
 def reports(
     where: Slice, training: TrainingConfig, settings: list[str], folder: str, largest_batch: bool
 ) -> list[dict[str, Any]]:
-    """Compiles the configured batch, or searches the largest; the last one is the answer."""
+    """Returns the reports of the compiled batches: of the configured one, or of the search for the largest, which is
+    last.
+    """
 
     def compile_rows(rows: int) -> dict[str, Any]:
         return report_on(where, rows, compile_step(where, [*settings, f"--set=training.batch_size={rows}"], folder))
@@ -222,7 +229,7 @@ def reports(
 
 
 def main(_: list[str]) -> None:
-    """Compiles, prints and writes the report, also that of a program that is too large."""
+    """Compiles the step, prints the report and writes it, also for a program that is too large."""
     training, where = load_config(FLAGS.config, overrides=FLAGS.set).training, slice_of(FLAGS.topology)
     for environment in (LOWERING, COMPILER):
         python_of(environment)

@@ -1,12 +1,12 @@
-"""Converts a checkpoint to another format, and checks that both compute the same.
+"""Converts a checkpoint to another format, and checks that both models compute the same.
 
     python tools/convert_checkpoint.py --from=tf1 --to=hugging_face \\
         --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=bert_for_pytorch
 
-A run that tells replaced tokens (ELECTRA) becomes two folders: --output, the discriminator, and in it `generator`.
+A run that detects replaced tokens (ELECTRA) becomes two folders: --output, the discriminator, and in it `generator`.
 
-The result is loaded back (a preset by keras-hub itself), and both models run on the same random input. The output
-folder appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
+The result is loaded again (a preset by keras-hub itself), and both models run on the same random input. The output
+folder appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing behind.
 """
 
 from official_bert.command_line import define_base, from_flags, run_main
@@ -61,8 +61,8 @@ flags.DEFINE_enum(
     "head",
     "",
     ["", "classifier", "choice", "tagger", "pretraining"],
-    "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two "
-    "models of an ELECTRA in TF 1, the generator.",
+    "The kind of the output layer of --input, if its format does not say (tf1: classifier); pretraining: the "
+    "generator of the two models of an ELECTRA in TF 1.",
 )
 flags.DEFINE_enum(
     "hidden_act",
@@ -83,7 +83,7 @@ flags.DEFINE_bool("merge_adapters", False, "Merge the adapters of --input into t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The flags of these names."""
+    """The settings of a conversion: the flags of these names."""
 
     to: str
     input: str
@@ -100,7 +100,10 @@ class Settings:
 
 
 def read_source(formats: types.ModuleType, settings: Settings, expected: str) -> "StoredModel":
-    """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
+    """Returns the model to convert, changed as the settings say.
+
+    Raises ValueError if it is not of the format `expected`.
+    """
     from official_bert.models.interchange import casing, stored_models
 
     name, _ = formats.find_format(settings.input)
@@ -136,11 +139,11 @@ def read_source(formats: types.ModuleType, settings: Settings, expected: str) ->
 
 
 def check_adapters(model: "StoredModel", settings: Settings) -> None:
-    """Raises ValueError for adapters that --to has no place for, and for --merge_adapters without a meaning."""
+    """Raises ValueError for adapters that --to cannot hold, and for --merge_adapters without effect."""
     alone = settings.to == "peft"
     if settings.merge_adapters and (alone or not model.adapters):
         reader, found = ("another format", "--to=peft") if alone else ("adapters", model.origin)
-        raise ValueError(f"--merge_adapters: expected {reader} with it, got {found}; it would do nothing")
+        raise ValueError(f"--merge_adapters: expected {reader} with it, got {found}; it has no effect")
     if model.adapters and not (alone or settings.merge_adapters):
         raise ValueError(
             f"--to={settings.to}: {settings.input} has adapters for a base: --merge_adapters writes the "
@@ -149,18 +152,18 @@ def check_adapters(model: "StoredModel", settings: Settings) -> None:
 
 
 def with_labels(model: "StoredModel", labels: list[str]) -> "StoredModel":
-    """The model with these names of its classes."""
+    """Returns the model with these names of its classes. Raises ValueError for another number of names."""
     classes = len(model.weights.get(f"{model.head}/output_bias", ())) if model.head in ("classifier", "tagger") else 0
     if len(set(labels)) != classes or len(labels) != classes or not all(labels):
         raise ValueError(
-            f"--labels: expected {classes} different names, for {model.origin} has so many classes, got "
+            f"--labels: expected {classes} different names, one for each class of {model.origin}, got "
             f"{', '.join(labels)}"
         )
     return dataclasses.replace(model, labels=labels)
 
 
 def leave_out(model: "StoredModel", names: str) -> "StoredModel":
-    """Returns the model without the weights that --leave_out matches, by their names in the file or ours."""
+    """Returns the model without the weights that --leave_out matches, by their names in the file or here."""
     if not names:
         return model
     try:
@@ -199,8 +202,9 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
 def computed(
     formats: types.ModuleType, stored: "StoredModel", name: str, folder: str, model: "keras.Model | None" = None
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes
-    the encoder's.
+    """Returns the outputs of a stored model for the random input. `model` is its Keras model if it exists already.
+
+    For a preset, keras-hub computes the encoder's outputs.
     """
     from official_bert.models.interchange.stored_models import require_config
 
@@ -221,7 +225,7 @@ def computed(
 def largest_differences(
     formats: types.ModuleType, source: "StoredModel", model: "keras.Model", settings: Settings, folder: str
 ) -> dict[str, float]:
-    """Returns the largest difference of each output between the source, made as `model`, and the model written to
+    """Returns the largest difference of each output between the source, whose Keras model is `model`, and the model in
     `folder`.
     """
     base = settings.base or (source.adapters.base if source.adapters else "")
@@ -238,10 +242,10 @@ def largest_differences(
 
 
 def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str | int | float]:
-    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that
-    readers will not guess.
+    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers, if they differ
+    from what readers assume.
 
-    They include what an evaluation tuned for these weights.
+    They include the options that an evaluation tuned for these weights.
     """
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
@@ -267,7 +271,9 @@ def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str |
 
 
 def facts_without_place(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> list[tuple[str, str]]:
-    """Returns what the files of --output do not say of the model, and its values: readers must be given it again."""
+    """Returns pairs (fact, value) about the model that the files of --output cannot hold, so that readers need them
+    again.
+    """
     facts = []
     if settings.to in ("tf1", "peft") and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
@@ -297,8 +303,8 @@ def facts_without_place(formats: types.ModuleType, source: "StoredModel", settin
 
 
 def refuse_casing_of_name(source: "StoredModel", output: str) -> None:
-    """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased,
-    and it is not.
+    """Raises ValueError if the name of --output or the vocabulary would give readers of the TF 1 checkpoint the wrong
+    casing.
     """
     from official_bert.models.interchange import casing
 
@@ -306,14 +312,15 @@ def refuse_casing_of_name(source: "StoredModel", output: str) -> None:
     if None not in (lower_case, source.do_lower_case) and lower_case != source.do_lower_case:
         yes, no = ("", "not ") if lower_case else ("not ", "")
         raise ValueError(
-            f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no "
-            f"other place for, but it is {no}lower-cased for {source.origin}"
+            f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, and TF 1 files say it "
+            f"nowhere else, but it is {no}lower-cased for {source.origin}"
         )
 
 
 def describe_source(source: "StoredModel", settings: Settings) -> None:
-    """Prints what was read. Raises ValueError without a configuration, and for a vocabulary or casing that does not
-    fit.
+    """Prints a line about the model that was read.
+
+    Raises ValueError if it has no configuration, or if its vocabulary or casing does not fit.
     """
     from official_bert.models.interchange import stored_models
 
@@ -321,16 +328,16 @@ def describe_source(source: "StoredModel", settings: Settings) -> None:
     stored_models.require_config(source)
     if spare := stored_models.check_vocabulary_rows(source, is_own=not settings.vocab_file):
         print(
-            f"{source.origin}: {spare} spare rows of word embeddings are converted too: its vocabulary has fewer "
-            f"entries"
+            f"{source.origin}: {spare} spare rows of word embeddings are converted too, because its vocabulary has "
+            f"fewer entries"
         )
     if settings.to == "tf1":
         refuse_casing_of_name(source, settings.output)
 
 
 def write_checked(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> tuple[list[str], float]:
-    """Writes the model, loads it back and compares; returns the weights without a place and the largest difference of
-    the outputs.
+    """Writes the model, loads it again and compares; returns the weights left out and the largest difference of the
+    outputs.
 
     Raises ValueError, and writes nothing, if the models differ.
     """
@@ -349,7 +356,7 @@ def write_checked(formats: types.ModuleType, source: "StoredModel", settings: Se
 
 
 def main(_: list[str]) -> None:
-    """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
+    """Reads, checks and writes the model, loads it again and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats
 
     require_new_folder(FLAGS.output, "--output")
@@ -358,11 +365,11 @@ def main(_: list[str]) -> None:
     describe_source(source, settings)
     left_out, worst = write_checked(formats, source, settings)
     if left_out:
-        print(f"not written, because the model's class in this format has no place for it: {', '.join(left_out)}")
+        print(f"not written, because the model's class in this format lacks them: {', '.join(left_out)}")
     for what, fact in facts_without_place(formats, source, settings):
         print(f"not written, because this format has no place for {what}: {fact}")
     if source.vocab is None:
-        print("no vocabulary was found; --vocab_file gives it")
+        print("no vocabulary was found; --vocab_file names one")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")
     if source.generator is not None:
         print(f"{os.path.join(FLAGS.output, 'generator')}: its generator, {len(source.generator.weights)} weights")

@@ -52,11 +52,11 @@ flags.DEFINE_string(
 )
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text (uncased models).")
 flags.DEFINE_bool("do_whole_word_mask", False, "Mask whole words: 2018's name of --masking=whole_word.")
-flags.DEFINE_integer("max_seq_length", 128, "Tokens of an instance, padding included.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "The most masked tokens of an instance.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of an instance, with padding.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Most masked tokens of an instance.")
 flags.DEFINE_integer("random_seed", 12345, "The seed of all random choices.")
 flags.DEFINE_integer(
-    "dupe_factor", None, "Passes over the text, each with other pairs and masks (default 10; 1 for --masking=dynamic)."
+    "dupe_factor", None, "Passes over the text, with new pairs and masks each (default 10; 1 for --masking=dynamic)."
 )
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents whose instances aim at a random shorter length.")
@@ -65,18 +65,18 @@ flags.DEFINE_enum(
     "masking",
     "token",
     ["token", "whole_word", "span", "ngram", "dynamic"],
-    "What is masked; dynamic: nothing yet, training masks anew in each epoch.",
+    "Units that are masked; dynamic: none yet, training masks anew in each epoch.",
 )
 flags.DEFINE_string(
     "word_separator",
     "",
-    "One character between the words of the text, which is left out: each word is a unit of masking "
+    "One character that separates words in the text and is removed; each word is then a unit of masking "
     "(Chinese whole words).",
 )
 flags.DEFINE_list(
     "phrase_marks",
     [],
-    "What begins and what ends a phrase or an entity in the text, such as '[[,]]': each is a unit of masking (ERNIE).",
+    "Marks before and after a phrase or an entity in the text, such as '[[,]]'; each is a unit of masking (ERNIE).",
 )
 flags.DEFINE_enum(
     "segmenter",
@@ -87,9 +87,9 @@ flags.DEFINE_enum(
 flags.DEFINE_float("mask_rate", 0.8, "Share of the chosen tokens that become [MASK].")
 flags.DEFINE_float("keep_rate", 0.1, "Share of the chosen tokens that stay.")
 flags.DEFINE_float("random_rate", 0.1, "Share of the chosen tokens that become a random token.")
-flags.DEFINE_float("span_p", 0.2, "Of the geometric distribution of span lengths in words (--masking=span).")
-flags.DEFINE_integer("span_longest", 10, "The most words of a span (--masking=span).")
-flags.DEFINE_integer("ngram_longest", 3, "The most words of an n-gram (--masking=ngram).")
+flags.DEFINE_float("span_p", 0.2, "Parameter of the geometric distribution of span lengths in words (--masking=span).")
+flags.DEFINE_integer("span_longest", 10, "Most words of a span (--masking=span).")
+flags.DEFINE_integer("ngram_longest", 3, "Most words of an n-gram (--masking=ngram).")
 flags.DEFINE_enum(
     "sentence_task",
     "nsp",
@@ -99,8 +99,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "copies_apart",
     None,
-    "Draw no random second segment from a document of the same text (default: if "
-    "prepare_corpus has put copies of documents into the text; otherwise all is as in 2018).",
+    "Draw no random second segment from a document of the same text (default: only if "
+    "prepare_corpus has put copies of documents into the text; otherwise as in 2018).",
 )
 flags.DEFINE_enum(
     "order",
@@ -158,7 +158,7 @@ DECIDING = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The flags of these names, and what they make together."""
+    """The flags of these names, and the values that follow from them."""
 
     input_file: str
     vocab_file: str
@@ -194,12 +194,12 @@ class Settings:
         return self.work_dir or os.path.dirname(self.work) or "."
 
     def units(self) -> TextUnits:
-        """Returns the units that the text gives."""
+        """Returns the units of masking that the text marks."""
         return units_for(self.vocab_file, self.word_separator, self.phrase_marks, self.segmenter)
 
 
 def output_files(names: str) -> list[str]:
-    """Returns the files to write, with name@n expanded."""
+    """Returns the files to write, with name@n expanded. Raises ValueError if a file is named twice."""
     paths = [path for name in names.split(",") for path in shard_names(name)]
     if len(set(paths)) < len(paths) or "" in paths:
         raise ValueError(f"--output_file: expected different names, got {names!r}")
@@ -207,7 +207,7 @@ def output_files(names: str) -> list[str]:
 
 
 def refuse_unread_options(values: Any) -> None:
-    """Raises ValueError for an option on the command line that the chosen mode ignores (`values`: absl's `values`)."""
+    """Raises ValueError for a flag that the chosen mode ignores (`values`: absl's `FLAGS`)."""
     dynamic, beam = values.masking == "dynamic", values.engine == "beam"
     makes_units = values.masking != "token" or values.do_whole_word_mask
     of_units, of_masks = ["word_separator", "phrase_marks", "segmenter"], ["mask_rate", "keep_rate", "random_rate"]
@@ -234,7 +234,7 @@ def refuse_unread_options(values: Any) -> None:
 
 
 def holds_copies(input_file: str) -> bool:
-    """Tells whether prepare_corpus has put copies of documents into the text."""
+    """Returns whether prepare_corpus has put copies of documents into the text."""
     return any(provenance.holds_copies(path) for path in find_files(input_file, "--input_file", repeats=True))
 
 
@@ -253,7 +253,7 @@ def instance_config(values: Any) -> InstanceConfig:
 
 
 def get_store(settings: Settings, folder: str, description: dict, reporter: Reporter) -> token_store.TokenStore:
-    """Returns the kept store of the described files, or a new one."""
+    """Returns the stored tokens of the described files; tokenizes the files if there are none."""
     store = token_store.open_store(folder, description)
     if store is None:
         total, done = sum(file["bytes"] for file in description["files"]), 0
@@ -273,16 +273,16 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Prints warnings."""
+    """Prints warnings to standard error."""
     for line in lines:
         print(f"warning: {line}", file=sys.stderr)
 
 
 def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
-    """Warns if lower-casing loses much of the text, by the beginnings of the first files."""
+    """Warns if lower-casing loses much of the text, judged by the beginnings of the first files."""
     lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
     if lower_cases and (loss := accents.what_lower_casing_loses(accents.beginnings(inputs))):
-        warn([f"{loss}. Use {KEEPING}, with a vocabulary that was made so"])
+        warn([f"{loss}. Use {KEEPING}, with a vocabulary that was made with it"])
 
 
 def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:
@@ -363,7 +363,7 @@ def create_here(settings: Settings) -> token_account.Account:
         warn_of_deleted_accents(settings, inputs)
         if units and not store.count_within(np.arange(2 * facts.size) >= facts.size):
             raise ValueError(
-                f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none"
+                f"{settings.input_file}: expected units of several tokens, {units.described}, but the text has none"
             )
         unknown = store.count_within(facts.is_unknown)
         warn_of_unknown_words(settings, unknown, len(store.tokens))
@@ -390,7 +390,7 @@ def create_here(settings: Settings) -> token_account.Account:
 
 
 def deciding_values(settings: Settings, description: dict) -> dict[str, Any]:
-    """Returns everything that the bytes of the outputs depend on, by option."""
+    """Returns all values that determine the bytes of the outputs, by option."""
     return {f"--{name}": value for name, value in settings.deciding.items()} | {
         "--copies_apart": settings.copies_apart,
         "text or vocabulary": description,
@@ -399,8 +399,8 @@ def deciding_values(settings: Settings, description: dict) -> dict[str, Any]:
 
 
 def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
-    """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens, without what a stopped run
-    has finished.
+    """Raises ValueError if the disk is too small for the scratch files and outputs of `tokens` tokens, except the
+    outputs that a stopped run has finished.
     """
     scratch, records = expected_bytes(settings.config, facts, tokens)
     preflight.check_disk(
@@ -409,7 +409,7 @@ def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
 
 
 def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None:
-    """Says how much disk the records of `size` bytes of text take, and how much is free."""
+    """Prints how much disk space the records of `size` bytes of text need, and how much is free."""
     store, scratch, records = likely_bytes(settings.config, facts, int(size / USUAL_BYTES_A_TOKEN))
     needed = bytes_by_folder(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1))
     folder = settings.token_store or os.path.join(settings.work, TOKENS)
@@ -420,7 +420,7 @@ def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None
 
 
 def bytes_by_folder(settings: Settings, scratch: int, records: float) -> collections.Counter[str]:
-    """Returns the bytes needed in each folder for so many of scratch files and of written records."""
+    """Returns the bytes needed in each folder for this many bytes of scratch files and of records."""
     at_once = min(1, settings.num_workers / len(settings.outputs)) if settings.order == "sharded" else 1
     needed = collections.Counter({os.path.abspath(settings.scratch): int(scratch * at_once)})
     finished = preflight.bytes_in(settings.work) - preflight.bytes_in(os.path.join(settings.work, TOKENS))
@@ -429,10 +429,9 @@ def bytes_by_folder(settings: Settings, scratch: int, records: float) -> collect
 
 
 def with_tokenizer(settings: Settings) -> Settings:
-    """Returns the settings with the casing of a tokenizer whose files say it.
+    """Returns the settings with the casing that the tokenizer's files name, if they do.
 
-    Raises ValueError for lower-casing beside a vocabulary with capitals, and for a tokenizer whose rows are not made
-    here.
+    Raises ValueError for lower-casing with a cased vocabulary, and for a tokenizer whose pairs cannot be made here.
     """
     if (lower_case := loading.lower_cases(settings.vocab_file)) is None:
         check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
@@ -441,13 +440,13 @@ def with_tokenizer(settings: Settings) -> Settings:
     if task != "none" and loading.load(settings.vocab_file).template.separators > 1:
         raise ValueError(
             f"--sentence_task={task}: expected none for {settings.vocab_file}, whose rows of two texts have "
-            "two separators: such models learn words alone"
+            "two separators: such models learn only words"
         )
     return dataclasses.replace(settings, do_lower_case=lower_case)
 
 
 def create(settings: Settings) -> None:
-    """Turns text into records as the settings say."""
+    """Makes the records that the settings describe, and prints and writes the report."""
     settings = with_tokenizer(settings)
     config, begin = settings.config, time.monotonic()
     if settings.copies_apart is None:
@@ -473,7 +472,7 @@ def create(settings: Settings) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Turns text into records; a stopped run leaves at most its work folder."""
+    """Makes the records. A stopped run leaves at most its work folder."""
     interruption.end_on_signals()
     refuse_unread_options(FLAGS)
     create(

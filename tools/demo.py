@@ -1,8 +1,8 @@
-"""Runs the whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled
+"""Runs the whole pipeline in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled
 blanks.
 
-Without `--corpus` the text is the prose of Python's own language reference, which is part of every CPython. Each step
-is a command of this project and is printed before it runs, so the demo is also a tour of the commands.
+Without `--corpus` the text is the prose of Python's own language reference, which every CPython contains. Each step is
+a command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
 from official_bert.command_line import require_here, run_main
@@ -33,7 +33,7 @@ from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
-flags.DEFINE_string("output_dir", "demo", "The folder for everything that the demo makes.")
+flags.DEFINE_string("output_dir", "demo", "The folder for all files of the demo.")
 flags.DEFINE_string("config", "configs/pretrain/demo.yaml", "Model and training of the demo.")
 flags.DEFINE_multi_string("set", [], "Overrides of the configuration, as in run_pretraining.")
 
@@ -84,21 +84,24 @@ def run(*command: str) -> None:
 
 
 def from_root(path: str) -> pathlib.Path:
-    """Returns a path as the commands see it, which run in this project's folder: short if it lies below."""
+    """Returns a path for the commands, which run in the project's folder: a relative one if it is inside and this is
+    the working folder.
+    """
     whole = pathlib.Path(path).absolute()
     return whole.relative_to(ROOT) if whole.is_relative_to(ROOT) and pathlib.Path.cwd() == ROOT else whole
 
 
 def from_here(corpus: str) -> str:
-    """Returns the user's paths and globs as absolute ones: the commands run in this project's folder. Raises ValueError
-    for no file.
+    """Returns the user's paths and globs as absolute ones, because the commands run in this project's folder.
+
+    Raises ValueError if they match no file.
     """
     find_files(corpus, "--corpus")
     return ",".join(absolute(pattern) for pattern in corpus.split(",") if pattern)
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
-    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns held-out ones."""
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the former."""
     documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
     if len(documents) < FEWEST_DOCUMENTS:
         documents = [
@@ -119,7 +122,9 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
 
 
 def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
-    """Returns the masked-LM loss in nats on the held-out records for the word distribution of the training records."""
+    """Returns the loss of the held-out records' masked words, in nats, if they are predicted by their frequency in
+    `train`.
+    """
     # starts at one, so that no held-out word has probability 0
     counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)
     for path, into in ((train, counts), (held_out, held_out_counts)):
@@ -135,7 +140,7 @@ def last_held_out_loss(log: pathlib.Path) -> float:
 
 
 def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int = 3) -> list[tuple[str, str]]:
-    """Returns (sentence with one [MASK], the masked word) pairs from all over the held-out documents.
+    """Returns pairs (sentence with one [MASK], masked word), spread over the held-out documents.
 
     In text without spaces (Chinese, Thai), a token of letters is masked: a whole word if possible, else a piece of one.
     """
@@ -148,7 +153,7 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
 
 
 def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenizer, count: int) -> list[tuple[str, str]]:
-    """Returns `count` blanks of different sentences, evenly spread over them; those of the first kind first."""
+    """Returns `count` blanks in different sentences, evenly spread; those of the first kind come first."""
     blanks: dict[str, tuple[str, str]] = {}
     for blank in kinds:
         more = [
@@ -162,12 +167,12 @@ def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenize
 
 
 def _is_word(text: str) -> bool:
-    """Tells whether a text consists of letters, vowel signs included, and does not begin with a sign."""
+    """Returns whether a text consists of letters and vowel signs and begins with a letter."""
     return text[:1].isalpha() and all(unicodedata.category(char)[0] in "LM" for char in text)
 
 
 def deletes_letters(text: pathlib.Path) -> bool:
-    """Tells whether lower-casing loses much of a text, as the tones of Vietnamese and the vowel signs of Thai."""
+    """Returns whether lower-casing loses much of a text, such as Vietnamese tones and Thai vowel signs."""
     return bool(accents.what_lower_casing_loses(accents.beginnings([str(text)])))
 
 
@@ -186,7 +191,7 @@ def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str,
 
 
 def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tuple[str, str] | None:
-    """Returns the sentence with its middle token of letters masked (only a `whole` word if asked for); None if there is
+    """Returns the sentence with its middle token of letters masked (with `whole`, only a whole word); None if it has
     none.
     """
     tokens = tokenizer.tokenize_with_offsets(sentence)
@@ -203,7 +208,7 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
 
 
 def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullTokenizer]:
-    """Makes vocabulary and records from `raw`, or from Python's reference; returns the held-out documents and the
+    """Makes vocabulary and records from `raw`, or from Python's language reference; returns held-out documents and
     tokenizer.
     """
     prepared, train, held_out, vocab = (
@@ -233,7 +238,7 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
 
 
 def fill_blanks(blanks: list[tuple[str, str]], exported: pathlib.Path, texts: pathlib.Path) -> None:
-    """Predicts the masked word of each (text, word), and prints the words; writes the texts to a file."""
+    """Predicts and prints the masked word of each (text, word); writes the texts to a file."""
     texts.write_text("".join(f"{text}\n" for text, _ in blanks), encoding="utf-8")
     run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", f"--input_file={texts}")
     print("The masked words were: " + ", ".join(word for _, word in blanks))

@@ -1,5 +1,5 @@
-r"""Zips the files that fine-tuning runs wrote for GLUE's test sets, in the form that its server takes: one archive, no
-folders.
+r"""Zips the predictions of fine-tuning runs for GLUE's test sets, in the form that its server takes: one archive
+without folders.
 
     # and so on
     python -m official_bert.run_finetuning --task=rte --data_dir=glue --do_predict ... \
@@ -18,7 +18,7 @@ from official_bert.storage.files import is_file, matching, read_bytes, written_b
 from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("runs", None, "Output folders or globs; each has the files of one task or more.", required=True)
+flags.DEFINE_list("runs", None, "Output folders or globs, each with the files of one or more tasks.", required=True)
 flags.DEFINE_string("output_file", None, "The archive.", required=True)
 flags.DEFINE_bool(
     "partial", False, "Write the archive even if files of some tasks are missing (the server will refuse it)."
@@ -26,15 +26,16 @@ flags.DEFINE_bool(
 
 
 def find_predictions(patterns: list[str]) -> dict[str, str]:
-    """Returns {name without .tsv: path} of the files to submit. Raises ValueError for a file in two folders, or if
-    there is none.
+    """Returns {name without .tsv: path} of the files to submit.
+
+    Raises ValueError if a file is in two folders, or if there is none.
     """
     paths: dict[str, str] = {}
     for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:
             path = os.path.join(folder, f"{name}.tsv")
             if is_file(path) and paths.setdefault(name, path) != path:
-                raise ValueError(f"{path}: {paths[name]} is there too; name the runs to hand in with --runs")
+                raise ValueError(f"{path}: {paths[name]} exists too; name the runs to submit with --runs")
     if not paths:
         raise ValueError(
             f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found "
@@ -44,7 +45,7 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
 
 
 def main(_: list[str]) -> None:
-    """Finds the files, zips them, and says what is in the archive."""
+    """Finds the files, zips them, and prints the contents of the archive."""
     paths = find_predictions(FLAGS.runs)
     missing = [name for name in SUBMISSION_FILES if name not in paths]
     if missing and not FLAGS.partial:

@@ -1,11 +1,11 @@
-"""Shows what training would read from a file, and the options that reading needs.
+"""Shows the rows that training would read from a file, and the options that reading needs.
 
     python tools/inspect_data.py train.csv --task=classification --vocab_file=vocab.txt --eval_file=dev.csv
     python tools/inspect_data.py train.conll --task=ner
     python tools/inspect_data.py train-v2.0.json --task=squad --set options.version_2_with_negative=true
 
-It prints rows, labels, a histogram of lengths with the share beyond options.max_seq_length, duplicates, the rows of the
-evaluation file that are training rows too, and some examples. Lengths are in tokens with --vocab_file, else in words.
+It prints rows, labels, a histogram of lengths with the share beyond options.max_seq_length, duplicates, evaluation rows
+that are also training rows, and some examples. Lengths are in tokens with --vocab_file, else in words.
 """
 
 from official_bert.command_line import run_main
@@ -27,12 +27,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "task",
     None,
-    "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.",
+    "The task: classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.",
     required=True,
 )
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for lengths in tokens.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, to count the rows that are in both files.")
-flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default what its bytes show.")
+flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default detected from its bytes.")
 flags.DEFINE_multi_string("set", [], "Options of the task: --set options.text_column=review.")
 flags.DEFINE_integer("num_examples", 5, "Rows to print.", lower_bound=0)
 
@@ -42,8 +42,8 @@ SHOWN = 200  # characters of a text
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What was read of a file: the texts of each row for examples, what makes two rows the same, labels with their
-    rows, and remarks.
+    """The rows of a file: their texts for examples, keys that are equal for duplicate rows, labels with their counts,
+    remarks.
 
     `sequences` are the texts that a model sees together, for lengths; by default those of each row.
     """
@@ -68,7 +68,7 @@ def make_task(task: str, overrides: Sequence[str]) -> Any:
 
 
 def read(task: Any, path: str, held_out: bool = False) -> Reading:
-    """Reads a file as training would, or a file to evaluate on, of which only the rows count.
+    """Returns the rows of a file as training reads them. Of a `held_out` file, only the keys count.
 
     Raises ValueError as training would, and for a task with other data.
     """
@@ -93,7 +93,7 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
 
 
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
-    """Reads texts with labels, scores or choices."""
+    """Returns rows of texts with labels, scores or choices."""
     from official_bert.data.labelled.labelled_texts import joined
     from official_bert.tasks.data import DataFiles
 
@@ -110,7 +110,7 @@ def read_texts(task: Any, path: str, held_out: bool) -> Reading:
 
 
 def _counts(task: Any, rows: Any) -> dict[str, int]:
-    """The labels, or choices by their numbers, with their rows; scores are one range."""
+    """Returns the number of rows of each label, or of each choice's number; scores are one range."""
     if task.head == "regression":
         return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
     labels = list(task.answers.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
@@ -121,7 +121,7 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
 
 
 def read_words(task: Any, path: str) -> Reading:
-    """Reads words with tags, or texts with entities."""
+    """Returns rows of words with tags, or of texts with entities."""
     from official_bert.data.tagged import chunk_tags
 
     file = task.data.read_file(path, "train")
@@ -142,7 +142,7 @@ def read_words(task: Any, path: str) -> Reading:
 
 
 def read_questions(task: Any, path: str, held_out: bool) -> Reading:
-    """Reads questions about passages."""
+    """Returns rows of questions about passages."""
     file = task.data.read_file(path, "dev" if held_out else "train")
     without = sum(example.is_impossible for example in file.examples)
     texts = [(one.question, one.passage.context) for one in file.examples]
@@ -157,7 +157,7 @@ def read_questions(task: Any, path: str, held_out: bool) -> Reading:
 
 
 def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
-    """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
+    """Returns rows of texts that belong together, with negatives. A model of vectors sees each text separately."""
     from official_bert.search.collections import is_collection
     from official_bert.search.rows import described_pairs
 
@@ -179,7 +179,7 @@ def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
 
 
 def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
-    """Returns the length of each sequence, with the special tokens, and its unit."""
+    """Returns the length of each sequence, with its special tokens, and the unit of the lengths."""
     tokenizer = loading.load(vocab_file, _lower_cases(vocab_file)) if vocab_file else BasicTokenizer()
     rows = reading.sequences or reading.texts
     extra = [
@@ -195,13 +195,13 @@ def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
 
 
 def _lower_cases(vocab_file: str) -> bool:
-    """Whether a tokenizer lower-cases text: its files say so, or a list of WordPieces has no capitals."""
+    """Returns whether a tokenizer lower-cases text: its files say so, or its WordPiece vocabulary has no capitals."""
     known = loading.lower_cases(vocab_file)
     return not has_capitals(read_entries(vocab_file)) if known is None else known
 
 
 def histogram(lengths: np.ndarray) -> list[str]:
-    """Lines of a histogram."""
+    """Returns the lines of a histogram of lengths."""
     counts, edges = np.histogram(lengths, bins=min(BINS, int(lengths.max() - lengths.min()) + 1))
     return [
         f"  {int(np.ceil(low)):>6} to {int(high):<6} {count:>8}  {'#' * int(np.ceil(BAR * count / counts.max()))}"
@@ -210,7 +210,7 @@ def histogram(lengths: np.ndarray) -> list[str]:
 
 
 def describe(reading: Reading, path: str, vocab_file: str, longest: int) -> None:
-    """Prints rows, labels, lengths with the share of those beyond `longest`, and duplicates."""
+    """Prints rows, labels, lengths with the share beyond `longest`, and duplicates."""
     print(f"{path}: {len(reading.keys)} rows")
     print("\n".join(reading.notes), end="\n" * bool(reading.notes))
     print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
@@ -220,11 +220,11 @@ def describe(reading: Reading, path: str, vocab_file: str, longest: int) -> None
         f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}"
     )
     print("\n".join(histogram(lengths)))
-    print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows are those of earlier ones")
+    print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows repeat earlier ones")
 
 
 def main(arguments: list[str]) -> None:
-    """Reads the file and prints what is in it; a file that cannot be read is an error, with the option that helps."""
+    """Reads the file and prints its contents. An error names the option that would help."""
     if len(arguments) != 2:
         raise ValueError(f"expected one file, got {len(arguments) - 1}")
     from official_bert.tasks.file_data import FileData

@@ -2,7 +2,7 @@
 
     python tools/inspect_records.py --input_file='train-*.tfrecord' --vocab_file=vocab.txt
 
-`--every=100` looks at one record in a hundred, for files of many gigabytes.
+`--every=100` reads one record in a hundred, for files of many gigabytes.
 """
 
 from official_bert.command_line import run_main
@@ -26,11 +26,11 @@ from official_bert.text import loading
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
 flags.DEFINE_string(
-    "vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.", required=True
+    "vocab_file", None, "The vocabulary, or the tokenizer's folder, that made the records.", required=True
 )
-flags.DEFINE_integer("every", 1, "Check one record in N only, spread over each file.", lower_bound=1)
+flags.DEFINE_integer("every", 1, "Check only one record in N, spread over each file.", lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
-flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
+flags.DEFINE_integer("num_words", 20, "Number of most frequent masked words to print.")
 
 BINS = 8  # of the length histogram
 BAR = 40  # characters of its longest bar
@@ -49,7 +49,7 @@ class Findings:
         self.words: collections.Counter = collections.Counter()
 
     def add(self, values: Values, rows: int, unknown_id: int) -> None:
-        """Counts a batch of instances, which are in so many rows."""
+        """Counts a batch of instances, which fill this number of rows."""
         self.rows += rows
         lengths = values["input_mask"].sum(axis=1)
         self.records += len(lengths)
@@ -74,7 +74,7 @@ class Findings:
 
 
 def refuse(path: str, numbers: Sequence[int], wrongs: Mapping[str, np.ndarray]) -> None:
-    """Raises ValueError with the number of the first bad record; `wrongs` are bool [B] by message."""
+    """Raises ValueError with the number of the first bad record; `wrongs` maps messages to bool [B]."""
     for wrong, bad in wrongs.items():
         if bad.any():
             row = int(np.argmax(bad))
@@ -82,7 +82,7 @@ def refuse(path: str, numbers: Sequence[int], wrongs: Mapping[str, np.ndarray]) 
 
 
 def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts) -> None:
-    """Refuses records that a model cannot be trained on."""
+    """Raises ValueError for records on which a model cannot be trained."""
     ids, mask, segments = values["input_ids"], values["input_mask"], values["segment_ids"]
     lengths = mask.sum(axis=1)
     places = np.arange(ids.shape[1])[None]
@@ -108,7 +108,7 @@ def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFa
 
 
 def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
-    """Refuses packed rows whose instances are not one after another, each with its own positions."""
+    """Raises ValueError for packed rows whose instances do not follow one another, each with its own positions."""
     ids, weights, begins = rows["instance_ids"], rows["instance_weights"], rows["cls_positions"]
     places, count, slots = np.arange(ids.shape[1]), (weights > 0).sum(axis=1), range(weights.shape[1])
     # 0 for one that is not there
@@ -135,7 +135,7 @@ def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
 
 
 def check_masks(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
-    """Refuses records whose predictions do not fit their tokens."""
+    """Raises ValueError for records whose predictions do not fit their tokens."""
     positions, originals, weights = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
     used = weights > 0
     special = np.isin(originals, [facts.cls_id, facts.sep_id]) & used
@@ -167,7 +167,7 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
 def report(
     findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int
 ) -> None:
-    """Prints the counts of records of which one in `every` was read."""
+    """Prints the counts; `every` tells that one record in so many was read."""
     for path, count in counts.items():
         sentence_task = provenance.read_origin(path).get("sentence_task")
         print(
@@ -191,11 +191,11 @@ def report(
         f"{findings.label_ones / findings.records:.1%}"
     )
     if not findings.predicted:
-        print("without masks: training masks them when it reads them")
+        print("the records have no masks: training masks them when it reads them")
         return
     changed = findings.predicted - findings.masked - findings.unchanged
     print(
-        f"predictions: {findings.predicted / findings.records:.1f} a record ({min(findings.predictions)} to "
+        f"predictions: {findings.predicted / findings.records:.1f} per record ({min(findings.predictions)} to "
         f"{max(findings.predictions)}), {findings.predicted / findings.tokens:.1%} of the tokens; "
         f"{findings.masked / findings.predicted:.1%} [MASK], {findings.unchanged / findings.predicted:.1%} kept, "
         f"{changed / findings.predicted:.1%} random"
@@ -208,13 +208,15 @@ def report(
 
 
 def batches(path: str, features: Sequence[records.Feature], every: int) -> Iterator[tuple[range, Values]]:
-    """Gives (record numbers, values) of each batch of a file, one record in `every`."""
+    """Yields (record numbers, values) of each batch of a file, one record in `every`."""
     for first, values in records.read_batches(path, features, every=every):
         yield range(first, first + every * len(values["input_ids"]), every), values
 
 
 def share_read(path: str, count: int) -> float:
-    """Estimates the share of a file that `count` records are, if all are as long as the first; compressed: 0."""
+    """Returns the estimated share of a file that `count` records take if all are as long as the first; 0 for compressed
+    files.
+    """
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + FRAME_BYTES
@@ -222,7 +224,7 @@ def share_read(path: str, count: int) -> float:
 
 
 def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int = 3, num_words: int = 20) -> None:
-    """Reads all records, or one in `every`, prints their statistics, and fails on bad ones."""
+    """Reads all records, or one in `every`, and prints their statistics. Raises ValueError for bad records."""
     paths, tokenizer = find_files(input_file, "--input_file"), loading.load(vocab_file)
     facts, tokens = VocabularyFacts.of(tokenizer), tokenizer.inv_vocab
     counts = dict.fromkeys(paths, 0)
@@ -268,7 +270,7 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
 
 
 def main(_: list[str]) -> None:
-    """The command."""
+    """Inspects the records that the flags name."""
     inspect(FLAGS.input_file, FLAGS.vocab_file, FLAGS.every, FLAGS.num_examples, FLAGS.num_words)
 
 

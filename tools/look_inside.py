@@ -1,11 +1,11 @@
-"""Makes a page of pictures of what a pre-trained model knows: filled blanks, words that are alike, attention maps,
+"""Makes a page of pictures about the knowledge of a pre-trained model: filled blanks, similar words, attention maps,
 texts in a plane.
 
     python tools/look_inside.py --model=runs/small --input_file=held_out.txt --output_dir=inside
 
-The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it; take text
+The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it. Use text
 that the model has not seen. `report.html` needs no network and no script; `report.json` has its numbers. `--markdown`
-writes `report.md` too, with its pictures beside it, for sites that show such files.
+also writes `report.md` with its pictures beside it, for sites that show such files.
 """
 
 from official_bert.command_line import run_main
@@ -36,9 +36,9 @@ flags.DEFINE_string("output_dir", None, "The folder of report.html and report.js
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for checkpoints and runs that have none beside them.")
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
 flags.DEFINE_integer(
-    "least_count", 10, "The least number of occurrences in the text of words whose neighbours are shown.", lower_bound=1
+    "least_count", 10, "Fewest occurrences in the text of a word whose neighbours are shown.", lower_bound=1
 )
-flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
+flags.DEFINE_bool("markdown", False, "Also write report.md and its pictures.")
 
 MOST_SENTENCES = 2000  # of the text that are read
 BLANKS_A_SENTENCE, SHOWN_BLANKS, GUESSES = 4, 12, 5
@@ -55,7 +55,7 @@ DOCUMENTS, SENTENCES_A_DOCUMENT = 8, 40  # of the plane
 
 
 def read_documents(path: str) -> list[list[str]]:
-    """Returns the sentences of each document. Raises ValueError for a file without any."""
+    """Returns the sentences of each document. Raises ValueError if the file has none."""
     documents: list[list[str]] = [[]]
     for line in read_lines(path):
         if line.strip():
@@ -72,7 +72,7 @@ def read_documents(path: str) -> list[list[str]]:
 def choose_blanks(
     sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], hidden word) pairs: up to four words a sentence, each a WordPiece of its own."""
+    """Returns pairs (sentence with [MASK], hidden word): up to four words per sentence, each a single WordPiece."""
 
     def written(word: str) -> str:
         return word.lower() if lower_case else word
@@ -90,7 +90,9 @@ def choose_blanks(
 
 
 def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping]) -> Iterator[Section]:
-    """Some filled blanks, and the shares of all that were right, beside the guess that needs no model."""
+    """Yields a section with some filled blanks, and one with the shares of right guesses beside those of the commonest
+    word.
+    """
     guesses = [answer["tokens"][0] for answer in answers]
     places = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
     rows = [
@@ -143,14 +145,16 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
 
 
 def _token(word: str) -> str:
-    """A token as the page shows it, told apart from the signs around it."""
+    """Returns a token in quotation marks, which separate it from the signs around it."""
     return f"“{word}”"
 
 
 def neighbours_section(
     vectors: np.ndarray, tokenizer: "FullTokenizer", counts: Mapping[str, int], least_count: int
 ) -> Section:
-    """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
+    """Returns the section with the nearest words by cosine of their embeddings (vectors [V,D]), for words of all
+    frequencies.
+    """
     words = [
         word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()
     ]
@@ -187,9 +191,7 @@ def neighbours_section(
 
 
 def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked
-    at.
-    """
+    """Returns the attention weights of one text [L,N,S,S]: layer, head, query row, key row."""
     from keras import ops
 
     from official_bert.layers.attention_mask import make_attention_mask, masked_softmax
@@ -205,7 +207,7 @@ def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) 
 
 
 def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
-    """The attention maps of one sentence, weights [L,N,S,S]."""
+    """Returns the section with the attention maps of one sentence, weights [L,N,S,S]."""
     from official_bert.reports.pictures import maps_picture
 
     pictures: list[Picture] = []
@@ -220,14 +222,15 @@ def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
         name="attention",
         title="What each head looks at",
         values={"tokens": list(tokens), "weights": weights.tolist()},
-        note="A row is a token that looks; dark cells are where it looks.",
+        note="Each row is a token; its dark cells are the tokens that it attends to.",
         pictures=pictures,
     )
 
 
 def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns kinds of places, as seen from each row of a text [S], as [S,S] of 0 and 1; the first and the last token
-    are special.
+    """Returns kinds of places relative to each row of a text [S], each as [S,S] of 0 and 1.
+
+    The first and the last token are special.
     """
     size = len(ids)
     special = np.isin(np.arange(size), (0, size - 1))
@@ -241,7 +244,7 @@ def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentences: Sequence[str]) -> Section:
-    """The share of each head's attention that goes to each kind of place, beside that of equal weights."""
+    """Returns the section with the share of each head's attention for each kind of place, beside equal weights."""
     measured: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     even: dict[str, list[float]] = collections.defaultdict(list)
     for sentence in sentences[:MEASURED_SENTENCES]:
@@ -268,7 +271,7 @@ def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentenc
 
 
 def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]], np.ndarray]) -> Section:
-    """Sentences of the longest documents as points in a plane, a color for each document."""
+    """Returns the section with sentences of the longest documents as points in a plane, a color for each document."""
     from sklearn.decomposition import PCA
 
     from official_bert.reports.pictures import points_picture
@@ -315,7 +318,7 @@ def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]
 
 
 def check_model(path: str) -> None:
-    """Raises ValueError for a model without the masked-LM head, and for one whose attention this does not draw."""
+    """Raises ValueError for a model without the masked-LM head, and for one whose attention cannot be drawn here."""
     import official_bert
     from official_bert.models.pretrainer import Pretrainer
 
@@ -328,22 +331,18 @@ def check_model(path: str) -> None:
             f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right"
         )
     if parts := [key for key in OTHER_ATTENTION if getattr(config, key)] + ["norm"] * (config.norm == "pre"):
-        raise ValueError(
-            f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}"
-        )
+        raise ValueError(f"--model={path}: expected a model with BERT's attention, got one with {', '.join(parts)}")
 
 
 def load_predictor(path: str, vocab_file: str, **options: Any) -> "Predictor":
-    """Returns a predictor, whose errors name flags."""
+    """Returns a predictor whose errors name flags."""
     from official_bert.interface.predictor import Predictor, ServingOptions
 
     return Predictor(path, ServingOptions(**options), vocab_file)
 
 
 def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]":
-    """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of
-    WordPieces.
-    """
+    """Returns a predictor of blanks and its tokenizer. Raises ValueError for a tokenizer other than WordPiece."""
     from official_bert.text.subwords import tokenizer_files
     from official_bert.text.tokenization import FullTokenizer
 
@@ -352,7 +351,7 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
     tokenizer = fill.config.tokenizer
     if tokenizer_files.is_subwords(tokenizer.vocab_file):
         raise ValueError(
-            f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer"
+            f"--model={path}: expected a model with a WordPiece vocabulary, got one with another tokenizer"
         )
     return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
 
@@ -360,7 +359,7 @@ def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]
 def lines_that_fit(
     fill: "Predictor", encoder: "BertEncoder", sentences: Sequence[str], pieces: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Returns the lines of which the model sees every piece, beside [CLS] and [SEP]; all if it sees none whole."""
+    """Returns the lines that fit into a row with [CLS] and [SEP]; all lines if none fits."""
     assert fill.config is not None
     most = min(LONGEST, encoder.config.max_position_embeddings, fill.config.options.get("max_seq_length", LONGEST))
     return [line for line, tokens in zip(sentences, pieces) if len(tokens) + 2 <= most] or list(sentences)
@@ -369,8 +368,9 @@ def lines_that_fit(
 def fill_blanks(
     fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], path: str
 ) -> Iterator[Section]:
-    """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
-    blank.
+    """Returns the sections about filled blanks in sentences of the file at `path`.
+
+    Raises ValueError if there is no blank.
     """
     blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(0))
     # An answer without tokens is of a blank that was cut off with the end of its text.
@@ -389,7 +389,9 @@ def attention_sections(
     sentences: Sequence[str],
     sentence: str,
 ) -> list[Section]:
-    """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
+    """Returns the sections with the attention maps of `sentence` (or of the first one of 9 to 14 pieces) and with
+    averages over all sentences.
+    """
     sentence = sentence or next((line for line in sentences if 9 <= len(tokenizer.tokenize(line)) <= 14), sentences[0])
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.config.max_position_embeddings))
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
@@ -397,7 +399,7 @@ def attention_sections(
 
 
 def main(_: list[str]) -> None:
-    """Asks the model, measures, draws, writes."""
+    """Loads the model, makes the sections and writes the page."""
     from keras import ops
 
     import official_bert

@@ -1,11 +1,11 @@
-"""Lowers the whole train step and the evaluation step of a task to TPU HLO, on a machine that has no TPU.
+"""Lowers the train step and the evaluation step of a task to TPU HLO, on a machine without a TPU.
 
     make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
     .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml --replicas=32
 
-The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes; with
-several replicas, that of each, whose sums over all of them are all-reduces. The command fails for an op that TPUs lack.
-It prints the size of the HLO and the number of each operation. It needs no TPU, and no TPU has run the step.
+The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes. With
+several replicas it is the step of each, with all-reduces for the sums over all of them. The command fails for an op
+that TPUs lack. It prints the size of the HLO and the number of each operation. No TPU has run the step.
 """
 
 from official_bert.command_line import run_main
@@ -28,16 +28,17 @@ flags.DEFINE_string("platform", "TPU", "TPU, or CPU for this machine.")
 flags.DEFINE_integer(
     "replicas",
     1,
-    "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
+    "Cores of the slice, on all of its hosts; each gets its share of training.batch_size.",
     lower_bound=1,
 )
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step, as text without large constants.")
-flags.DEFINE_string("proto_file", "", "Where to write it whole, as a HloModuleProto.")
+flags.DEFINE_string("proto_file", "", "Where to write the complete HLO, as a HloModuleProto.")
 
 
 def lower(function: Callable, arguments: list, platform: str, proto_file: str = "") -> str:
-    """Returns the HLO of a function of (nested) tensors, and writes it whole if a file is named; raises ValueError with
-    the compiler's reason if it cannot be lowered.
+    """Returns the HLO of a function of (nested) tensors, and writes the complete HLO if a file is named.
+
+    Raises ValueError with the compiler's reason if it cannot be lowered.
     """
     import tensorflow as tf
 
@@ -54,7 +55,7 @@ def lower(function: Callable, arguments: list, platform: str, proto_file: str = 
 
 
 def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
-    """Returns what sums tensors over the replicas: the operation that `TPUStrategy` puts into the graph for its
+    """Returns a function that sums tensors over the replicas with the operation that `TPUStrategy` uses for
     `all_reduce`.
     """
     import tensorflow as tf
@@ -64,7 +65,7 @@ def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def report(name: str, hlo: str) -> None:
-    """Prints the size and the counts of operations; raises ValueError for a shape that is not static."""
+    """Prints the size and the counts of operations. Raises ValueError for a shape that is not static."""
     if re.search(r"\[[^\]]*(<=|\?)", hlo):
         raise ValueError(f"{name}: the HLO has a shape that is not static")
     counts = collections.Counter(re.findall(r"^\s+(?:ROOT )?%?\S+ = \S+ ([\w-]+)\(", hlo, re.MULTILINE))
@@ -73,10 +74,11 @@ def report(name: str, hlo: str) -> None:
 
 
 def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: str, proto_file: str = "") -> str:
-    """Returns the HLO of a train step of a task, for the batch of a replica, and writes it whole if a file is named.
+    """Returns the HLO of a task's train step for the batch of a replica, and writes the complete HLO if a file is
+    named.
 
-    Its results are the new weights, moments and loss scale, in the order of the arguments that they replace, and
-    the metrics.
+    Its results are the new weights, moments and loss scale, in the order of the arguments that they replace, and the
+    metrics.
     """
     import keras
     import tensorflow as tf
@@ -117,7 +119,7 @@ def lower_evaluation_step(step: Any, batch: Any, platform: str) -> str:
 
 
 def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
-    """Returns the rows of a batch for each replica. Raises ValueError for a batch that cannot be divided."""
+    """Returns the rows of a batch for each replica. Raises ValueError if the batch cannot be divided."""
     if training.batch_size % (shares := replicas * training.accumulation_steps):
         raise ValueError(
             f"config.training.batch_size: expected a multiple of {replicas} replicas times "
@@ -134,7 +136,7 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
 
 
 def main(_: list[str]) -> None:
-    """Builds task, model and step, and lowers both functions."""
+    """Builds task, model and step, and lowers both steps."""
     from official_bert.models import parameter_groups
     from official_bert.runs.beginning.phases import total_steps
     from official_bert.runs.beginning.preparation import distilled_of

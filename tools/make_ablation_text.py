@@ -1,7 +1,6 @@
-"""Makes text and labelled sentences from a few words, for `tools/run_ablations.py --scale=smoke`: nothing is learned
-from them.
+"""Makes text and labelled sentences from a few words for `tools/run_ablations.py --scale=smoke`. They teach nothing.
 
-    python tools/make_ablation_text.py --output_dir=made
+python tools/make_ablation_text.py --output_dir=made
 """
 
 from official_bert.command_line import run_main
@@ -30,12 +29,12 @@ def sentence(rng: random.Random, label: str) -> str:
 
 
 def document(rng: random.Random) -> str:
-    """Returns some sentences, a line each."""
+    """Returns 6 to 12 sentences, one per line."""
     return "".join(f"{sentence(rng, rng.choice('01'))}\n" for _ in range(rng.randint(6, 12)))
 
 
 def main(_: list[str]) -> None:
-    """Writes the files; the same ones each time."""
+    """Writes the files. Every call writes the same text."""
     rng = random.Random(1)
     files = {
         f"{part}.txt": "\n".join(document(rng) for _ in range(count))

@@ -5,11 +5,11 @@ r"""Adds hard negatives to pairs: passages that a search ranks high for a query 
     python tools/mine_negatives.py --train_file=set/qrels/train.tsv --model=runs/search --margin=0.05 \
         --output_file=mined.jsonl
 
-Without --model, BM25 ranks the passages; with it, the cosines of the vectors of a run, a checkpoint or an exported
-model do. The passages are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection
-like BEIR's (--train_file: its judgements). --cross_encoder leaves out passages that it scores above the answer, and
-writes its `scores`. `--task=retrieval` and `--task=reranking` read the output with options.negative_columns=[negatives]
-(and options.teacher_columns=[scores]).
+Without --model, BM25 ranks the passages; with it, the cosines of vectors from a run, a checkpoint or an exported model
+rank them. The passages are the second texts of all pairs and those of --corpus_file, or the corpus of a BEIR collection
+(--train_file is then its judgements). --cross_encoder leaves out passages with a score above the answer's, and writes
+its `scores`. `--task=retrieval` and `--task=reranking` read the output with options.negative_columns=[negatives] (and
+options.teacher_columns=[scores]).
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -43,33 +43,33 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.", required=True
 )
-flags.DEFINE_string("text_column", "text", "The queries.")
-flags.DEFINE_string("text_pair_column", "text_pair", "The passages that answer them.")
-flags.DEFINE_string("corpus_file", "", "Further passages: a table.")
-flags.DEFINE_string("corpus_column", "text", "Their column.")
+flags.DEFINE_string("text_column", "text", "The column of the queries.")
+flags.DEFINE_string("text_pair_column", "text_pair", "The column of the passages that answer them.")
+flags.DEFINE_string("corpus_file", "", "A table of further passages.")
+flags.DEFINE_string("corpus_column", "text", "The column of the passages in --corpus_file.")
 flags.DEFINE_string("model", "", "A run, a checkpoint or an exported model that gives vectors; without it, BM25 ranks.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary of --model, if it is not beside it.")
 flags.DEFINE_string(
     "faiss_index",
     "",
-    "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').",
+    "A FAISS index, such as HNSW32, instead of products with all passages (the extra 'faiss').",
 )
 flags.DEFINE_integer(
-    "first_rank", 1, "The first rank to take, of passages that do not answer the query.", lower_bound=1
+    "first_rank", 1, "The first rank to use, counted over passages that do not answer the query.", lower_bound=1
 )
-flags.DEFINE_integer("last_rank", 100, "The last one.", lower_bound=1)
-flags.DEFINE_integer("negatives", 5, "Negatives for a pair.", lower_bound=1)
-flags.DEFINE_bool("sample", False, "Draw them at random from these ranks, instead of taking the first ones.")
-flags.DEFINE_float("margin", None, "The least difference between the answer's score and a negative's.")
-flags.DEFINE_float("relative_margin", None, "The same as a share of the answer's score.")
+flags.DEFINE_integer("last_rank", 100, "The last rank to use.", lower_bound=1)
+flags.DEFINE_integer("negatives", 5, "Negatives for each pair.", lower_bound=1)
+flags.DEFINE_bool("sample", False, "Draw the negatives at random from these ranks, instead of taking the first ones.")
+flags.DEFINE_float("margin", None, "Least difference between the answer's score and a negative's.")
+flags.DEFINE_float("relative_margin", None, "The same margin as a share of the answer's score.")
 flags.DEFINE_string(
     "cross_encoder",
     "",
-    "A reranker, or a published cross-encoder: passages that it scores above the answer are not used.",
+    "A reranker, or a published cross-encoder; passages that it scores above the answer are not used.",
 )
-flags.DEFINE_float("cross_encoder_margin", 0.0, "The least difference between its scores of the answer and a negative.")
+flags.DEFINE_float("cross_encoder_margin", 0.0, "Least difference between its scores of the answer and of a negative.")
 flags.DEFINE_integer("batch_size", 32, "Texts in a batch.", lower_bound=1)
-flags.DEFINE_integer("random_seed", 12345, "For --sample.")
+flags.DEFINE_integer("random_seed", 12345, "The seed of --sample.")
 
 
 def main(_: list[str]) -> None:
@@ -126,7 +126,7 @@ def _load_cross_encoder(path: str) -> "Predictor":
 
 
 def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
-    """Writes the rows that have negatives; returns a line about it. Raises ValueError if none has."""
+    """Writes the rows that have negatives; returns a line about them. Raises ValueError if no row has any."""
     counts = []
     with written_whole(path) as file:
         for row in rows:
@@ -135,7 +135,7 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         if not any(counts):
             raise ValueError(
-                f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
+                f"--output_file={path}: no pair has a negative under these rules (ranks {rules.first_rank} to "
                 f"{rules.last_rank}, margins); nothing is written"
             )
     written = sum(map(bool, counts))
@@ -146,7 +146,7 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
 
 
 def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:
-    """The answers of each query, and the query itself, which may be a passage too."""
+    """Returns for each query its answers and the query itself, which may be a passage too."""
     answers: dict[str, list[str]] = {}
     for query, positive in rows.pairs():
         answers.setdefault(query, [query]).append(positive)
@@ -154,7 +154,9 @@ def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:
 
 
 def _reads_pairs(path: str) -> bool | None:
-    """The option by which a published classifier reads two texts; None for runs and exported models, which know it."""
+    """Returns the option with which a published classifier reads two texts; None for runs and exported models, which
+    know it.
+    """
     from official_bert.run_folder import RunFolder
     from official_bert.serving.loading import exported_folder
 

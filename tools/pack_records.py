@@ -1,10 +1,10 @@
-"""Packs pre-training records: several instances in one row, so that few tokens are padding.
+"""Packs pre-training records: several instances per row, so that few tokens are padding.
 
     python tools/pack_records.py --input_file='train-*.tfrecord' --output_dir=packed
     python -m official_bert.run_pretraining --input_file='packed/*' --set=options.pack=true ...
 
-Each file gets one of the same name. `options.pack` packs records in the same way while they are read, those without
-masks too: files are needed for other programs, or to save the packing of each run.
+Each input file becomes a packed file of the same name. Training with `options.pack` packs records in the same way while
+it reads them, even records without masks. Packed files are useful for other programs, or to pack once for several runs.
 """
 
 from official_bert.command_line import run_main
@@ -33,14 +33,15 @@ flags.DEFINE_string(
     "output_dir", None, "The folder of the packed files; a name that ends with .gz is compressed.", required=True
 )
 flags.DEFINE_integer(
-    "max_instances_per_row", 8, "The most instances in a row; options.max_instances_per_row of training.", lower_bound=1
+    "max_instances_per_row", 8, "Most instances in a row, as options.max_instances_per_row of training.", lower_bound=1
 )
 AT_ONCE = 512  # rows
 
 
 def packing_for(path: str, most: int) -> Packing:
-    """Returns the packing of a file's records, with at most so many in a row. Raises ValueError if they cannot be
-    packed.
+    """Returns the packing of a file's records, with at most `most` per row.
+
+    Raises ValueError if they cannot be packed.
     """
     table = records.file_features(path)
     lengths = {feature.name: feature.length for feature in table}
@@ -73,7 +74,7 @@ def packed_rows(instances: IndexedRecords, packing: Packing, groups: RowGroups) 
 def pack_file(
     path: str, target: str, most: int, reporter: Reporter, done: float, share: float
 ) -> tuple[int, int, float]:
-    """Writes the packed file of a file; returns its instances, its rows, and the share of padding in them."""
+    """Writes a file packed to `target`; returns its instances, its rows, and the share of padding."""
     if not records.holds_records(path):  # a shard without documents
         with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")):
             return 0, 0, 0.0
@@ -94,7 +95,7 @@ def pack_file(
 
 
 def main(_: list[str]) -> None:
-    """The command."""
+    """Checks the files and packs each of them."""
     paths = find_files(FLAGS.input_file, "--input_file")
     targets = [os.path.join(FLAGS.output_dir, os.path.basename(path)) for path in paths]
     for path, target in zip(paths, targets):

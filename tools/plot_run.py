@@ -1,9 +1,9 @@
-"""Draws a metric of training runs from their logs, in training and on held-out data.
+"""Draws a metric of training runs from their logs, for training and held-out data.
 
     python tools/plot_run.py runs/small --output_file=loss.png --name=mlm_loss
     python tools/plot_run.py runs/small runs/base --output_file=both.png --name=mlm_loss
 
-A large point marks the checkpoint that answers, the best or the last one.
+A large point marks the checkpoint that the run answers with, the best or the last one.
 """
 
 from official_bert.command_line import run_main
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 LETTERS_OF_A_LINE = 60  # of a title
 FLAGS = flags.FLAGS
-flags.DEFINE_list("run", [], "Output folders of training runs, with commas, beside those among the arguments.")
+flags.DEFINE_list("run", [], "Output folders of training runs, comma-separated, in addition to the arguments.")
 flags.DEFINE_string("output_file", None, "The picture to write (.png, .svg, .pdf).", required=True)
-flags.DEFINE_string("name", "loss", "What to draw: loss, mlm_loss, mlm_accuracy ...")
+flags.DEFINE_string("name", "loss", "The metric to draw: loss, mlm_loss, mlm_accuracy ...")
 flags.DEFINE_float("baseline", None, "A level to draw for comparison, such as the loss of the unigram distribution.")
 
 
 def read_curves(path: str, name: str) -> dict[str, dict[int, float]]:
-    """Returns {step: value} of `train/name` and `eval/name` in a run's JSON-lines log, without those that it lacks.
+    """Returns {step: value} of `train/name` and of `eval/name` in a run's JSON-lines log, if it has them.
 
     Raises ValueError if it has neither.
     """
@@ -48,8 +48,9 @@ def read_curves(path: str, name: str) -> dict[str, dict[int, float]]:
 
 
 def names_of(runs: list[str]) -> list[str]:
-    """Returns a name for each run: the end of its path that tells it from the others. Raises ValueError for a run that
-    is given twice.
+    """Returns a name for each run: the end of its path that distinguishes it from the others.
+
+    Raises ValueError if a run is given twice.
     """
     paths = [os.path.normpath(run) for run in runs]
     if twice := next((run for run in paths if paths.count(run) > 1), ""):
@@ -63,7 +64,7 @@ def names_of(runs: list[str]) -> list[str]:
 
 
 def draw(axes: "Axes", runs: dict[str, tuple[dict[str, dict[int, float]], int | None]]) -> None:
-    """Draws the curves of each run in a color, with a mark at the step of its chosen checkpoint."""
+    """Draws the curves of each run in a color, and marks the step of its chosen checkpoint."""
     for number, (run, (curves, chosen)) in enumerate(runs.items()):
         style: dict[str, Any] = {"color": f"C{number}"} if len(runs) > 1 else {}
         prefix = f"{run}, " if len(runs) > 1 else ""

@@ -45,7 +45,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "input_file",
     None,
-    "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; - is standard input.",
+    "Comma-separated files, folders and globs, each optionally with LANGUAGE: before it; - is standard input.",
     required=True,
 )
 flags.DEFINE_list(
@@ -89,8 +89,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "allow_large_lines",
     False,
-    "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are otherwise refused because they may exhaust the memory.",
+    "Read compressed files with lines of more than 64 MB, or that unpack to more than 200 times "
+    "their size; otherwise they are refused because they may exhaust the memory.",
 )
 flags.DEFINE_string(
     "mix", "", "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated."
@@ -118,7 +118,7 @@ flags.DEFINE_float(
     "min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0, 1.0
 )
 flags.DEFINE_bool(
-    "same_language", False, "Drop documents that are not in their language, told by a model of 97 languages."
+    "same_language", False, "Drop documents that are not in their language, as recognised by a model of 97 languages."
 )
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 define_report()
@@ -164,9 +164,7 @@ CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 
 @dataclasses.dataclass
 class Piece:
-    """Documents read together, the report of unreadable text among them, and the bytes of the files that were read for
-    them.
-    """
+    """Documents read together, the report of unreadable text among them, and the bytes of the files read for them."""
 
     language: str
     documents: list[documents.Document]
@@ -175,7 +173,7 @@ class Piece:
 
 
 def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.BadText) -> Iterator[Piece]:
-    """Gives the documents of all files in pieces of about a megabyte."""
+    """Yields the documents of all files in pieces of about a megabyte."""
     for language, paths in files.items():
         piece, size = Piece(language, [], bad.report), 0
         for path in paths:
@@ -195,7 +193,7 @@ def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.Bad
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes read."""
+    """Returns a piece cleaned in a worker: sentences of the kept documents, the report of the others, bytes read."""
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -207,7 +205,7 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
 
 
 def word_keys(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `pdf_text.word_keys` does, of a piece in a worker."""
+    """Returns `pdf_text.word_keys` of a piece, in a worker."""
     return pdf_text.word_keys(itertools.chain.from_iterable(document.paragraphs for document in piece.documents))
 
 
@@ -243,7 +241,7 @@ def without_duplicates(
 def write_corpus(
     pieces: Iterable, writer: Writer | HeldOutChoice, seen: deduplication.Deduplicator, shortest: int, size: int
 ) -> None:
-    """Writes the documents that are no duplicates, in the order of the input of `size` bytes."""
+    """Writes the documents that are no duplicates, in the order of the input, which has `size` bytes."""
     with tqdm(total=size, unit="B", unit_scale=True, desc="preparing", delay=1) as progress:
         for cleaned, report, read in pieces:
             writer.report.add(report)
@@ -255,7 +253,7 @@ def write_corpus(
 
 
 def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]], values: Any) -> None:
-    """Prints the account of the text, and writes it as JSON if a file is given (`values`: absl's `FLAGS`)."""
+    """Prints the report of the text, and writes it as JSON if a file is given (`values`: absl's `FLAGS`)."""
     counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
     present(
         report,
@@ -269,13 +267,13 @@ def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, di
     if duplicate_lines > MANY * report.kept["sentences"]:
         print(f"{duplicate_lines:,} lines occur earlier in the text; --drop_duplicates removes such text")
     for name, facts in shares.items() if len(shares) > 1 else ():
-        print(f"{name}: {facts['share_in']:.1%} of the words read, {facts['share_out']:.1%} of the words out")
+        print(f"{name}: {facts['share_in']:.1%} of the words read, {facts['share_out']:.1%} of the words written")
 
 
 def resumed(
     pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict, ahead: int
 ) -> Iterator:
-    """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
+    """Yields the cleaned pieces in order. Those that a stopped run had cleaned come from the work folder."""
     done = 0
     while (cleaned := work.result(done, cleaned_documents.from_data)) is not None:
         yield cleaned
@@ -289,10 +287,7 @@ def resumed(
 
 @contextlib.contextmanager
 def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]:
-    """Gives files in the work folder to write.
-
-    Raises OSError naming the outputs if the disk is full.
-    """
+    """Yields files in the work folder to write. Raises OSError that names the outputs if the disk is full."""
     with contextlib.ExitStack() as stack:
         files: list[TextIO] = [
             stack.enter_context(open(work.path_of(part_name(number)), "w", encoding="utf-8", newline=""))
@@ -316,8 +311,8 @@ def part_name(number: int) -> str:
 
 
 def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> None:
-    """Moves the outputs to their own names; those `with_copies` of documents get their note before, so that a kill
-    cannot separate them.
+    """Moves the outputs to their own names. Outputs `with_copies` of documents get their note before, so that a kill
+    cannot separate the two.
     """
     for number, path in enumerate(outputs):
         written = work.path_of(part_name(number))
@@ -330,7 +325,7 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
 
 
 def deciding_values(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:
-    """Returns everything that the outputs depend on, by option: the text, and the `deciding` flags."""
+    """Returns all values that determine the outputs, by option: the text, and the `deciding` flags."""
     facts = {
         path: [size_of(path), modified(path)]
         for path in itertools.chain(*files.values())
@@ -340,8 +335,8 @@ def deciding_values(files: dict[str, list[str]], deciding: dict[str, Any]) -> di
 
 
 def check_flags(values: Any, files: dict[str, list[str]]) -> None:
-    """Raises ValueError for flags that would do nothing, and for shares of languages that are not there (`values`:
-    absl's `FLAGS`).
+    """Raises ValueError for flags without effect, and for shares of languages that do not occur (`values`: absl's
+    `FLAGS`).
     """
     refuse_unread(
         values,
@@ -359,7 +354,7 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
 
 
 def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
-    """Raises ValueError for outputs that cannot be written, and too little disk space (`values`: absl's `FLAGS`)."""
+    """Raises ValueError if outputs cannot be written or the disk is too small (`values`: absl's `FLAGS`)."""
     preflight.check_outputs(
         [*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file)
     )
@@ -385,7 +380,7 @@ def main(_: list[str]) -> None:
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS)
     if loss := accents.what_lower_casing_loses(accents.beginnings(outputs)):
-        print(f"{loss}; {KEEPING} keeps them: give it to all commands from build_vocab to run_pretraining")
+        print(f"{loss}; {KEEPING} keeps them: use it in all commands from build_vocab to run_pretraining")
     if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
         print(
             f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
@@ -397,10 +392,11 @@ def main(_: list[str]) -> None:
 def make_corpus(
     values: Any, files: dict[str, list[str]], mixture: Mixture, outputs: list[str], held_out: list[str], size: int
 ) -> tuple[Writer, int]:
-    """Reads and writes in this process and splits in workers: the order is that of the input for any number of workers.
+    """Reads and writes in this process, and splits sentences in workers. The order is that of the input for any number
+    of workers.
 
     `values` are absl's `FLAGS`, `files` paths by language, of `size` bytes. Returns the writer and the number of
-    duplicate lines.
+    duplicate lines. Raises ValueError if no document is left.
     """
     shortest, ahead = values.shortest_document or (1 if values.keep_everything else 3), 2 * values.num_workers
     cleaning = {
@@ -452,7 +448,7 @@ def input_files(input_file: str, language: str, same_language: bool) -> dict[str
     """Returns the files to read by language, `-` for standard input. Raises ValueError for an unknown language."""
     if input_file == containers.STANDARD_INPUT:
         if not language:
-            print(f"standard input: {found_languages.DEFAULT}, not recognised; --language=... gives another")
+            print(f"standard input: {found_languages.DEFAULT}, not recognised; --language=... sets another")
         return {language or found_languages.DEFAULT: [input_file]}
     files = mixing.split_languages(input_file, language)
     for code in filter(None, files):
@@ -463,7 +459,7 @@ def input_files(input_file: str, language: str, same_language: bool) -> dict[str
 
 
 def recognised(files: dict[str, list[str]], values: Any) -> dict[str, list[str]]:
-    """Returns the files by language, also those for which none was given, and prints what was found of these."""
+    """Returns all files by language; recognises the language of files for which none was given, and prints it."""
     if not (unknown := files.get("")):
         return files
     codes, lines = found_languages.of_files(unknown, values.format, values.text_key, values.encoding)
@@ -475,7 +471,7 @@ def recognised(files: dict[str, list[str]], values: Any) -> dict[str, list[str]]
 
 
 def held_out_name(output: str) -> str:
-    """Returns the file of the held-out documents; globs that begin with the outputs' name do not match it."""
+    """Returns the path of the file for held-out documents. Globs that begin with the outputs' name do not match it."""
     folder, name = folder_of(output), os.path.basename(output)
     stem, at, count = name.rpartition("@")
     return os.path.join(folder, f"held_out-{stem if at and count.isdecimal() else name}")

@@ -1,9 +1,9 @@
-"""Writes the tables and plots of ablations from the rows that are finished, beside the paper's numbers.
+"""Writes the tables and plots of ablations from the finished rows, beside the paper's numbers.
 
     python tools/report_ablations.py --results=docs/ablations/results.jsonl --output_dir=docs/ablations
 
-Writes `tables.md`, `tables.csv`, `curves.png` and a picture `SUITE.png` of each suite. Values are means over
-fine-tuning seeds with the half-width of their 95 % confidence interval (Student's t); it tells the spread of
+It writes `tables.md`, `tables.csv`, `curves.png` and a picture `SUITE.png` of each suite. Values are means over
+fine-tuning seeds with the half-width of their 95 % confidence interval (Student's t). The interval covers the spread of
 fine-tuning, not that of pre-training.
 """
 
@@ -31,20 +31,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("results", None, "The JSON lines of tools/run_ablations.py.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder to write to.", required=True)
-flags.DEFINE_string("suites_file", "suites.yaml", "As that of tools/run_ablations.py.")
+flags.DEFINE_string("suites_file", "suites.yaml", "The same flag as in tools/run_ablations.py.")
 flags.DEFINE_string("scale", "small", "The scale of the rows that are read.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and the half-width of its 95 % confidence interval; nan for a single value."""
+    """A mean over seeds, and the half-width of its 95 % confidence interval; NaN for a single value."""
 
     mean: float
     half_width: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
-        """Estimates the mean of a normal distribution with unknown variance."""
+        """Returns the estimate of the mean of a normal distribution with unknown variance."""
         from scipy import stats
 
         if len(values) < 2:
@@ -57,8 +57,9 @@ class Estimate:
 
 
 def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no
-    result.
+    """Returns the rows of a plan by name, the last one of each name.
+
+    Raises ValueError that names a line that is no result.
     """
     results = {
         row["row"]: row for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows
@@ -71,7 +72,7 @@ def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
 def table_of(
     suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Returns the cells of a suite's table, its head first; rows that are not finished are left out."""
+    """Returns the cells of a suite's table, its header first. Rows that are not finished are left out."""
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
     shown = [name for name in paper["rows"] if name in rows]
@@ -106,7 +107,9 @@ def _heading(task: str, plan: Plan) -> str:
 
 
 def _losses(row: Mapping[str, Any]) -> list[str]:
-    """Steps, the loss on held-out records of the row's own kind, the loss of masked words on those of the baseline."""
+    """Returns steps, the loss on held-out records of the row's own kind, and the masked-LM loss on those of the
+    baseline.
+    """
     last, loss = (row.get("curve") or [(None, 0.0)])[-1]  # a curve may end before the share of the steps that a row has
     own = (
         f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}"
@@ -125,8 +128,8 @@ def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
 
 
 def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
-    """Returns the mean over tasks of a row's values less those of its architecture from random weights; "" if these are
-    not there.
+    """Returns the mean over tasks of a row's values minus those of its architecture with random weights; "" if these
+    are missing.
     """
     beside = results.get(plan.rows[name].beside)
     tasks = results[name]["tasks"].keys() & (beside["tasks"].keys() if beside else {})
@@ -138,7 +141,7 @@ def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
 
 
 def estimate_of(row: Mapping[str, Any], task: str, plan: Plan) -> Estimate:
-    """Estimates a row's value of a task's metric."""
+    """Returns the estimate of a row's metric on a task."""
     return Estimate.of(row["tasks"][task]["values"])
 
 
@@ -149,7 +152,7 @@ def markdown(cells: Sequence[Sequence[str]]) -> str:
 
 
 def paper_table(paper: Mapping[str, Any], finished: Sequence[str]) -> str:
-    """Returns the paper's own table, if its rows are none of ours, and its text."""
+    """Returns the paper's own table, if none of its rows is ours, and its text."""
     parts = []
     if paper["rows"] and not set(paper["rows"]) & set(finished):
         parts.append(
@@ -180,7 +183,10 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
 
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
-    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed: they measure another thing."""
+    """Draws the held-out losses of the pre-trainings.
+
+    Losses of next tokens are dashed, because they measure something else.
+    """
     import matplotlib
     from matplotlib import pyplot
 
@@ -203,8 +209,8 @@ def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
 def draw_suite(
     suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any], path: str
 ) -> None:
-    """Draws a panel of bars for each task: ours with their intervals, the mean without pre-training as a line, the
-    paper's as diamonds.
+    """Draws a panel of bars for each task: our values with their intervals, the mean without pre-training as a line,
+    the paper's values as diamonds.
     """
     from matplotlib import pyplot
 
@@ -254,7 +260,7 @@ def draw_suite(
 
 
 def _paper_values(rows: Sequence[str], task: str, paper: Mapping[str, Any]) -> dict[str, float]:
-    """The paper's numbers for a task of ours, by row."""
+    """Returns the paper's numbers for one of our tasks, by row."""
     if task not in paper["matches"]:
         return {}
     column = paper["columns"].index(paper["matches"][task])
@@ -267,7 +273,7 @@ def _save(figure: Any, path: str) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Writes everything that the finished rows allow."""
+    """Writes the tables and plots of all finished rows."""
     import matplotlib
 
     matplotlib.use("Agg")

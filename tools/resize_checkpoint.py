@@ -9,13 +9,13 @@ history.
     python tools/resize_checkpoint.py --vocab_file=vocab.txt --config=model.yaml --vectors=glove.txt.gz \
         --output_dir=begun
 
-`--prune` keeps the tokens of the texts in --input_file, in which every line has the same tokens as before.
+`--prune` keeps the tokens of the texts in --input_file; every line of these has the same tokens as before.
 `--words_file` adds words, `--num_words` those that save the most tokens in --input_file; each begins as the mean of the
-tokens that spelled it or, with `--vectors`, as its word vector, mapped to the checkpoint's embeddings. Several may be
-given at once: first the vocabulary is pruned, then words are added, then the rows are resized.
+tokens that spelled it or, with `--vectors`, as its word vector, mapped to the checkpoint's embeddings. With several
+options, first the vocabulary is pruned, then words are added, then the rows are resized.
 
-Without a checkpoint, a vocabulary alone is extended, and with a configuration and --vectors a model is begun: random
-weights, but the embeddings of all words that have a vector begin as these vectors, projected to the model's width.
+Without a checkpoint, only a vocabulary is extended. With a configuration and --vectors, a new model is made. Its
+weights are random, but the embeddings of words that have a vector begin as these vectors, projected to its width.
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -44,38 +44,36 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any format, with its tokenizer beside it.")
-flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
+flags.DEFINE_string("output_dir", None, "A new folder for all output files.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if there is no checkpoint or none beside it.")
 flags.DEFINE_bool(
     "do_lower_case",
     None,
-    "Whether a list of WordPieces is a lower-cased one; by default as the files, the entries and the "
+    "Whether a WordPiece vocabulary is lower-cased; by default as the files, the entries and the "
     "name of their folder say.",
 )
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model, if it is not beside the checkpoint.")
-flags.DEFINE_string("config", "", "Instead of --bert_config_file, without a checkpoint: YAML of the model.")
-flags.DEFINE_integer("max_seq_length", None, "The most tokens of a row, special ones included.", lower_bound=1)
+flags.DEFINE_string("config", "", "YAML of the model, without a checkpoint, instead of --bert_config_file.")
+flags.DEFINE_integer("max_seq_length", None, "Most tokens of a row, with special tokens.", lower_bound=1)
 flags.DEFINE_enum(
     "positions",
     "interpolate",
     ["interpolate", "repeat"],
-    "How the table of positions becomes longer; a shorter one is cut.",
+    "How the table of positions is made longer; to make it shorter, it is cut.",
 )
 flags.DEFINE_bool("prune", False, "Keep only the tokens that occur in --input_file.")
-flags.DEFINE_string(
-    "input_file", "", "The text of --prune and --num_words: files, folders, globs, with commas between."
-)
+flags.DEFINE_string("input_file", "", "The text of --prune and --num_words: comma-separated files, folders and globs.")
 flags.DEFINE_bool(
-    "keep_characters", True, "With --prune: keep the tokens of a single character, by which other words can be spelled."
+    "keep_characters", True, "With --prune: keep tokens of a single character, so that other words can be spelled."
 )
 flags.DEFINE_string("words_file", "", "Words to add, one per line.")
-flags.DEFINE_integer("num_words", 0, "Words to add from --input_file, to a list of WordPieces.", lower_bound=0)
-flags.DEFINE_integer("min_frequency", 10, "With --num_words: words that occur less often are not taken.", lower_bound=1)
+flags.DEFINE_integer("num_words", 0, "Words of --input_file to add to a WordPiece vocabulary.", lower_bound=0)
+flags.DEFINE_integer("min_frequency", 10, "With --num_words: rarer words are not added.", lower_bound=1)
 flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
 flags.DEFINE_string(
     "vectors",
     "",
-    "Word vectors as text (GloVe, word2vec, fastText; .gz too), that initialize the embeddings of new "
+    "Word vectors as text (GloVe, word2vec, fastText; .gz too), which initialize the embeddings of new "
     "words; without --init_checkpoint, those of all words of a new model.",
 )
 flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
@@ -92,7 +90,7 @@ LINES_AT_ONCE = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The flags of these names."""
+    """The settings of a change: the flags of these names."""
 
     init_checkpoint: str
     output_dir: str
@@ -116,21 +114,21 @@ class Settings:
 
     @property
     def begins_model(self) -> bool:
-        """Whether a model is made from word vectors alone."""
+        """Whether a new model is made from word vectors."""
         return bool(self.vectors and not self.init_checkpoint)
 
     @property
     def adds_words(self) -> bool:
-        """Whether the vocabulary gets words."""
+        """Whether words are added to the vocabulary."""
         return bool(self.words_file or self.num_words)
 
     def check(self) -> None:
-        """Raises ValueError if there is nothing to do, for options that go unread or contradict each other."""
+        """Raises ValueError if there is nothing to do, and for options that have no effect or contradict each other."""
         if not (self.max_seq_length or self.prune or self.adds_words or self.begins_model):
             raise ValueError("expected one of --max_seq_length, --prune, --words_file and --num_words")
         if (self.prune or bool(self.num_words)) != bool(self.input_file):
             raise ValueError(
-                "--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, "
+                "--input_file: expected it with --prune (to keep its tokens) or --num_words, and only with these, "
                 f"got {self.input_file!r}"
             )
         if self.words_file and self.num_words:
@@ -138,28 +136,28 @@ class Settings:
         if self.bert_config_file and self.config:
             raise ValueError("expected one of --bert_config_file and --config, got both")
         if not self.init_checkpoint and (not self.vocab_file or self.prune or self.max_seq_length):
-            raise ValueError("expected --init_checkpoint or, to add words alone or to begin a model, --vocab_file")
+            raise ValueError("expected --init_checkpoint or, to only add words or make a new model, --vocab_file")
         if self.begins_model and not (self.config or self.bert_config_file):
             raise ValueError(
-                "--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration "
-                "of a model to begin (--bert_config_file, --config)"
+                "--vectors needs --init_checkpoint, to map the vectors to its embeddings, or the configuration "
+                "of a new model (--bert_config_file, --config)"
             )
 
     def lines(self) -> Iterator[str]:
-        """Gives the lines of the texts."""
+        """Returns the lines of the texts."""
         paths = find_files(self.input_file, "--input_file")
         check_prepared_files(paths)
         return (line.strip() for path in paths for line in read_lines(path, on_bad_text=self.on_bad_text))
 
 
 def in_parts(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Gives lines some thousands at a time."""
+    """Yields lists of `LINES_AT_ONCE` lines."""
     while part := list(itertools.islice(lines, LINES_AT_ONCE)):
         yield part
 
 
 def read_model(settings: Settings) -> "StoredModel":
-    """Returns the model, or a vocabulary and its configuration, if there is one, without weights."""
+    """Returns the model. Without a checkpoint, returns a vocabulary and its configuration (if given), no weights."""
     from official_bert.models.interchange import casing, formats, stored_models
     from official_bert.models.interchange.projects import ours
 
@@ -182,11 +180,11 @@ def read_model(settings: Settings) -> "StoredModel":
     if stored.head == "replaced" and written_format(settings) == "ours":
         raise ValueError(
             f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours would need its "
-            "generator, which is not resized; --to=hugging_face writes the discriminator alone, with which a run of "
-            "options.objective replaced_tokens may begin"
+            "generator, which is not resized; --to=hugging_face writes only the discriminator, from which a run with "
+            "options.objective replaced_tokens may start"
         )
     if stored.generator is not None:
-        print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
+        print(f"{stored.origin}: its generator is left out, because it would have to be resized too")
         stored = dataclasses.replace(stored, generator=None)
     if settings.bert_config_file:
         if run := RunFolder.holding(settings.init_checkpoint):
@@ -207,10 +205,9 @@ def read_model(settings: Settings) -> "StoredModel":
 
 
 def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
-    """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name
-    do.
+    """Returns whether text is lower-cased: by --config or --do_lower_case, or by the vocabulary and its folder's name.
 
-    The flag overrides what --config inherits. Raises ValueError if they contradict each other.
+    The flag overrides values that --config inherits. Raises ValueError if they contradict each other.
     """
     from official_bert.models.interchange import casing
 
@@ -227,8 +224,9 @@ def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
 def prune(
     stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings
 ) -> "tuple[StoredModel, Tokenizer, dict[str, Any]]":
-    """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
-    change their tokens.
+    """Returns the model with only the tokens of the texts, its tokenizer, and a note.
+
+    Raises ValueError if the tokens of a line would change.
     """
     from official_bert.tools.resizing import own_words, tokenizers
     from official_bert.tools.resizing import weights as resizing
@@ -262,15 +260,16 @@ def prune(
 
 
 def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings) -> list[str]:
-    """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several
-    words.
+    """Returns the words to add; those chosen from text are sorted, the best first.
+
+    Raises ValueError for a line of several words.
     """
     from official_bert.tools.vocabulary import vocab_learning
 
     if settings.num_words:
         if stored.tokenizer:
             raise ValueError(
-                "--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file"
+                "--num_words: words are chosen only for a WordPiece vocabulary; for this tokenizer, use --words_file"
             )
         counts = vocab_learning.count_words(settings.lines(), tokenizer.do_lower_case)
         return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)  # type: ignore[arg-type]
@@ -291,9 +290,7 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
 def extend(
     stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings
 ) -> "tuple[StoredModel, Tokenizer, dict[int, list[int]], dict[str, Any]]":
-    """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
-    note.
-    """
+    """Returns the model with more words, its tokenizer, {id of a new word: tokens that spelled it}, and a note."""
     from official_bert.text.subwords.host import WORD_START
     from official_bert.tools.resizing import own_words, tokenizers
     from official_bert.tools.resizing import weights as resizing
@@ -332,7 +329,7 @@ def extend(
     slots = sum(index < tokenizer.size for index in pieces)
     print(
         f"{settings.output_dir}: {len(new)} new words ({slots} in [unusedN] slots, {len(new) - slots} rows added; "
-        f"{len(words) - len(new)} were there already), vocab_size {rows}"
+        f"{len(words) - len(new)} existed already), vocab_size {rows}"
     )
     if changed.config is None:
         return changed, larger, pieces, {}
@@ -341,7 +338,9 @@ def extend(
 
 
 def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settings: Settings, folder: str) -> None:
-    """Writes a vocabulary, its configuration in the given form, and the model that begins with word vectors."""
+    """Writes a vocabulary, its configuration in the form in which it was given, and the model that starts from word
+    vectors.
+    """
     from official_bert.models.interchange.stored_models import require_config
 
     words = stored.vocab or ()
@@ -386,12 +385,12 @@ def write_json(values: Any, path: str) -> None:
 
 
 def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
-    """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
+    """Returns the model with the requested tokens and words; adds notes to `changes`."""
     from official_bert.tools.resizing import own_words
 
     if not stored.tokenizer and stored.vocab is None:
         raise ValueError(
-            f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it"
+            f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file names one"
         )
     config = stored.config
     stored, tokenizer = own_words.with_tokenizer(stored)
@@ -406,14 +405,14 @@ def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str
     padding = config.first_position - 1 if config else -1
     if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
         raise ValueError(
-            f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
+            f"{settings.init_checkpoint}: its positions begin at {padding + 1}, after the id of padding, which would "
             f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned"
         )
     return stored
 
 
 def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
-    """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
+    """Returns the model for rows of --max_seq_length; adds a note to `changes`."""
     from official_bert.models.interchange.stored_models import require_config
     from official_bert.tools.resizing import weights as resizing
 
@@ -426,7 +425,7 @@ def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str,
 
 
 def main(_: list[str]) -> None:
-    """Reads, resizes, writes into a folder that appears when it is whole."""
+    """Reads and resizes the model, and writes it to a folder that appears when it is complete."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
     settings = from_flags(Settings, FLAGS)
     settings.check()
@@ -456,7 +455,7 @@ def main(_: list[str]) -> None:
 
 
 def written_format(settings: Settings) -> str:
-    """Returns the format that is written: by default that of the checkpoint, if it is one of those."""
+    """Returns the format to write: --to, else the checkpoint's if it can be written, else hugging_face."""
     from official_bert.models.interchange import formats
 
     kind = settings.to or formats.find_format(settings.init_checkpoint)[0]
@@ -464,7 +463,7 @@ def written_format(settings: Settings) -> str:
 
 
 def write(stored: "StoredModel", changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
-    """Writes the checkpoint and its history, which goes on from that of the checkpoint that was read."""
+    """Writes the checkpoint and its history, which continues that of the checkpoint that was read."""
     from official_bert.models.interchange import formats
 
     before = os.path.join(settings.init_checkpoint, HISTORY)

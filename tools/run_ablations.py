@@ -1,15 +1,15 @@
-"""Re-runs the paper's ablations: for each row of a suite data, pre-training, fine-tuning; a table beside the paper's
-numbers.
+"""Re-runs the paper's ablations: makes data, pre-training and fine-tuning for each row of a suite, and a table beside
+the paper's numbers.
 
     python tools/run_ablations.py --suite=tasks --corpus='wikipedia/wiki_[0-3]*,wikipedia/wiki_4[0-8]' \\
         --held_out_corpus=wikipedia/wiki_49 --data=DATA --work_dir=ablations
 
 DATA holds `glue/SST-2`, `glue/MRPC`, ... and `wnut17`. Rows, tasks and suites are in tools/ablations/suites.yaml. All
-rows have equal steps, batches and text. `--scale=base` takes the paper's sizes, `--scale=smoke` made-up text and a
-minute or two.
+rows have equal steps, batches and text. `--scale=base` uses the paper's sizes; `--scale=smoke` uses made-up text and
+takes a minute or two.
 
-Each stage is a command of its own, with a log. The same command again continues after a kill: finished stages are not
-repeated. Each finished row is a line of `results.jsonl`, so rows may be made on different days; `report/` has the table
+Each stage is a command of its own, with a log. After a kill, the same command continues and does not repeat finished
+stages. Each finished row is a line of `results.jsonl`, so rows may be made on different days. `report/` has the table
 and the plots.
 """
 
@@ -52,9 +52,9 @@ FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations, or the absolute path of any other."
+    "suites_file", "suites.yaml", "The rows and suites: a file in tools/ablations, or the absolute path of another."
 )
-flags.DEFINE_string("suite", "all", "One of its suites, or all.")
+flags.DEFINE_string("suite", "all", "A suite of --suites_file, or all.")
 flags.DEFINE_list("rows", [], "Only these rows of the suite.")
 flags.DEFINE_string(
     "scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything."
@@ -64,14 +64,14 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
 flags.DEFINE_string("data", "", "The folder, on this machine, of the fine-tuning data: glue/SST-2, ..., wnut17.")
-flags.DEFINE_string("work_dir", None, "The folder, on this machine, of everything that is made.", required=True)
+flags.DEFINE_string("work_dir", None, "The folder, on this machine, for all files.", required=True)
 flags.DEFINE_string(
     "results",
     "",
     "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).",
 )
 flags.DEFINE_string(
-    "step_times", "", "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote."
+    "step_times", "", "Milliseconds per step of each row, for equal times: the output of benchmarks/step_times.py."
 )
 flags.DEFINE_enum(
     "part",
@@ -80,14 +80,14 @@ flags.DEFINE_enum(
     "Evaluate on all of each development set, or on one half: choose rates and "
     "weights on the first; read the second (or the test part), with other seeds, once.",
 )
-flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
+flags.DEFINE_integer("seeds", 3, "Number of fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
-flags.DEFINE_bool("plan", False, "Print the rows and which of them are finished, and stop.")
+flags.DEFINE_bool("plan", False, "Print the rows, mark finished ones, and stop.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Makes the rows of a plan."""
+    """Runs the stages of a plan's rows."""
 
     plan: Plan
     stages: Stages
@@ -99,7 +99,7 @@ class Suite:
 
     @property
     def work_dir(self) -> pathlib.Path:
-        """The folder of everything."""
+        """The folder of all files."""
         return self.stages.work_dir
 
     @property
@@ -108,11 +108,11 @@ class Suite:
         return self.work_dir / "corpus" / VOCAB_FILE
 
     def check_data(self, rows: Sequence[str]) -> None:
-        """Raises ValueError if the data of a task are not there: better now than after hours of pre-training."""
+        """Raises ValueError if the data of a task are missing, before hours of pre-training."""
         for task in {task: None for row in rows for task in self.plan.tasks_of(row)}:
             if not (folder := self.data / self.plan.tasks[task].data).is_dir():
                 raise ValueError(
-                    f"--data={self.data}: expected {self.plan.tasks[task].data} in it, for {task}, got no folder "
+                    f"--data={self.data}: expected {self.plan.tasks[task].data} in it, for {task}; no such folder: "
                     f"{folder}"
                 )
 
@@ -140,8 +140,9 @@ class Suite:
         )
 
     def records(self, row: str, part: str) -> str:
-        """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never
-        dynamically.
+        """Makes the records of a row and returns their paths. Rows with the same flags share records.
+
+        Held-out records are masked once, never dynamically.
         """
         more = self.plan.rows[row].data if part == "train" else {}
         config, passes = self.plan.pretraining(row), self.plan.scale.dupe_factor
@@ -187,7 +188,7 @@ class Suite:
         return run, result
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
-        """Measures masked words on the records of the baseline, the same for all rows."""
+        """Returns the masked-LM metrics on the records of the baseline, which are the same for all rows."""
         common, run = self.plan.pretraining(COMMON), self.work_dir / "rows" / row / "held_out"
         config = merge(
             config,
@@ -252,13 +253,13 @@ class Suite:
         return result["values"]
 
     def weights_of(self, row: str) -> pathlib.Path | None:
-        """The pre-trained weights of a row, made if they are not; None of one that begins at random."""
+        """Returns the pre-trained weights of a row, and makes them if necessary; None for a row with random weights."""
         origin = self.plan.origin_of(row)
         return self.pretrain(origin)[0] if origin else None
 
     def _files(self, task: str, entry: TaskEntry) -> list[str]:
-        """Writes some rows of a task's training file, the same ones for every row of the tables, and a part of its
-        development set.
+        """Writes the chosen rows of a task's training file (the same for every row of the tables) and a part of its
+        development set; returns the flags that name them.
         """
         folder, flags = self.data / entry.data, []
         if entry.training_rows:
@@ -272,7 +273,7 @@ class Suite:
         return flags
 
     def _write(self, name: str, text: str) -> pathlib.Path:
-        """Writes a file of data unless it is there."""
+        """Writes a data file unless it exists; returns its path."""
         path = self.work_dir / "data" / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,7 +282,7 @@ class Suite:
         return path
 
     def count(self, row: str) -> int:
-        """Returns the number of stages of a row, those of its teachers included, which may be finished."""
+        """Returns the number of stages of a row and of its teachers, finished or not."""
         origin, teacher = self.plan.origin_of(row), self.plan.rows[row].task_teacher
         masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
         of_task = 1 + (1 + self._pretrainings(self.plan.origin_of(teacher)) if teacher else 0)
@@ -292,13 +293,13 @@ class Suite:
         )
 
     def _pretrainings(self, origin: str) -> int:
-        """The stages of a pre-training and of its teacher's."""
+        """Returns the number of stages of a pre-training and of its teacher's."""
         return (
             2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
         )
 
     def make(self, row: str) -> dict[str, Any]:
-        """Makes a row; returns its line of the results."""
+        """Runs all stages of a row; returns its line of the results."""
         entry = self.plan.rows[row]
         line: dict[str, Any] = {"row": row, "title": entry.title, "scale": self.plan.scale_name, "held_out": {}}
         weights = None
@@ -325,18 +326,18 @@ class Suite:
 
 
 def tool(name: str) -> list[object]:
-    """The command of a tool of ours."""
+    """Returns the command of one of our tools."""
     return [sys.executable, ROOT / "tools" / f"{name}.py"]
 
 
 def module(name: str) -> list[object]:
-    """The command of a module of ours."""
+    """Returns the command of one of our modules."""
     return [sys.executable, "-m", f"official_bert.{name}"]
 
 
 @contextlib.contextmanager
 def locked(work_dir: pathlib.Path) -> Iterator[None]:
-    """Keeps a second command out of the work folder."""
+    """Locks the work folder against a second command. Raises ValueError if it is locked."""
     work_dir.mkdir(parents=True, exist_ok=True)
     with open(work_dir / LOCK_FILE, "w", encoding="utf-8") as file:
         try:
@@ -347,7 +348,7 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
 
 
 def main(_: list[str]) -> None:
-    """Makes the rows that are not finished, one after another."""
+    """Makes the unfinished rows, one after another."""
     for flag in ("work_dir", "results", "data"):
         require_here(FLAGS[flag].value or "", flag, "the commands that this one calls share its files")
     plan = Plan.read(
@@ -379,7 +380,7 @@ def main(_: list[str]) -> None:
 
 
 def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_file: str) -> None:
-    """Makes rows, and after each writes its line of the results, tables and plots."""
+    """Makes rows. After each one, writes its line of the results, and the tables and plots."""
     suite.stages.stages_left = len(suite.corpus) + 1 + sum(map(suite.count, rows))
     suite.check_data(rows)
     suite.prepare()
@@ -395,14 +396,16 @@ def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_f
 def sources(
     stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool
 ) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the fine-tuning data's folder: `paths`, or `made_up`."""
+    """Returns the file patterns of both parts of the text, and the folder of fine-tuning data: from `paths`, or
+    `made_up`.
+    """
     if made_up:
         folder = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={folder}"])
         return {part: str(folder / f"{part}.txt") for part in ("train", "held_out")}, folder
     for name in ("corpus", "held_out_corpus", *(["data"] if finetunes else [])):
         if not paths[name]:
-            raise ValueError(f"--{name}: expected a path (with --scale=smoke, all of it is made up)")
+            raise ValueError(f"--{name}: expected a path (only --scale=smoke makes up its own data)")
     patterns = {
         part: ",".join(map(absolute, value.split(",")))
         for part, value in (("train", paths["corpus"]), ("held_out", paths["held_out_corpus"]))
@@ -411,7 +414,7 @@ def sources(
 
 
 def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str, suites_file: str) -> None:
-    """Writes table and plots of the finished rows."""
+    """Writes the tables and plots of the finished rows. Raises ValueError if that fails."""
     command = [
         *map(str, tool("report_ablations")),
         f"--results={results}",

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("notebook", "docs/notebooks/*.ipynb", "The notebooks (globs with commas).")
-flags.DEFINE_integer("timeout", 1800, "The longest that a cell may take, in seconds.", 1)
+flags.DEFINE_integer("timeout", 1800, "Seconds that a cell may take.", 1)
 
 # Messages that TensorFlow's C++ writes to standard error in every process, whatever TF_CPP_MIN_LOG_LEVEL is.
 NOTES = re.compile(r"^(WARNING: All log messages before absl::InitializeLog\(\)|I\d{4} ).*\n?", re.MULTILINE)
 
 
 def execute(notebook: "NotebookNode", folder: pathlib.Path, timeout: int) -> None:
-    """Runs the cells in `folder` and puts their outputs into `notebook`, without TensorFlow's messages on standard
+    """Runs the cells in `folder` and stores their outputs in `notebook`, without TensorFlow's messages on standard
     error.
 
     Raises nbclient's CellExecutionError if a cell fails.

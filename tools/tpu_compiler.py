@@ -1,9 +1,9 @@
-"""Compiles HLO for the cores of a TPU topology with Google's compiler, which needs no TPU. `compile_for_tpu.py` runs it
-in the environment of `make venv-tpu-compiler`, which has JAX and libtpu and nothing of ours.
+"""Compiles HLO for the cores of a TPU topology with Google's compiler, without a TPU.
 
     .venv-tpu-compiler/bin/python tools/tpu_compiler.py v5e:2x2 step.pb compiled.hlo
 
-The last line that it prints is JSON: memory, work and all-reduces of the program, or `error`, the compiler's reason.
+`compile_for_tpu.py` runs it in the environment of `make venv-tpu-compiler`, which has JAX and libtpu but not this
+package. The last line of its output is JSON: memory, work and all-reduces of the program, or the compiler's `error`.
 """
 
 import importlib.metadata
@@ -22,7 +22,7 @@ ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)[a-z\d]*)\[([\d,]*)\]")  # f32[8,128], b
 
 
 def other_versions() -> str:
-    """Returns what is installed instead of `VERSIONS`; "" if these are."""
+    """Returns the installed versions that differ from `VERSIONS`; "" if none differs."""
     there = {name: importlib.metadata.version(name) if importlib.util.find_spec(name) else "none" for name in VERSIONS}
     return ", ".join(
         f"{name} {there[name]} (expected {version})" for name, version in VERSIONS.items() if there[name] != version
@@ -30,7 +30,7 @@ def other_versions() -> str:
 
 
 def devices_of(topology: str) -> Any:
-    """Returns the cores of a topology, without any of them being there."""
+    """Returns the cores of a topology, which need not exist."""
     library = str(importlib.metadata.distribution("libtpu").locate_file("libtpu/libtpu.so"))
     # Before JAX is imported: it and libtpu would ask the cloud for a machine. Several compilers may run at once.
     os.environ.update(
@@ -51,8 +51,10 @@ def devices_of(topology: str) -> Any:
 
 
 def donated(hlo: str) -> str:
-    """Returns a train step whose results, all but the last, take the memory of the arguments that they replace, which
-    have the same numbers: new weights, moments and loss scale, as `TPUStrategy` updates its variables in place.
+    """Returns a train step whose results, except the last, reuse the memory of the arguments that they replace.
+
+    These are the new weights, moments and loss scale, and have the numbers of those arguments. `TPUStrategy` also
+    updates its variables in place.
     """
     name, rest = hlo.split(", ", 1)
     results = len(ARRAY.findall(rest.split("\n", 1)[0].rpartition(")->(")[2]))
@@ -61,7 +63,7 @@ def donated(hlo: str) -> str:
 
 
 def compile_program(proto: bytes, devices: Any) -> Any:
-    """Returns the executable of a train step, a HloModuleProto, that runs on each of the devices."""
+    """Returns the executable of a train step (a HloModuleProto) for all devices."""
     import numpy as np
     from jaxlib import _jax, xla_client
 
@@ -78,7 +80,7 @@ def compile_program(proto: bytes, devices: Any) -> Any:
 
 
 def reduced_bytes(compiled: str) -> list[int]:
-    """Returns the bytes that each all-reduce of a compiled program sums."""
+    """Returns the number of bytes that each all-reduce of a compiled program sums."""
     return [sum(array_bytes(*array) for array in ARRAY.findall(shapes)) for shapes in REDUCED.findall(compiled)]
 
 
@@ -91,7 +93,7 @@ def array_bytes(kind: str, bits: str, dimensions: str) -> int:
 
 
 def facts_of(executable: Any, compiled: str) -> dict[str, Any]:
-    """Returns what the compiler says of a program: bytes of each kind of memory, work, all-reduces."""
+    """Returns the compiler's facts about a program: bytes of each kind of memory, work, all-reduces."""
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
     return {
         "memory": {
@@ -108,9 +110,9 @@ def facts_of(executable: Any, compiled: str) -> dict[str, Any]:
 
 
 def main(topology: str, proto_file: str, compiled_file: str) -> dict[str, Any]:
-    """Returns the facts of the program in a file for each core of a topology, and writes it, compiled."""
+    """Compiles the program in a file for the cores of a topology and writes it; returns its facts, or an `error`."""
     if others := other_versions():
-        return {"error": f"versions that do not fit: {others}; make venv-tpu-compiler"}
+        return {"error": f"wrong versions: {others}; make venv-tpu-compiler"}
     try:
         executable = compile_program(pathlib.Path(proto_file).read_bytes(), devices_of(topology))
     except RuntimeError as error:  # JAX's is a subclass

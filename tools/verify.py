@@ -1,13 +1,13 @@
-"""Checks on this machine that the installed package computes what the 2018 code computed: one command, no network, one
-to two minutes.
+"""Checks on this machine that the installed package computes the same as the 2018 code: one command, no network, one to
+two minutes.
 
     official-bert verify
     official-bert verify --output_file=report.json
 
-Tokens, training instances of a seed, SQuAD's features, answers and metric, outputs, gradients and optimizer steps of a
-tiny checkpoint, exported models and the pieces that are compiled for this processor are computed anew. The expected
+It recomputes tokens, training instances of a seed, SQuAD's features, answers and metric, outputs, gradients and
+optimizer steps of a tiny checkpoint, exported models, and the pieces that are compiled for this processor. The expected
 values are recorded results of the 2018 code, formulas in float64, or values worked out by hand; none was computed by
-this package. A line tells the largest difference of each check and its bound. The exit status is 1 if anything differs.
+this package. A line shows the largest difference of each check and its bound. The exit status is 1 if anything differs.
 A check whose extra is not installed is left out, with the command that installs it.
 """
 
@@ -65,13 +65,13 @@ RESULTS = ("passed", "differs", "left out")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python, the system and the packages that compute."""
+    """Returns the versions of Python, the system and the packages on which results depend."""
     found = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"} | found
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Returns the line of a check."""
+    """Returns the printed line of a check."""
     if row["result"] == "left out":
         return f"{row['check']:30} left out: {row['reason']}"
     if "reason" in row:

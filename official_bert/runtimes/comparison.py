@@ -1,4 +1,4 @@
-"""Compares engines with the SavedModel beside them: how much their answers differ, and which of them is faster."""
+"""Compares engines with the SavedModel beside them: the difference of their outputs, and their speed."""
 
 import hashlib
 import importlib.metadata
@@ -18,8 +18,10 @@ RUNTIMES = ("tensorflow", "onnxruntime", "ai-edge-litert", "openvino")
 
 
 def admitted_limits(folder: str, form: str, most_loss: float | None) -> dict[str, int]:
-    """Returns the limits of an engine's model. Raises ValueError if it is not there, or is of less precision and lost
-    more than `most_loss` (None admits none).
+    """Returns the limits of an engine's model (`limits` in model.json).
+
+    Raises ValueError if there is no such model, or if it has reduced precision and lost more than `most_loss` (None
+    admits no reduced precision).
     """
     if not exists(path := os.path.join(folder, FILE)):
         raise ValueError(f"run_export --format=saved_model,{form} writes it")
@@ -27,17 +29,18 @@ def admitted_limits(folder: str, form: str, most_loss: float | None) -> dict[str
     loss = description.get("loss")
     if precision_of(form) and not (most_loss is not None and isinstance(loss, float) and loss <= most_loss):
         raise ValueError(
-            f"--most_loss admits it if it lost at most so much on run_export's --check_file; "
+            f"--most_loss admits a model that lost at most that much on run_export's --check_file; "
             f"{'it lost ' + format(loss, '.4f') if isinstance(loss, float) else 'its loss is not recorded'}"
         )
     return description.get("limits", {})
 
 
 def difference(name: str, expected: Arrays, computed: Arrays, bound: float, is_exact: bool) -> float:
-    """Returns how much an output differs, in parts of its largest number if that is above 1.
+    """Returns the difference of an output, relative to its largest magnitude if that is above 1.
 
-    That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may
-    stand first. With less precision than float32, labels and the like may differ: `run_export` has judged them.
+    For integers and text it is infinity if they differ, except where two scores beside them are nearer than twice
+    `bound`, so that either may come first; 0 in precisions below float32 (not `is_exact`), which `run_export` has
+    checked.
     """
     value, computed_value = expected[name], computed[name]
     if value.shape != computed_value.shape:
@@ -53,7 +56,10 @@ def difference(name: str, expected: Arrays, computed: Arrays, bound: float, is_e
 
 
 def take_turns(sides: Sequence[Callable], request: Arrays) -> list[list[float]]:
-    """Returns the seconds of each side for a request; they take turns."""
+    """Returns the seconds that each side took per turn for a request.
+
+    The sides take turns; the first turns are not counted.
+    """
     times = [list[float]() for _ in sides]
     for turn in range(SKIPPED + TURNS):
         for side, seconds in list(zip(sides, times))[:: (-1) ** turn]:
@@ -65,7 +71,9 @@ def take_turns(sides: Sequence[Callable], request: Arrays) -> list[list[float]]:
 
 
 def digest_of(folders: Iterable[str], *settings: float | None) -> str:
-    """Returns the digest of all that a comparison depends on: models' folders, settings, runtimes and the processor."""
+    """Returns a digest of all that a comparison depends on: the models' files, settings, versions of runtimes,
+    processor.
+    """
     versions = {}
     for name in RUNTIMES:
         try:

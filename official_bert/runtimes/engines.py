@@ -1,6 +1,6 @@
-"""Runs files of other runtimes: ONNX Runtime (extra `onnx`), LiteRT (`litert`) and OpenVINO (`openvino`).
+"""Runs models in ONNX Runtime (extra `onnx`), LiteRT (`litert`) and OpenVINO (`openvino`).
 
-An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` beside its file describes them.
+An engine takes and returns rows of ids and outputs as NumPy arrays by name. `model.json` beside its file describes it.
 """
 
 import os
@@ -23,10 +23,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class PortableModel:
-    """The numbers of a model of another runtime, by name, for rows of ids; computed by `threads` threads, 0: one a
-    core.
+    """A model of another runtime, called with rows of ids by name; it returns its outputs by name.
 
-    `precisions` are those beside float32, each the end of a format's name: `litert_int8`.
+    It computes with `threads` threads; 0: one per core. `precisions` lists its precisions beside float32, each the end
+    of a format's name (`litert_int8`).
     """
 
     file: ClassVar[str]
@@ -38,12 +38,14 @@ class PortableModel:
 
     @staticmethod
     def check_weights(path: str, origin: str) -> None:
-        """Raises ValueError, naming `origin`, for weights in the file that are not finite."""
+        """Raises ValueError that names `origin` if a weight in the file is not finite."""
         raise NotImplementedError
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs for rows; for none of them, outputs without rows, and without columns if an input has
-        none, as `[MASK]`s.
+        """Returns the outputs for any number of rows.
+
+        Without rows, the outputs have no rows. If an input has no columns, as the positions of `[MASK]`, they have no
+        columns.
         """
         if all(value.size for value in inputs.values()):
             return self.run(inputs)
@@ -88,7 +90,7 @@ class OnnxModel(PortableModel):
 
 
 class LiteRTModel(PortableModel):
-    """A model in LiteRT; one request after the other, because an interpreter has one set of tensors."""
+    """A model in LiteRT. It computes one request at a time, because an interpreter has one set of tensors."""
 
     file = "model.tflite"
     extra = "litert"
@@ -111,9 +113,10 @@ class LiteRTModel(PortableModel):
 
 
 class OpenVINOModel(PortableModel):
-    """A model in OpenVINO, on CPUs; one request after the other, because a request has one set of tensors.
+    """A model in OpenVINO, on CPUs. It computes one request at a time, because an OpenVINO request has one set of
+    tensors.
 
-    OpenVINO's own default is bfloat16 if the processor has it.
+    The precision is set, because OpenVINO chooses bfloat16 by default if the processor has it.
     """
 
     file = "model.xml"
@@ -151,7 +154,7 @@ class OpenVINOModel(PortableModel):
 
 
 def _external_files(message: Message) -> Iterator[str]:
-    """Yields the names of the files that hold data of tensors, wherever in an ONNX model these are."""
+    """Yields the names of the external data files of all tensors in an ONNX model."""
     for field, value in message.ListFields():
         if field.name == "external_data":
             yield from (entry.value for entry in value if entry.key == "location")
@@ -178,10 +181,11 @@ def precision_of(form: str) -> str:
 
 
 def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[PortableModel, dict[str, Any]]:
-    """Returns the model in a folder of this machine that run_export wrote (models/NAME/onnx/1), and its description.
+    """Loads the model in a folder of this machine that run_export wrote (models/NAME/onnx/1); returns it and its
+    description.
 
-    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read
-    the file, and for weights that are not finite.
+    `origin` is the folder that messages name, if `folder` is a copy. Raises ValueError if the runtime is not installed
+    or cannot read the file, or if a weight is not finite.
     """
     path = os.path.join(folder, FILE)
     description = read_mapping(path)
@@ -194,7 +198,7 @@ def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[Portab
 
 
 def _fault_of(description: Mapping[str, Any]) -> str:
-    """Says what is wrong with the keys of a description that are read; "" if nothing is."""
+    """Returns the first error in a model's description (`model.json`); "" if it is valid."""
     if (form := description.get("format")) not in FORMS:
         return f"format: expected one of {', '.join(FORMS)}, got {str(form)[:60]}"
     for name in SECTIONS:
@@ -202,9 +206,9 @@ def _fault_of(description: Mapping[str, Any]) -> str:
             return f"{name}: expected a mapping, got {str(section)[:60]}"
     for name in LIMITS:
         if type(limit := description["limits"].get(name)) is not int or not 0 <= limit < 1 << 31:
-            return f"limits.{name}: expected a number from 0 to below 2^31, got {str(limit)[:60]}"
+            return f"limits.{name}: expected an integer of at least 0 and below 2^31, got {str(limit)[:60]}"
     if wrong := [name for name in ("bound", "loss") if not _is_amount(description.get(name, 0.0))]:
-        return f"{wrong[0]}: expected a number from 0, got {str(description[wrong[0]])[:60]}"
+        return f"{wrong[0]}: expected a number of at least 0, got {str(description[wrong[0]])[:60]}"
     for name in ("inputs", "outputs"):
         for key, spec in description[name].items():
             if not _is_tensor(spec):
@@ -213,12 +217,12 @@ def _fault_of(description: Mapping[str, Any]) -> str:
 
 
 def _is_amount(value: Any) -> bool:
-    """Whether a value is a finite number from 0."""
+    """Returns whether a value is a finite float of at least 0."""
     return isinstance(value, float) and 0 <= value < float("inf")
 
 
 def _is_tensor(spec: Any) -> bool:
-    """Whether a value is the description of a tensor: [type, sizes], null for any size."""
+    """Returns whether a value describes a tensor: [type, sizes], with null for any size."""
     return (
         isinstance(spec, list)
         and len(spec) == 2
@@ -229,8 +233,8 @@ def _is_tensor(spec: Any) -> bool:
 
 
 def start(form: str, path: str, threads: int = 0) -> PortableModel:
-    """Returns a running model of a format. Raises ValueError if the runtime is not installed, cannot read the file, or
-    needs instructions that the processor lacks.
+    """Loads a model of a format and returns it. Raises ValueError if the runtime is not installed, cannot read the
+    file, or needs instructions that the processor lacks.
     """
     engine = engine_of(form)
     try:

@@ -1,4 +1,4 @@
-"""Numbers of models are finite: their weights when they are loaded, and their answers before anybody gets them."""
+"""Checks that numbers are finite: weights when a model is loaded, and outputs before they are returned."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -7,24 +7,24 @@ import numpy as np
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Returns whether a type has NaN: complex numbers and those of `ml_dtypes` (bfloat16, float8) have it too."""
+    """Returns whether a type can hold NaN: floats, complex numbers, and floats of `ml_dtypes` (bfloat16, float8)."""
     return dtype.kind in "fc" or dtype.name.startswith(("bfloat", "float"))
 
 
 def require_finite(weights: Mapping[str, Any], origin: str, name: Callable[[str], str] = str) -> None:
-    """Raises ValueError, naming the first by its name, for weights (arrays or variables) with NaN or infinity.
+    """Raises ValueError that names the first weight (array or variable) with NaN or infinity.
 
-    `name` gives a weight's name in the file. Every command asks this of the weights that it reads: a model that has one
-    answers with numbers that mean nothing.
+    `name` returns a weight's name in the file. Every command checks the weights that it reads, because the outputs of a
+    model with such a weight mean nothing.
     """
     for key in sorted(weights):
         _require_finite(np.asarray(weights[key]), name(key), origin)
 
 
 def require_finite_constants(constants: Iterable[tuple[str, np.ndarray]], origin: str) -> None:
-    """Raises ValueError, naming the first, for constants of a graph with NaN or infinity.
+    """Raises ValueError that names the first constant of a graph with NaN or infinity.
 
-    Infinity is meant in a single number (a bound, what stands for no number yet) and in masks, of minus infinity and 0.
+    Infinity is allowed as a single number (a bound, or an initial value) and in masks, which hold minus infinity and 0.
     """
     for name, values in constants:
         if is_floating(values.dtype) and not np.isfinite(values).all():
@@ -35,9 +35,9 @@ def require_finite_constants(constants: Iterable[tuple[str, np.ndarray]], origin
 
 
 def not_finite(outputs: Mapping[str, np.ndarray], has_rows: bool = True) -> tuple[int, str] | None:
-    """Returns the first row with NaN or infinity in any output, and the output's name; None if all numbers are finite.
+    """Returns (row, output's name) of the first row with NaN or infinity in any output; None if all numbers are finite.
 
-    Outputs whose first axis is no row (`has_rows`) count as row 0.
+    Outputs whose first axis does not count rows (not `has_rows`) are row 0.
     """
     found = []
     for name, values in outputs.items():

@@ -1,4 +1,4 @@
-"""Checks weights of exported models of every format when they are loaded: one with NaN would answer with nothing."""
+"""Checks that the weights of an exported model, of any format, are finite when the model is loaded."""
 
 import itertools
 import os
@@ -25,9 +25,9 @@ LITERT_TYPES = {
 
 
 def check_saved_model(folder: str, graph: Any, origin: str) -> None:
-    """Raises ValueError, naming the first, for variables or constants of a SavedModel with NaN or infinity.
+    """Raises ValueError that names the first variable or constant of a SavedModel with NaN or infinity.
 
-    `graph` is its GraphDef. Raises what TensorFlow raises for damaged files.
+    `graph` is its GraphDef. Raises TensorFlow's errors for damaged files.
     """
     import tensorflow as tf
 
@@ -49,7 +49,7 @@ def check_saved_model(folder: str, graph: Any, origin: str) -> None:
 
 
 def check_onnx(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of an ONNX file or its external data with NaN or infinity."""
+    """Raises ValueError that names the first weight of an ONNX file, or of its external data, with NaN or infinity."""
     import onnx
 
     def array_of(tensor: Any) -> np.ndarray | None:
@@ -60,7 +60,9 @@ def check_onnx(path: str, origin: str) -> None:
 
 
 def check_litert(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of a LiteRT file, or integers' scales, with NaN or infinity."""
+    """Raises ValueError that names the first weight, or scale of quantized weights, of a LiteRT file with NaN or
+    infinity.
+    """
     from tensorflow.lite.python.schema_py_generated import Model, TensorType
 
     types = {getattr(TensorType, name): kind for name, kind in LITERT_TYPES.items()}
@@ -72,7 +74,7 @@ def check_litert(path: str, origin: str) -> None:
 
 
 def check_openvino(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of an OpenVINO file with NaN or infinity."""
+    """Raises ValueError that names the first weight of an OpenVINO file with NaN or infinity."""
     import openvino
 
     nodes = openvino.Core().read_model(path).get_ordered_ops()
@@ -87,9 +89,9 @@ def check_openvino(path: str, origin: str) -> None:
 
 
 def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors and floats anywhere in a graph of TensorFlow or ONNX, with the name of the node or tensor.
+    """Yields all tensors and floats in a graph of TensorFlow or ONNX, each with the name of its node or tensor.
 
-    So those in functions, branches and loops are seen too. `array_of` gives a tensor's values; None: it has no floats.
+    That includes functions, branches and loops. `array_of` returns a tensor's values, or None if they are no floats.
     """
     name = getattr(message, "name", "") or name
     if message.DESCRIPTOR.name == "TensorProto":
@@ -107,7 +109,7 @@ def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[st
 
 
 def _litert_constants(model: Any, data: np.ndarray, types: dict[int, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the floats of a LiteRT model that are in its file, and the scales by which its integers count."""
+    """Yields the floats that a LiteRT file stores, and the scales of its quantized weights."""
     for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
         for tensor in map(graph.Tensors, range(graph.TensorsLength())):
             name, buffer = tensor.Name().decode("utf-8", "replace"), model.Buffers(tensor.Buffer())

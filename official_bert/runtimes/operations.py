@@ -1,4 +1,4 @@
-"""Registers the operations of a SavedModel that TensorFlow lacks: those of tokenizers, which TF Serving has."""
+"""Registers the operations of tokenizers that a SavedModel may need: TensorFlow lacks them, TF Serving has them."""
 
 import contextlib
 import os
@@ -12,10 +12,10 @@ FILE = "saved_model.pb"
 
 
 def register_operations(folder: str) -> Any:
-    """Imports tensorflow-text if the SavedModel in a folder of this machine needs it; returns its definition, an empty
-    one for a file that is not there or damaged, of which the loader says more.
+    """Imports tensorflow-text if the SavedModel in a folder of this machine needs it; returns the model's definition.
 
-    Raises ValueError if tensorflow-text is not installed.
+    The definition is empty if the file is missing or damaged, which the loader reports. Raises ValueError if
+    tensorflow-text is not installed.
     """
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
@@ -33,7 +33,7 @@ def register_operations(folder: str) -> Any:
             import tensorflow_text  # noqa: F401
         except ImportError:
             raise ValueError(
-                f"{path}: expected TensorFlow's operations alone, because tensorflow-text is not installed, got "
+                f"{path}: expected only TensorFlow's operations, because tensorflow-text is not installed, got "
                 f"{foreign[0]}"
             ) from None
     return definition

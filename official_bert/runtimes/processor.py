@@ -6,7 +6,9 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "am
 
 
 def processor() -> str:
-    """Returns the name of this processor and its instructions that engines use; "" if the system does not say it."""
+    """Returns this processor's name, number of cores and the instructions that engines use; "" if the system has no
+    cpuinfo.
+    """
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             found = dict(line.split(":", 1) for line in file if ":" in line)

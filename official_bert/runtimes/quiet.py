@@ -1,4 +1,4 @@
-"""Keeps what converters and runtimes print, from Python and C++, from the person who exports a model."""
+"""Hides the output of converters and runtimes, from Python and C++, while a model is exported."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ from typing import IO
 
 @contextlib.contextmanager
 def hidden_output() -> Iterator[IO[str]]:
-    """Gives a file that gets what is printed, in place of standard output and error."""
+    """Yields a file to which standard output and standard error are redirected."""
     before = logging.root.manager.disable
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
         sys.stdout.flush()

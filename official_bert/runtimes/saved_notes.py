@@ -1,6 +1,4 @@
-"""Reads the files by which an exported SavedModel describes itself, which anybody may have written: labels, notes, and
-which outputs are padded.
-"""
+"""Reads the files that describe an exported SavedModel: labels, notes, padded outputs. They may come from anybody."""
 
 import json
 import os
@@ -12,8 +10,9 @@ Padded = Mapping[str, Mapping[str, str]]  # {output: {"counted_by": output} or {
 
 
 def read_padded(folder: str) -> dict[str, Padded]:
-    """Reads which outputs of each signature are padded over a batch; none if there is no such file. Raises ValueError
-    for another file.
+    """Returns which outputs of each signature are padded in a batch; {} if there is no such file.
+
+    Raises ValueError if the file has another form.
     """
     path = os.path.join(folder, PADDED_FILE)
     if not os.path.exists(path):
@@ -31,13 +30,13 @@ def read_padded(folder: str) -> dict[str, Padded]:
 
 
 def read_labels(folder: str) -> list[str]:
-    """Reads the names of a model's classes; none if there is no such file, or one that is no short list of text."""
+    """Returns the names of a model's classes; [] if the file is missing, too long or no text."""
     text = _read_short(os.path.join(folder, LABELS_FILE))
     return text.removesuffix("\n").split("\n") if text is not None else []
 
 
 def read_about(folder: str) -> dict[str, str | int]:
-    """Reads what `run_export` says of a model; nothing without such a file, or for one that is no short JSON object."""
+    """Returns the notes that `run_export` writes about a model; {} if the file is missing, too long or not JSON."""
     try:
         about = json.loads(_read_short(os.path.join(folder, ABOUT_FILE)) or "{}")
     except (ValueError, RecursionError):
@@ -46,7 +45,7 @@ def read_about(folder: str) -> dict[str, str | int]:
 
 
 def _read_short(path: str) -> str | None:
-    """Returns the text of a file; None if there is none, or one that is too long or no text."""
+    """Returns the text of a file; None if it is missing, too long or no text."""
     try:
         if os.path.getsize(path) > MOST_BYTES:
             return None

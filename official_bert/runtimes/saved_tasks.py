@@ -1,4 +1,4 @@
-"""A SavedModel of several tasks on one encoder: a signature for each, and a folder of files that describe it."""
+"""SavedModels of several tasks on one encoder: each task has a signature and a folder of files that describe it."""
 
 import os
 
@@ -8,10 +8,10 @@ FOLDER = os.path.join("assets.extra", "tasks")  # in it a folder for each task, 
 
 
 def task_names(folder: str) -> list[str]:
-    """Returns the names of the tasks of a SavedModel, which are those of their signatures; none for other models."""
+    """Returns the names of a SavedModel's tasks, which are those of their signatures; [] for other models."""
     return list_names(os.path.join(folder, FOLDER))
 
 
 def assets_of(folder: str, task: str = "") -> str:
-    """Returns the folder of the files that describe a SavedModel, or one of its tasks."""
+    """Returns the folder with the files that describe a SavedModel, or one of its tasks."""
     return os.path.join(folder, FOLDER, task) if task else os.path.join(folder, "assets")

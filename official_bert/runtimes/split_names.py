@@ -1,7 +1,7 @@
-"""Names in a signature that is split in two around the model, which another runtime computes
-(`serving/split_signature`).
+"""Names of inputs and outputs of a signature that is split in two, so that another runtime can compute the model
+between (`serving/split_signature`).
 
-NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
+NAME is the name of an input or output of the model. B texts, R rows, G groups of rows.
 """
 
 PREPARE, FINISH = "prepare", "finish"  # of serving_default; of another signature with _SIGNATURE behind it
@@ -15,5 +15,5 @@ OUTPUT = "output_"  # and NAME: outputs of the model
 
 
 def part_name(part: str, signature: str) -> str:
-    """Returns the name of a part of a signature."""
+    """Returns the name of a signature's part, PREPARE or FINISH."""
     return part if signature == "serving_default" else f"{part}_{signature}"

@@ -1,4 +1,4 @@
-"""Rankings by words: BM25 (Robertson et al. 1994), computed by bm25s."""
+"""Ranks passages by their words: BM25 (Robertson et al. 1994), computed by bm25s."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ QUERIES_AT_ONCE = 1024
 def nearest_by_words(queries: Sequence[str], passages: Sequence[str], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the BM25 scores and the numbers of the K = min(count, P) best passages of each query: [Q,K] each.
 
-    Words are lower-cased; none are left out as frequent. A passage without a word of the query has the score 0.
+    Words are lower-cased, and no word is left out as too frequent. A passage without a word of the query scores 0.
     """
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it tells each index that it makes
     index = bm25s.BM25()

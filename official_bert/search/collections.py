@@ -1,6 +1,6 @@
 """Collections in the layout of BEIR (Thakur et al. 2021): `corpus.jsonl`, `queries.jsonl` and `qrels/*.tsv`.
 
-A judgement says how relevant a passage is to a query: above 0, it is an answer.
+A judgement grades how relevant a passage is to a query. A passage with a grade above 0 answers the query.
 """
 
 import dataclasses
@@ -25,9 +25,7 @@ Warn = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Queries that have an answer, all passages, and the judgements by number: `relevant[query][passage]` is a grade
-    above 0.
-    """
+    """Queries that have an answer, all passages, and the judgements: `relevant[query][passage]` is a grade above 0."""
 
     path: str  # of the judgements
     queries: Sequence[str]
@@ -37,8 +35,8 @@ class Collection:
     own: Sequence[int] = ()  # of each query the passage with its id, or -1; () if no query is a passage
 
     def without_own(self, rankings: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
-        """Returns the first `depth` passages of each query's ranking without its own, as BEIR's `ignore_identical_ids`
-        does.
+        """Returns the first `depth` passages of each ranking without the query's own passage (BEIR's
+        `ignore_identical_ids`).
         """
         own = self.own or [-1] * len(rankings)
         return [
@@ -46,8 +44,8 @@ class Collection:
         ]
 
     def pairs(self, most_negatives: int = 0) -> LabelledTexts:
-        """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as
-        negatives.
+        """Returns a row for each query and each of its answers. Its negatives are the first `most_negatives` passages
+        that were judged irrelevant (0: all of them).
         """
         rows = [(query, passage) for query, grades in enumerate(self.relevant) for passage in grades]
         negatives = [
@@ -64,9 +62,7 @@ class Collection:
 
 
 def files_of(judgements: Source) -> list[Source]:
-    """Returns the files of a collection: judgements, queries, corpus; a file that is none of a collection's judgements
-    stands alone.
-    """
+    """Returns the files of a collection: judgements, queries, corpus. For another file, returns this file alone."""
     if not isinstance(judgements, str):
         return [judgements]
     folder = folder_of(judgements)
@@ -77,20 +73,20 @@ def files_of(judgements: Source) -> list[Source]:
 
 
 def _perhaps_packed(folder: str, name: str) -> str:
-    """The path of a file in a folder: also BEIR's own archives have packed ones."""
+    """Returns the path of a file in a folder, with `.gz` if only the compressed one exists, as in BEIR's archives."""
     path = os.path.join(folder, name)
     return path if is_file(path) or not is_file(path + PACKED) else path + PACKED
 
 
 def is_collection(path: Source) -> bool:
-    """Returns whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
+    """Returns whether a file holds the judgements of a collection, that is, lies in `qrels/` beside `corpus.jsonl`."""
     return len(files_of(path)) > 1
 
 
 def judgements_of(path: str, use: str) -> str:
-    """Returns the judgements of a collection's folder for a use (train, dev); any other path unchanged.
+    """Returns the path of a collection's judgements for a use (train, dev); any other path unchanged.
 
-    Raises ValueError for a collection without them.
+    Raises ValueError if the collection has no judgements for this use.
     """
     if not is_file(_perhaps_packed(path, CORPUS_FILE)):
         return path
@@ -106,22 +102,18 @@ def judgements_of(path: str, use: str) -> str:
 
 
 def check_options(options: Any, of_tables: Iterable[str], paths: Sequence[Source]) -> None:
-    """Raises ValueError for options of tables, or of collections, none of which is among the files to train and to
-    evaluate on.
-    """
+    """Raises ValueError for options of tables (or of collections) if no training or evaluation file is one."""
     collections = [is_collection(path) for path in paths if path]
     check_used(options, of_tables, "a table", not all(collections))
     check_used(options, ["unknown_ids"], "a collection (BEIR)", any(collections))
 
 
 def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOptions | None = None) -> Collection:
-    """Reads a collection by the path of its judgements; queries without an answer are left out with a warning.
+    """Reads a collection by the path of its judgements. Queries without an answer are left out with a warning.
 
-    Of `how` tables are read, a collection has the encoding alone: its form is that of BEIR.
-
-    Raises ValueError, naming file and line, for an id that stands there twice, for a judgement of an id that is not
-    there (`skip` leaves it out with a warning), for two judgements of one pair, for a grade that is no whole number,
-    and for judgements without an answer.
+    Of the table options `how`, only the encoding applies, because BEIR fixes the columns. Raises ValueError that names
+    file and line for a repeated id, a judgement of an unknown id (`skip` leaves it out with a warning), two different
+    grades of one pair, a grade that is no integer, and judgements without any answer.
     """
     how = how or TableOptions()
     if not how.header:
@@ -173,7 +165,7 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
 
 
 def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:
-    """Reads the ids and the texts of a file, each with its title, if it has one, in front. Empty texts are counted."""
+    """Returns the ids and texts of a file, each text after its title, if it has one. Warns of empty texts."""
     if not is_file(path):
         raise ValueError(
             f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/"
@@ -186,7 +178,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
         if not isinstance(name, (str, int)) or not isinstance(text, str) or not isinstance(title, str):
             raise ValueError(f"{path}:{number}: expected an _id and a text, got {name!r:.40} and {text!r:.40}")
         if (first := lines.setdefault(str(name), number)) != number:
-            raise ValueError(f"{path}:{number}: expected every _id once, got {name!r} as in line {first}")
+            raise ValueError(f"{path}:{number}: expected unique _ids, got {name!r}, which line {first} has too")
         texts.append(f"{title} {text}".strip())
         empty += [] if texts[-1] else [number]
     if not texts:
@@ -197,7 +189,10 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
 
 
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
-    """Yields (line, query's id, passage's id, grade); of TREC's files too, which have four columns without names."""
+    """Yields (line, query's id, passage's id, grade).
+
+    Also reads TREC's files, which have four columns without names.
+    """
     first = next(text_lines(path, encoding), "").rstrip("\r\n")
     is_trec = len(first.split()) == 4
     how = TableOptions(file_format="tsv", encoding=encoding, delimiter=" " if is_trec and "\t" not in first else "")

@@ -1,6 +1,4 @@
-"""Measures of rankings: nDCG@10, MRR@10, recall, MAP, computed by trec_eval (`pytrec_eval`), or by `ranx` where that
-has no wheel.
-"""
+"""Computes nDCG@10, MRR@10, recall and MAP with trec_eval (`pytrec_eval`), or with `ranx` where that has no wheel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,10 +20,10 @@ Runs = dict[str, dict[str, float]]
 
 
 def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> list[dict[str, float]]:
-    """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of
-    its answers.
+    """Returns the measures of each query. `rankings` has the numbers of its best passages in order, `relevant` the
+    grades of its answers.
 
-    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises
+    The order of a ranking counts, so there are no ties. `ndcg_at_10` has linear gains, as in trec_eval. Raises
     ValueError if neither package is installed.
     """
     judged = {
@@ -73,7 +71,7 @@ def _by_ranx(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
 
 
 def reciprocal_rank(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> float:
-    """Returns the mean over queries of 1 / rank of the first answer; 0 for a query whose ranking has none."""
+    """Returns the mean of 1 / rank of the first answer; a query whose ranking has no answer counts as 0."""
     first = [
         next((place for place, passage in enumerate(ranking, 1) if passage in grades), np.inf)
         for ranking, grades in zip(rankings, relevant)
@@ -89,7 +87,9 @@ def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def worst_queries(
     queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]
 ) -> Section:
-    """Returns the queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
+    """Returns the section of a report with the queries of lowest nDCG@10, their answers, and the texts that were ranked
+    first.
+    """
     mistakes = [
         Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
         for query, row, answer, nearest in zip(queries, measured, answers, first)

@@ -1,5 +1,4 @@
-"""The nearest passages of queries, by products of blocks: exact, in memory that does not depend on the number of
-passages.
+"""Finds the nearest passages of queries by blocks of exact products. Memory does not grow with the number of passages.
 
 Q queries, P passages, D numbers of a vector, K nearest.
 """
@@ -15,8 +14,8 @@ def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.n
     """Returns the products and the numbers of the K = min(count, P) nearest passages of each query, best first: [Q,K]
     each.
 
-    queries [Q,D], passages [P,D], in memory or mapped from a file. Of equal products, the passage with the lower number
-    is the nearer one.
+    queries [Q,D], passages [P,D], in memory or mapped from a file. Of equal products, the lower passage number comes
+    first.
     """
     count = min(count, len(passages))
     scores = np.full((len(queries), count), -np.inf, np.float32)
@@ -32,7 +31,7 @@ def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.n
 
 @compiled(nogil=True)
 def _keep_largest(products: np.ndarray, start: int, scores: np.ndarray, numbers: np.ndarray) -> None:
-    """Inserts products into the largest ones of each query, which are in order, the best first."""
+    """Inserts products into the largest ones of each query, which are sorted, the best first."""
     count = scores.shape[1]
     for row in range(products.shape[0]):
         for column in range(products.shape[1]):
@@ -49,8 +48,8 @@ def _keep_largest(products: np.ndarray, start: int, scores: np.ndarray, numbers:
 def nearest_by_faiss(
     queries: np.ndarray, passages: np.ndarray, count: int, factory: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Does the same with an index of FAISS, named as for its `index_factory` (`HNSW32`, `IVF1024,Flat`): approximate
-    and in memory.
+    """Returns the same as `nearest`, approximately, from a FAISS index in memory named by its factory string (`HNSW32`,
+    `IVF1024,Flat`).
 
     Raises ValueError if FAISS is not installed or does not know the index.
     """

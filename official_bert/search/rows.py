@@ -1,4 +1,4 @@
-"""Rows of search: an anchor, a text that answers it, and texts that do not; scores of a teacher, if there are any."""
+"""Reads rows of search: an anchor, a text that answers it, texts that do not, and perhaps a teacher's scores."""
 
 import dataclasses
 import itertools
@@ -19,9 +19,7 @@ Warn = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchColumns:
-    """The columns of a file of search. A cell of `negatives` and of `teacher` is one value, or a list of them (also as
-    JSON text).
-    """
+    """The columns of a search file. A cell of `negatives` and `teacher` has one value or a list (also as JSON text)."""
 
     text: str
     text_pair: str
@@ -32,7 +30,7 @@ class SearchColumns:
 
 
 def described_pairs(rows: LabelledTexts) -> str:
-    """Returns a line about training rows: pairs with scores, or how many texts that do not answer go with a pair."""
+    """Returns a line about the training rows: pairs with scores, or the number of rows, anchors and negatives."""
     if rows.targets is not None and rows.targets.ndim == 1:
         return labelled_texts.described_rows(rows, ())
     negatives = sum(map(len, rows.choices or ()))
@@ -51,16 +49,16 @@ FORMS = (
 def read_rows(
     path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn, labelled: bool = True
 ) -> LabelledTexts:
-    """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns
-    of them).
+    """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are such
+    columns).
 
-    Rows of a published form (`FORMS`) are read without the names of their columns. A row is made of each of several
-    positives. `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With
-    labels, a row is made of each positive of a query and of all its negatives; queries without a positive are left out
-    with a warning. Rows that people rejected in a labelling tool are left out if they are `labelled`.
+    A published form (`FORMS`) needs no column names. Each of several positives becomes a row. `targets` are the
+    teacher's scores, float32 [N,1+M] for at most M negatives, padded with 0. With a label column, each positive of a
+    query becomes a row with all negatives of the query, and queries without a positive are left out with a warning.
+    `labelled` leaves out rows that annotators rejected in a labelling tool.
 
-    Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one
-    score a text, and for labels of which none is positive.
+    Raises ValueError that names file and line for a negative that equals the positive or the anchor, for a number of
+    scores that differs from the number of texts, and for labels of which none is positive.
     """
     columns = _of_form(path, columns, how)
     table = _read_table(path, columns, empty, how, warn, labelled)
@@ -87,7 +85,7 @@ def read_rows(
 
 
 def _of_form(path: Source, columns: SearchColumns, how: TableOptions) -> SearchColumns:
-    """Returns the columns of a published form if a file has those and not the given ones; else these."""
+    """Returns the columns of a published form if the file has these and not the given ones; else the given ones."""
     row = first_object(path, how)
     own = (columns.text, columns.text_pair)
     if not row or own[0] == own[1] or all(has_key(row, name) for name in own):
@@ -108,9 +106,9 @@ def _read_table(
 
 
 def _a_row_each(table: Table, columns: SearchColumns, warn: Warn) -> Table:
-    """Makes a row of each positive of a list of them; queries without one are left out with a warning.
+    """Makes a row for each positive of a list. Queries without a positive are left out with a warning.
 
-    Raises ValueError, naming the line, unless several positives have a score each in the teacher's first column.
+    Raises ValueError that names the line unless the teacher's first column has a score for each of several positives.
     """
     cells = table.columns[columns.text_pair]
     if not any(isinstance(cell, (list, Mapping)) for cell in cells):
@@ -130,20 +128,20 @@ def _a_row_each(table: Table, columns: SearchColumns, warn: Warn) -> Table:
 
 
 def _scores_each(table: Table, row: int, columns: SearchColumns, count: int) -> Sequence[Any]:
-    """The teacher's first cell of a row for each of its positives."""
+    """Returns the teacher's scores of a row's positives, one for each."""
     cell = table.columns[columns.teacher[0]][row]
     if count < 2:
         return [cell] * count
     if len(columns.teacher) < 2 or len(listed(cell)) != count:
         raise ValueError(
-            f"{table.place(row)}: column {columns.teacher[0]!r}: expected scores of the {count} positives "
-            f"alone, before a column of those of the negatives, got {str(cell)[:60]!r}"
+            f"{table.place(row)}: column {columns.teacher[0]!r}: expected only the scores of the {count} positives, "
+            f"before a column with those of the negatives, got {str(cell)[:60]!r}"
         )
     return listed(cell)
 
 
 def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[str, ...]]:
-    """The negatives of each row, without those that answer the same anchor in another row."""
+    """Returns the negatives of each row, without texts that answer the same anchor in another row."""
     first, second = table.columns[columns.text], table.columns[columns.text_pair]
     answers: dict[str, set[str]] = {}
     for anchor, positive in zip(first, second):
@@ -161,16 +159,16 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
         negatives.append(tuple(texts[: columns.most_negatives or None]))
     if dropped:
         warn(
-            f"{dropped}: repeated negatives, and those that answer the same anchor in another row, are ignored here "
-            "and in later rows"
+            f"{dropped}: repeated negatives, and negatives that answer the same anchor in another row, are ignored in "
+            "this row and later ones"
         )
     return negatives
 
 
 def _passages(table: Table, row: int, column: str) -> list[str]:
-    """The texts of a cell; an object has a text, and perhaps a title, which stands in front of it.
+    """Returns the texts of a cell. The text of an object comes after its title, if it has one.
 
-    Raises ValueError for anything else, and for an empty text.
+    Raises ValueError for other values and for an empty text.
     """
     cell = table.columns[column][row]
     passages = [
@@ -185,7 +183,7 @@ def _passages(table: Table, row: int, column: str) -> list[str]:
 
 
 def listed(value: Any) -> list[Any]:
-    """Returns a cell as a list: a list, the JSON text of one, or a single value; null and "" have none."""
+    """Returns a cell as a list: from a list, the JSON text of a list, or a single value; [] for null and ""."""
     if value is None or value == "":
         return []
     if isinstance(value, str) and value.lstrip().startswith("["):
@@ -198,7 +196,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Sequence[str]] | None) -> np.ndarray:
-    """The scores float32 [N,1+M] of the positive and of the negatives that are kept."""
+    """Returns the scores of the positive and of the negatives that are kept, float32 [N,1+M]."""
     rows = []
     for row in range(len(table)):
         values = [value for name in columns.teacher for value in listed(table.columns[name][row])]
@@ -217,15 +215,16 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
 
 
 def _with_truth(table: Table, label: str) -> Table:
-    """A table with numbers for true, false, yes and no."""
+    """Returns a table whose labels true, false, yes and no are numbers."""
     cells = [labelled_texts.TRUTH.get(str(value).strip().lower(), value) for value in table.columns[label]]
     return dataclasses.replace(table, columns=table.columns | {label: cells})
 
 
 def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[str, dict[str, list[int]], list[str]]]:
-    """Yields each query that has a positive, the rows of each of its positives, and its negatives.
+    """Yields each query that has a positive, the row numbers of each of its positives, and its negatives.
 
-    Raises ValueError, naming the line, for a negative that is a positive of its query too, and if no label is positive.
+    Raises ValueError that names the line for a negative that is also a positive of its query, and if no label is
+    positive.
     """
     labels = labelled_texts.scores(_with_truth(table, columns.label), columns.label)
     positives: dict[str, dict[str, list[int]]] = {}  # by query and passage: the rows
@@ -252,8 +251,8 @@ def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A query, the passages to rank, and the grades of those that answer it, by their places; `missed` are grades of
-    others.
+    """A query, the passages to rank, and the grades of its answers by their places; `missed` has the grades of answers
+    that are not among the passages.
     """
 
     query: str
@@ -267,7 +266,7 @@ def read_candidates(
 ) -> list[Candidates]:
     """Reads the passages to rank for each query: labelled ones, or its positives and negatives. Labels are grades.
 
-    Raises ValueError as `read_rows` does, and for a label that is no whole number.
+    Raises ValueError as `read_rows` does, and for a label that is no integer.
     """
     passages: dict[str, dict[str, int]] = {}  # by query: the grade of each
     if columns.label:

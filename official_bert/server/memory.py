@@ -1,6 +1,4 @@
-"""Gives memory that the process no longer uses back to the system, which the C library keeps after a flood of small
-pieces.
-"""
+"""Returns unused memory to the system. The C library keeps it after many small allocations."""
 
 import asyncio
 import contextlib
@@ -12,20 +10,21 @@ SECONDS = 0.5  # between looks, and at least between two givings back: what is i
 
 
 def resident() -> int:
-    """Returns the bytes of this process in memory. Raises OSError where the system does not say it."""
+    """Returns the resident memory of this process in bytes. Raises OSError if the system has no /proc."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def trim() -> None:
-    """Gives unused memory back. Does nothing on systems without glibc."""
+    """Returns unused memory to the system. Does nothing without glibc."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 async def give_back() -> None:
-    """Gives unused memory back whenever the process has grown, and once more when it grows no longer, because what grew
-    may be free then; ends only if cancelled, or at once on systems that do not say how large a process is.
+    """Returns unused memory to the system whenever the process has grown, and once more when it stops growing.
+
+    Runs until it is cancelled; returns at once on systems without /proc.
     """
     with contextlib.suppress(OSError):
         least, grew = resident(), False

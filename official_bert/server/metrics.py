@@ -1,6 +1,6 @@
-"""Counters for Prometheus. Those that TF Serving has too bear its names.
+"""Metrics for Prometheus. Those that TF Serving also has bear its names, so that one dashboard reads both servers.
 
-So one dashboard reads both servers. Latencies are in microseconds, as there.
+Latencies are in microseconds, as in TF Serving.
 """
 
 import functools
@@ -14,7 +14,7 @@ PREFIX = ":tensorflow:serving:"
 
 
 class Metrics:
-    """One server's registry: nothing is shared between servers of one process."""
+    """The metrics of one server. Servers in the same process share none."""
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
@@ -30,7 +30,7 @@ class Metrics:
             ["model_name", "API", "entrypoint"],
         )
         self._runtime = microseconds(
-            f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.", ["model_name"]
+            f"{PREFIX}runtime_latency", "Microseconds of a batch in the model.", ["model_name"]
         )
         self._batch_size = prometheus_client.Histogram(
             f"{PREFIX}batching_session:processed_batch_size", "Rows in a batch.", buckets=ROWS, registry=self.registry
@@ -40,7 +40,7 @@ class Metrics:
         )
         self._versions = prometheus_client.Gauge(
             "official_bert_model_version_available",
-            "1 for each version that answers.",
+            "1 for each version that is loaded.",
             ["model_name", "version"],
             registry=self.registry,
         )
@@ -49,7 +49,7 @@ class Metrics:
         )
 
     def request_done(self, model: str, status: str, api: str, entrypoint: str, seconds: float) -> None:
-        """Counts an answer. `model` must be one that is configured: labels are never forgotten."""
+        """Counts an answered request. `model` must be a configured model, because Prometheus never drops a label."""
         self._requests.labels(model, status).inc()
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
@@ -58,20 +58,20 @@ class Metrics:
         self._runtime.labels(model).observe(seconds * 1e6)
 
     def batch_formed(self, rows: int, waits: Sequence[float]) -> None:
-        """Counts a batch, and how many seconds each of its tasks waited."""
+        """Counts a batch, its rows, and the seconds that each of its tasks waited."""
         self._batch_size.observe(rows)
         for seconds in waits:
             self._queuing.observe(seconds * 1e6)
 
     def version_available(self, model: str, version: int, available: bool) -> None:
-        """Notes that a version has begun or stopped to answer."""
+        """Records that a version became available or was unloaded."""
         if available:
             self._versions.labels(model, str(version)).set(1)
         else:
             self._versions.remove(model, str(version))
 
     def in_flight(self, change: int) -> None:
-        """Adds to the requests that wait for their answer."""
+        """Adds `change` to the number of requests in flight."""
         self._in_flight.inc(change)
 
     def page(self) -> bytes:

@@ -1,8 +1,7 @@
-"""The embedded server: answers requests for a folder of SavedModels over REST and gRPC, in one process.
+"""The embedded server: serves a folder of SavedModels over REST and gRPC, in one process.
 
-For trying models out, for tests, and where a container is too much. It speaks TF Serving's protocols, so what is
-written against it runs against TF Serving; and those of other servers (`protocols/`), translated onto the same queue of
-requests.
+It is meant for trying models out, for tests, and for deployments without containers. It speaks TF Serving's protocols,
+so a client of TF Serving works unchanged. It also speaks those of other servers (`protocols/`), on the same queue.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is 
 
 
 class Server:
-    """`start`, then `stop`, in one event loop; or `run`, which serves until a signal."""
+    """The server: call `start`, then `stop`, in one event loop, or `run`, which serves until a signal."""
 
     def __init__(self, options: ServerOptions):
         self.options = options
@@ -36,9 +35,9 @@ class Server:
         self.services: Services | None = None
 
     async def start(self) -> None:
-        """Listens, then imports TensorFlow and loads the models; returns when all of them answer.
+        """Opens the ports, then imports TensorFlow and loads the models; returns when all of them are ready.
 
-        Raises OSError for a port that cannot be had, ValueError if a model has no version that loads.
+        Raises OSError if a port is not available, ValueError if a model has no version that loads.
         """
         try:
             await self.ports.open()
@@ -55,18 +54,18 @@ class Server:
             raise
 
     async def stop(self) -> None:
-        """Refuses new requests, answers those under way (up to `drain_seconds`), and frees everything."""
+        """Refuses new requests, waits up to `drain_seconds` for the running ones, and frees everything."""
         self.ports.readiness.is_leaving = self.ports.readiness.is_draining = True
         await self.ports.close()
         if self.services is not None:
             self.services.close()
 
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:
-        """Serves until SIGINT or SIGTERM; `started` is called when the models answer.
+        """Serves until SIGINT or SIGTERM; calls `started` when the models are ready.
 
-        After SIGTERM it answers for `lame_duck_seconds` more, not ready, so that balancers choose other servers; a
-        second signal ends that. Then the process lives `drain_seconds` and a little longer at most, whatever its
-        threads are doing; while it starts, not even that.
+        After SIGTERM it answers for `lame_duck_seconds` more but reports that it is not ready, so that balancers choose
+        other servers; a second signal ends that. Then running requests have `drain_seconds`, and the process ends
+        shortly after, whatever its threads do. A signal during the start ends the process at once.
         """
         signals = asyncio.Queue[int]()
         loop = asyncio.get_running_loop()
@@ -96,7 +95,7 @@ class Server:
 
 
 def _leave() -> None:
-    """Ends the process without waiting for threads, which TensorFlow cannot interrupt."""
+    """Ends the process without waiting for its threads, because TensorFlow cannot be interrupted."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -1,4 +1,7 @@
-"""TF Serving's configuration files (text protocol buffers), read strictly: models, batching, monitoring."""
+"""Reads TF Serving's configuration files (text protocol buffers): models, batching, monitoring.
+
+Unknown fields are errors.
+"""
 
 import dataclasses
 import os
@@ -20,7 +23,7 @@ _message_class = message_classes(__package__, "serving_messages.pbtxt")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServedModelConfig:
-    """One served model: its folder of versions, the choice among them, and names for some."""
+    """A served model: its folder of versions, the policy that chooses among them, and labels for some."""
 
     name: str
     base_path: str
@@ -32,7 +35,7 @@ class ServedModelConfig:
     on_demand: bool = False  # whether it is loaded when the first request asks for it
 
     def chosen(self, versions: Iterable[int]) -> list[int]:
-        """Chooses among the versions that exist, lowest first."""
+        """Returns the versions that the policy chooses among the existing ones, lowest first."""
         numbers = sorted(set(versions))
         if self.policy == "specific":
             return [version for version in numbers if version in self.specific]
@@ -41,7 +44,7 @@ class ServedModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The models to serve, the addresses, the clients to answer, and the limits."""
+    """The models to serve, addresses, access rules and limits."""
 
     models: Sequence[ServedModelConfig]
     host: str = "127.0.0.1"  # on other addresses, anyone who reaches the port may ask unless there are tokens
@@ -72,26 +75,26 @@ class ServerOptions:
 
 
 def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: str) -> ServedModelConfig | None:
-    """Returns the served model of the same export in a form (`text`, `ids`), None if it is not served."""
+    """Returns the served model that is the other form (`text`, `ids`) of the same export; None if there is none."""
     folder = os.path.join(os.path.dirname(normal(model.base_path)), form)
     return next((other for other in models if (normal(other.base_path), other.task) == (folder, model.task)), None)
 
 
 def is_ids_twin(model: ServedModelConfig, models: Iterable[ServedModelConfig]) -> bool:
-    """Returns whether a model takes ids, and the same export is served for text too."""
+    """Returns whether a model takes ids and the text form of the same export is served too."""
     return os.path.basename(normal(model.base_path)) == "ids" and twin(model, models, "text") is not None
 
 
 def each_task(model: ServedModelConfig, tasks: Iterable[str]) -> list[ServedModelConfig]:
-    """Returns a served model for each of the tasks in one, named by it (of ids NAME_ids); the model itself if it has no
-    tasks.
+    """Returns a served model for each of the tasks in `model`, named by the task (TASK_ids if it takes ids); `[model]`
+    if it has no tasks.
     """
     ending = "_ids" if os.path.basename(normal(model.base_path)) == "ids" else ""
     return [dataclasses.replace(model, name=f"{task}{ending}", task=task) for task in tasks] or [model]
 
 
 def read_models(path: str) -> list[ServedModelConfig]:
-    """Returns the models that a `--model_config_file` lists. Raises ValueError naming file and line."""
+    """Returns the models in a `--model_config_file`. Raises ValueError that names the file, and line or model."""
     from tensorflow_serving.config import model_server_config_pb2
 
     parsed = _parse(path, model_server_config_pb2.ModelServerConfig())
@@ -118,7 +121,7 @@ def read_models(path: str) -> list[ServedModelConfig]:
 
 
 def _policy(policy: Any, place: str) -> dict[str, Any]:
-    """Turns a `ServableVersionPolicy` into fields of ServedModelConfig."""
+    """Returns the fields of ServedModelConfig for a `ServableVersionPolicy`."""
     choice = policy.WhichOneof("policy_choice") or "latest"
     if choice == "specific":
         if not policy.specific.versions:
@@ -128,8 +131,9 @@ def _policy(policy: Any, place: str) -> dict[str, Any]:
 
 
 def read_batching(path: str) -> BatchingParameters:
-    """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the
-    file.
+    """Returns the parameters in a `--batching_parameters_file`. Large requests are split only if the file says so.
+
+    Raises ValueError that names the file.
     """
     parsed = _parse(path, _message_class("BatchingParameters")())
     values: dict[str, Any] = {"enable_large_batch_splitting": False}
@@ -147,10 +151,10 @@ def read_batching(path: str) -> BatchingParameters:
 
 
 def read_metrics_path(path: str) -> str:
-    """Reads the address of the metrics in a `--monitoring_config_file`; empty if they are not enabled."""
+    """Returns the path of the metrics in a `--monitoring_config_file`; "" if they are not enabled."""
     prometheus = _parse(path, _message_class("MonitoringConfig")()).prometheus_config
     if prometheus.enable and prometheus.path and not prometheus.path.startswith("/"):
-        raise ValueError(f"{path}: prometheus_config.path: expected an address from /, got {prometheus.path!r}")
+        raise ValueError(f"{path}: prometheus_config.path: expected a path that begins with /, got {prometheus.path!r}")
     return (prometheus.path or METRICS_PATH) if prometheus.enable else ""
 
 

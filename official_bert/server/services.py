@@ -1,4 +1,4 @@
-"""What answers requests: the models, the queue of requests for them, and the protocols. Imports TensorFlow."""
+"""The services behind the ports: the models, the queue of requests, the protocols. Imports TensorFlow."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ LOG = logging.getLogger("official_bert.server")
 
 
 class Services:
-    """Made in an event loop; then `load`, at the end `close`."""
+    """The services of a server. Make them in an event loop, then `load`, at the end `close`."""
 
     def __init__(self, options: ServerOptions, connections: Connections):
         self.options = options
@@ -55,7 +55,7 @@ class Services:
         self._stack.callback(reader.close)
 
     def grpc_services(self) -> list[Callable[[Any], None]]:
-        """Returns what adds each service to a gRPC server."""
+        """Returns functions that add the services to a gRPC server."""
         return [
             lambda server: prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
                 PredictionService(self.handler), server
@@ -77,7 +77,7 @@ class Services:
         self._stack.callback(asyncio.create_task(self._watch()).cancel)
 
     def close(self) -> None:
-        """Frees everything."""
+        """Cancels the watch and frees models, queue and threads."""
         self._stack.close()
 
     async def _watch(self) -> None:
@@ -130,7 +130,7 @@ class Services:
         return servable
 
     def _graph(self, folder: str, config: tf.compat.v1.ConfigProto) -> LoadedGraph:
-        """Returns a version's graph, for all of its tasks the same; it is read again if its files have changed."""
+        """Returns a version's graph, which all its tasks share. It is read again if its files have changed."""
         key = folder, fingerprint(folder)
         graph = self._graphs.get(key)
         if graph is None or not graph.users:
@@ -138,7 +138,10 @@ class Services:
         return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:
-        """Returns the parameters of a version. As in TF Serving, a missing per-model file means no batching."""
+        """Returns the batching parameters of a version.
+
+        As in TF Serving, a missing per-model file means no batching.
+        """
         if self.options.batching is None or not self.options.per_model_batching:
             return self.options.batching
         path = os.path.join(folder, PER_MODEL_BATCHING_FILE)

@@ -1,4 +1,4 @@
-"""The statuses of refused requests: gRPC's names, used for REST too, and TF Serving's HTTP status for each."""
+"""Statuses of refused requests: gRPC's names, used for REST too, and TF Serving's HTTP status for each."""
 
 import types
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ MOST_CHARACTERS = 1000
 
 
 class RequestError(Exception):
-    """A refused request: `code` is a gRPC status name, `message` says what was expected and what came.
+    """A refused request: `code` is a gRPC status name, `message` tells what was expected and what came.
 
-    The message is cut if a request's own words would make it longer than a gRPC status may be.
+    The message is cut to the length that a gRPC status may have.
     """
 
     def __init__(self, code: str, message: str):
@@ -44,10 +44,10 @@ class RequestError(Exception):
 
 
 def invalid(message: str) -> RequestError:
-    """Makes the error of a request that is wrong in itself, however often it is sent."""
+    """Returns the error of an invalid request (INVALID_ARGUMENT), which clients should not repeat."""
     return RequestError("INVALID_ARGUMENT", message)
 
 
 def answer_too_large(most_bytes: int) -> RequestError:
-    """Returns the error for an answer beyond `--max_answer_bytes`."""
+    """Returns the error for an answer larger than `--max_answer_bytes`."""
     return invalid(f"the answer would take more than {most_bytes} bytes: send fewer rows, or ask for fewer outputs")

@@ -1,6 +1,6 @@
-"""Tensors of the protocol without TensorFlow: types, the specification of an input, a `TensorProto` as an array.
+"""Tensors of the protocols without TensorFlow: types, the specification of an input, `TensorProto` to array.
 
-The process that reads large requests imports this, and must start in a moment.
+The process that parses large requests imports this module, and must start quickly.
 """
 
 import math
@@ -39,9 +39,9 @@ NUMPY_TYPES = {name: np.dtype(kind) for name, kind, _ in TYPES.values()}
 
 
 class TensorSpec(NamedTuple):
-    """An input or output of a signature. `shape` is None for unknown rank; sizes that may vary are None.
+    """An input or output of a signature. `shape` is None for an unknown rank; a size of None may vary.
 
-    `dtype` is TensorFlow's name of the type; "type N" for types that no request can carry, such as resources.
+    `dtype` is TensorFlow's name of the type, or "type N" for types that no request can carry, such as resources.
     """
 
     tensor: str
@@ -50,14 +50,14 @@ class TensorSpec(NamedTuple):
 
     @classmethod
     def of(cls, info: Any) -> "TensorSpec":
-        """From a `TensorInfo`."""
+        """Returns the specification in a `TensorInfo`."""
         shape = info.tensor_shape
         sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
         return cls(info.name, TYPES[info.dtype][0] if info.dtype in TYPES else f"type {info.dtype}", sizes)
 
     @property
     def has_rows(self) -> bool:
-        """Whether its first axis can be the batch. Unknown rank may be; a run will tell."""
+        """Whether the first axis can be the batch. For an unknown rank that is assumed, and checked by a run."""
         return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def type_name(array: np.ndarray) -> str:
 
 
 def check_names(names: Any, sent_names: Any) -> None:
-    """Refuses inputs that are missing or unknown among the `names` of a signature."""
+    """Raises RequestError for inputs that are missing or unknown among the `names` of a signature."""
     names, sent_names = set(names), set(sent_names)
     if names != sent_names:
         raise invalid(
@@ -89,7 +89,11 @@ def _names(names: Any) -> str:
 
 
 def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
-    """Returns the type and the shape that a `TensorProto` declares. A few bytes may declare terabytes."""
+    """Returns the type and the shape that a `TensorProto` declares, unchecked for size: a few bytes may declare
+    terabytes.
+
+    Raises RequestError for an unknown rank or type, and for too many dimensions.
+    """
     sizes = tuple(dim.size for dim in proto.tensor_shape.dim[: MOST_DIMENSIONS + 1])
     if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
         raise invalid(f"input {name!r}: expected a tensor of known shape, got {list(sizes)}")
@@ -99,8 +103,10 @@ def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def read_tensor(name: str, proto: Any) -> np.ndarray:
-    """Returns a `TensorProto` of an admitted shape as an array. As in TensorFlow, missing values repeat the last one,
-    or are 0 or "".
+    """Returns a `TensorProto` as an array. As in TensorFlow, missing values repeat the last one; without any they are 0
+    or "".
+
+    Its declared size must have been checked. Raises RequestError if it is no valid tensor.
     """
     dtype, sizes = declared_shape(name, proto)
     count = math.prod(sizes)
@@ -122,7 +128,7 @@ def read_tensor(name: str, proto: Any) -> np.ndarray:
 
 
 def _listed(name: str, proto: Any, dtype: str) -> np.ndarray:
-    """Returns the values that a `TensorProto` lists one by one, flat."""
+    """Returns the values in a `TensorProto`'s list field, flat."""
     listed = getattr(proto, TYPES[proto.dtype][2])
     if dtype == "string":
         return object_array(listed)
@@ -139,21 +145,21 @@ def _listed(name: str, proto: Any, dtype: str) -> np.ndarray:
 
 
 def object_array(values: Sequence) -> np.ndarray:
-    """Returns strings or other values as a flat array of objects, as NumPy holds bytes of several lengths."""
+    """Returns strings or other values as a flat array of objects, because NumPy's own strings have one length."""
     array = np.empty(len(values), object)
     array[:] = list(values)
     return array
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """Returns an array as a binary tensor: little-endian numbers row by row, or strings, each behind its length."""
+    """Returns an array as a binary tensor: little-endian numbers row by row, or strings, each after its length."""
     if array.dtype == object:
         return b"".join(part for value in array.ravel().tolist() for part in (STRING_LENGTH.pack(len(value)), value))
     return np.ascontiguousarray(array).tobytes()
 
 
 def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> np.ndarray:
-    """Returns a binary tensor as an array. Raises RequestError for another number of bytes than its shape wants."""
+    """Returns a binary tensor as an array. Raises RequestError if the number of bytes does not fit the shape."""
     count = math.prod(shape)
     if dtype != "string":
         numpy_type = NUMPY_TYPES[dtype]
@@ -180,7 +186,7 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) ->
 
 
 def shaped(name: str, flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Returns a flat array in a shape. Raises RequestError for another number of values."""
+    """Returns a flat array in a shape. Raises RequestError if the number of values differs."""
     if len(flat) != math.prod(shape):
         raise invalid(
             f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"

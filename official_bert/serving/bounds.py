@@ -1,4 +1,4 @@
-"""Bounds the work of one request, in TensorFlow's own ops: checks claims first, and computes rows in groups."""
+"""Bounds the work of a request with TensorFlow's own ops: checks its inputs first, then computes rows in groups."""
 
 import contextlib
 import re
@@ -64,13 +64,13 @@ def in_groups(
     results: Mapping[str, tf.TensorSpec],
     few: Few | None = None,
 ) -> tuple[dict[str, tf.Tensor], Int[Any, " R"]]:
-    """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in
-    the groups.
+    """Returns `compute(rows)`, joined over groups of rows [G] of similar `lengths` [R], and the order [R] of all rows
+    in the groups.
 
-    A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a
-    group are tensors of any number of rows each, described by `results` (shapes with None for the rows). One group runs
-    after another, long rows first, so memory is bounded by that of a group. No rows at all are one empty group. A
-    single group needs no loop.
+    A group has at most `tokens_at_once` tokens, with all rows padded to its longest, but at least one row. `results`
+    describes the tensors that `compute` returns, of any number of rows each (shapes with None for the rows). Groups run
+    one after another, long rows first, so memory is bounded by one group. No rows at all are one empty group. A single
+    group needs no loop.
 
     A single group of few tokens is computed by a function of its own, which is traced within `few`.
     """
@@ -112,7 +112,7 @@ def in_groups(
 
 
 def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, " R"], Int[Any, " G"]]:
-    """Returns the groups of `in_groups` for another runtime to compute: the order [R] of all rows in them, and their
+    """Returns the groups of `in_groups`, for another runtime to compute: the order [R] of all rows in them, and their
     sizes [G].
     """
     total = tf.size(lengths)
@@ -141,11 +141,11 @@ def as_function(
 
 
 def _group_size(lengths: Int[Any, " rows"], tokens_at_once: int) -> Int[Any, ""]:
-    """Returns how many of the rows that are left go together; their lengths [R+2], the longest first, with two 0 behind
-    them.
+    """Returns how many of the remaining rows form the next group. Their lengths [R+2] are sorted, the longest first,
+    followed by two 0.
 
-    All of them are cut in two where that saves most padding, then the first part is, as long as a cut saves more than a
-    group costs. This costs 0.5 % more than the best of all partitions on average, and 10 % in the worst of 60,000
+    The rows are cut in two where that saves most padding, then the first part again, as long as a cut saves more than a
+    group costs. On average this costs 0.5 % more than the best of all partitions, and 10 % more for the worst of 60,000
     random lists of rows.
     """
     rows = tf.size(lengths) - 2

@@ -1,4 +1,4 @@
-"""Describes an exported model to the people who try it: `assets/about.json`, which the server's page shows."""
+"""Describes an exported model for its users: `assets/about.json`, which the server's page shows."""
 
 import collections
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ WORDS, LEAST_PARTS, SHARE = 100, 5, 0.6  # words that are classified together; p
 
 
 def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
-    """Returns a model's task, language and size, and the ids with which rows begin and end."""
+    """Returns a model's task, language and size, and the first and last id of its rows."""
     sizes, template = served.encoder.config, served.tokenizer.template
     return {
         "task": config.task,
@@ -25,9 +25,9 @@ def describe_model(served: ServedModel, config: Config) -> dict[str, str | int]:
 
 
 def language_of(tokens: Iterable[str]) -> str:
-    """Returns the language (ISO 639-1) of most words of a vocabulary; "" for several languages, or too few words.
+    """Returns the language (ISO 639-1) of most words of a vocabulary; "" for several languages or too few words.
 
-    Words are classified a hundred at a time in their order, which is that of their frequency or of the alphabet.
+    Words are classified a hundred at a time in the vocabulary's order, which is usually by frequency or alphabetical.
     """
     import py3langid
 

@@ -1,4 +1,4 @@
-"""Parses serialized `tf.train.Example`s, which the second signature takes, into the inputs of a served model."""
+"""Parses serialized `tf.train.Example`s, the input of the signature `examples`, into the inputs of a served model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,12 @@ from official_bert.serving.bounds import Claim, in_range, require
 def parse_inputs(
     serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int], num_choices: int = 1
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the tensors of the signature `inputs`, parsed from serialized Examples [B], each from the feature of its
-    name; also returns the lengths [B] of the inputs that are lists.
+    """Returns the tensors of the signature `inputs`, parsed from serialized Examples [B], and the lengths [B] of the
+    inputs that are lists.
 
-    Lists of different lengths are padded with 0 or "" to the longest. Inputs [B,C,S] are one flat list of `num_choices`
-    rows of equal length. Lists longer than `longest` allows are refused before they are padded.
+    Each input is the feature of its name. Lists of different lengths are padded with 0 or "" to the longest. An input
+    [B,C,S] is one flat list of `num_choices` rows of equal length. Lists longer than `longest` allows fail before they
+    are padded.
     """
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
     claims = [
@@ -46,9 +47,7 @@ def parse_inputs(
 
 
 def _claims(name: str, lengths: Int[Any, " B"], most: int, rows: int) -> list[Claim]:
-    """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or
-    strings.
-    """
+    """Returns the claims about the lengths [B] of a feature's lists: each has `rows` rows of at most `most` values."""
     return [
         in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
         (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths]),

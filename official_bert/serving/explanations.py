@@ -1,9 +1,9 @@
-"""Explains an answer by integrated gradients (Sundararajan et al. 2017): what each word adds to a logit.
+"""Explains an answer by integrated gradients (Sundararajan et al. 2017): how much each word adds to a logit.
 
-The rows of the word table move on a straight line from a baseline, in which every word is [MASK], to those of the text;
-segments, positions and special tokens stay as they are. The gradients along this path are integrated at the points of
-Gauss and Legendre, as captum does, and multiplied by the whole distance. So the shares add up to the logit of the text
-minus that of the baseline, but for the error of the integral.
+The word embeddings move on a straight line from a baseline, in which every word is [MASK], to those of the text.
+Segments, positions and special tokens stay fixed. The gradients along this path are integrated by Gauss-Legendre
+quadrature, as in captum, and multiplied by the whole distance. So the shares add up to the logit of the text minus that
+of the baseline, up to the error of the integral.
 
 T pieces (tokens of all inputs), S tokens of a row, N points of a path, E width of the word table.
 """
@@ -36,9 +36,10 @@ LOGITS: Mapping[str, Callable[..., tf.Tensor]] = {
 
 
 class Explainer:
-    """Explains the answers of a served model at a path.
+    """Explains the answers of a served model.
 
-    Raises ValueError for an exported model, and for one that gives something else than `LOGITS`.
+    `path` is the model's path in messages. Raises ValueError for an exported model, and for a model without an output
+    in `LOGITS`.
     """
 
     def __init__(self, served: Any, path: str):
@@ -65,7 +66,7 @@ class Explainer:
         of: str,
         first: int = 1,
     ) -> list[dict[str, Any]]:
-        """Explains the answers to rows. Errors count the rows from `first`."""
+        """Returns the explanations of the answers to rows. Errors number the rows from `first`."""
         explained = []
         for number, (row, answer) in enumerate(zip(rows, answers), first):
             try:
@@ -77,14 +78,14 @@ class Explainer:
     def explain(
         self, row: Mapping[str, str], answer: Mapping[str, Any], steps: int = 50, of: str = ""
     ) -> dict[str, Any]:
-        """Returns what each word of a row of inputs adds to the logit of its answer.
+        """Returns how much each word of a row of inputs adds to the logit of its answer.
 
-        `value` is the logit of the `target`, `baseline` that without words. `shares` are those of `words`, which begin
-        in `inputs` at `starts` (code points). `gap` is the distance of their sum from `value` - `baseline`, divided by
-        that. `notes` say how much of a long text is explained, and when to take more steps. `of` is explained instead
-        of the answer: a label, the tag of a word, a word for the first blank.
+        `value` is the logit of the `target`, `baseline` the logit without words. `shares` belong to `words`, which
+        begin in `inputs` at `starts` (code points). `gap` is the relative error of their sum, compared with `value` -
+        `baseline`. `notes` tell how much of a long text is explained, and advise more steps. `of` names another target
+        than the answer: a label, a word whose tag is explained, or a word for the first blank.
 
-        Raises ValueError for `steps` below 1, for a text without words, and for an `of` that does not exist.
+        Raises ValueError for `steps` below 1, for a text without words, and for an unknown `of`.
         """
         pieces = pieces_of(self.served, row)
         if steps < 1 or not len(pieces):
@@ -106,17 +107,16 @@ class Explainer:
         notes = [f"{len(seen)} of {len(pieces)} tokens are explained, in rows: {len(rows)}"]
         notes *= len(rows) > 1 or len(seen) < len(pieces)
         if gap > MOST_GAP:
-            notes.append(f"the shares miss the difference of the logits by {gap:.1%}: take more than {steps} steps")
+            notes.append(f"the shares miss the difference of the logits by {gap:.1%}: use more than {steps} steps")
         words = self._by_word(row, pieces[seen], shares[seen])
         return {"target": name, "value": logits[0], "baseline": logits[1], **words, "gap": gap, "notes": notes}
 
     def _target(
         self, row: Mapping[str, str], answer: Mapping[str, Any], of: str, pieces: np.ndarray
     ) -> tuple[str, list[int], int]:
-        """Returns the name of what is explained, the pieces at which its logits stand, and its number (0: none, or
-        known later).
+        """Returns the target's name, the pieces at which its logits are, and its number (0: none, or known later).
 
-        Raises ValueError for an `of` that does not exist.
+        Raises ValueError for an unknown `of`.
         """
         source, ids, starts, ends = pieces.T
         if self.kind == "logits":
@@ -143,7 +143,7 @@ class Explainer:
         return answer["answer"], [begin[0], end[-1]], 0
 
     def _integrate(self, part: np.ndarray, at: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what each token of a row adds [S], and the logits of the text and of the baseline [2]."""
+        """Returns the shares of the tokens of a row [S], and the logits of the text and of the baseline [2]."""
         path, row = _path(steps), (*part, tf.constant(at))
         groups = np.array_split(path, -(-part.shape[1] * steps // TOKENS_AT_ONCE), axis=1)
         return sum(self.gradients(*row, *group)[0].numpy() for group in groups), self.ends(*row).numpy()
@@ -194,8 +194,10 @@ class Explainer:
 
 
 def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf.Tensor]:
-    """Returns `label`, `value` and `baseline` [B] of texts, and their tokens' `shares`, `inputs`, `starts` and `ends`
-    [B,S], in a graph; special tokens and padding end where they start.
+    """Returns, in a graph, `label`, `value` and `baseline` [B] of texts, and `shares`, `inputs`, `starts` and `ends`
+    [B,S] of their tokens.
+
+    Special tokens and padding have equal starts and ends.
     """
     texts = [served.tokenizer.tokenize_with_offsets(inputs[name]) for name in served.text_inputs]
     how = served.template, served.max_seq_length, served.truncate
@@ -221,7 +223,7 @@ def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf
 
 
 def in_words(explanation: Mapping[str, Any]) -> str:
-    """Returns an explanation as a line for a person."""
+    """Returns an explanation as a line of text."""
     words = "  ".join(map("{} {:+.3f}".format, explanation["words"], explanation["shares"]))
     return (
         f"  {explanation['target']} {explanation['value']:.3f} = {explanation['baseline']:.3f} without words  {words}"
@@ -240,14 +242,14 @@ def _features(ids: Any, segments: Any) -> dict[str, Any]:
 
 
 def _number(names: Sequence[str], name: str) -> int:
-    """Returns the number of a label or word. Raises ValueError for one that is not known."""
+    """Returns the number of a label or word. Raises ValueError for an unknown name."""
     if name not in names:
         raise ValueError(f"of: expected one of {', '.join(names[:20])}{', ...' * (len(names) > 20)}, got {name!r:.60}")
     return names.index(name)
 
 
 def pieces_of(served: Any, row: Mapping[str, str]) -> np.ndarray:
-    """Returns the tokens of all inputs as a served model cuts them: number of the input, id, start, end [T,4]."""
+    """Returns the tokens of all inputs as a served model tokenizes them: number of the input, id, start, end [T,4]."""
     cut = served._tokenize if "entities" in served.outputs else served.tokenizer.tokenize_with_offsets
     columns = []
     for number, name in enumerate(served.text_inputs):
@@ -265,8 +267,8 @@ def pieces_of(served: Any, row: Mapping[str, str]) -> np.ndarray:
 def rows_of(served: Any, pieces: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
     """Returns the rows that a served model makes of pieces [T,4]: ids, segments, numbers of pieces (-1: special) [3,S].
 
-    Of several windows, returns the one that shows the first of `places` best, as answers are found; all if there is
-    none.
+    Of several windows, returns the one with the maximum context of the first of `places`, as for answers; without
+    `places`, all windows.
     """
     first, second = (np.flatnonzero(pieces[:, 0] == number).tolist() for number in range(2))
     room = served.max_seq_length - served.template.extra(bool(second))

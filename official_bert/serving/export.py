@@ -1,7 +1,8 @@
-"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only; for other
-runtimes, as one file of its rows of ids (`formats/`).
+"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only. For other
+runtimes, writes a file that computes rows of ids (`formats/`).
 
-A version is written to a temporary folder and renamed, so that a server that watches the folder never reads half of it.
+A version is written to a temporary folder and renamed, so that a server that watches the folder never reads an
+incomplete one.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ WARMED_SIZES = (1, 8, 32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """The user's choices of where and how to write a model."""
+    """The user's options for the place and the form of an export."""
 
     output: str  # models/NAME
     version: int = 0  # 0: one above the highest that is there
@@ -66,8 +67,8 @@ class ExportOptions:
 
 
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
-    """Writes a model in all formats, or in none; returns a line about each, for SavedModels with the ops that are not
-    TensorFlow's own.
+    """Writes a model in all formats, or in none; returns a line about each (for SavedModels with the ops that are not
+    TensorFlow's own).
 
     Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them after the
     others have been published. Raises ValueError for an existing version, too few choices, labels with line breaks, and
@@ -84,7 +85,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
         raise ValueError(
             f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; "
-            "without it, weights are variables"
+            "without the flag, weights are variables"
         )
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
         raise ValueError(
@@ -151,8 +152,8 @@ def published(output: str, targets: dict[str, str]) -> Iterator[str]:
 
 
 def has_constants(served: ServedModel, options: ExportOptions) -> bool:
-    """Returns whether SavedModels have constant weights: the user's choice, or true in float32 for layer sizes that
-    profit from it.
+    """Returns whether SavedModels get constant weights: the user's choice; by default, true in float32 for layers of a
+    size for which that is faster.
     """
     if options.constant_weights is not None or "saved_model" not in options.formats:
         return bool(options.constant_weights)
@@ -266,9 +267,9 @@ def save(
 def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequence[int]) -> str:
     """Returns the parameters by which TF Serving may batch a model (`--enable_per_model_batching_parameters`).
 
-    Empty if it must not: it pads rows of other lengths with a tensor's first value, so only inputs of one value a row
-        may
-    share a batch. No allowed sizes: batches would be filled up to them with rows that are computed for nobody.
+    Returns "" if TF Serving must not batch it: it pads rows of other lengths with a tensor's first value, so only
+    inputs of one value per row may share a batch. Allowed batch sizes are not set, because TF Serving would fill
+    batches up to them with useless rows.
     """
     if any(spec.shape.rank != 1 for spec in inputs.values()):
         return ""
@@ -304,7 +305,7 @@ def write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec],
 
 
 def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
-    """Returns the name of the output of the signature of Examples that counts what an output or an input has."""
+    """Returns the name of the output that counts the values of an output or an input in the signature of Examples."""
     return f"num_{counter}" if counter in inputs else counter
 
 

@@ -1,10 +1,9 @@
-"""Splits the computation of an encoder's layers into small pieces in graphs for few tokens, such as one short text.
+"""Splits an encoder's layers into small pieces, in graphs for few tokens such as one short text.
 
-TensorFlow's threads sleep between two operations, and to wake one takes as long as a small operation. So here
-
-* a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for
-  them, and TensorFlow runs them beside each other;
-* fewer than 8 tokens are filled up with padding: for them oneDNN would arrange weights in another way, in every call.
+TensorFlow's threads sleep between two operations, and waking one takes as long as a small operation. Therefore
+* a product is cut into pieces that fit into the second-level cache: oneDNN computes such a piece in the calling thread,
+  and TensorFlow runs the pieces in parallel;
+* fewer than 8 tokens are padded: for them oneDNN would rearrange the weights in every call.
 
 B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
@@ -36,9 +35,7 @@ NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product withou
 
 
 class FewRows:
-    """`BertEncoder.call` on rows padded to at least `LEAST_TOKENS` tokens; a model with fewer positions is
-    unchanged.
-    """
+    """Calls the encoder on rows padded to at least `LEAST_TOKENS` tokens; a model with fewer positions is unchanged."""
 
     def __init__(self, encoder: BertEncoder):
         self._call, self._least = (
@@ -47,7 +44,7 @@ class FewRows:
         )
 
     def __call__(self, inputs: Mapping[str, Shaped[Any, "B ..."]], training: bool | None = None) -> dict[str, Any]:
-        """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
+        """Inputs [B,S] -> the encoder's outputs for the S tokens."""
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
         outputs = self._call(
@@ -78,9 +75,7 @@ class SmallProducts:
 
 
 class FewFeedForward:
-    """`TransformerLayer.feed_forward` in blocks of inner columns, each computed from the first product to the
-    second.
-    """
+    """Computes `TransformerLayer.feed_forward` in blocks of inner columns, each through both products."""
 
     def __init__(self, layer: TransformerLayer, values: Values):
         (first, first_bias), (second, second_bias) = map(kernel_and_bias, (layer.intermediate, layer.output_dense))
@@ -116,7 +111,7 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
 
 def _pieces(size: int, columns: int) -> int:
-    """Returns into how many pieces of equal width `columns` of `size` weights are cut."""
+    """Returns into how many pieces of equal width a kernel of `size` weights and `columns` columns is cut."""
     return (
         next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1) if columns % pieces == 0)
         if columns

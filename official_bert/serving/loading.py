@@ -1,4 +1,4 @@
-"""Loads exported models as functions, for our commands and tests; servers and others need only TensorFlow for it."""
+"""Loads exported models as Python functions, for our commands and tests. Servers need only TensorFlow."""
 
 import functools
 import os
@@ -34,7 +34,7 @@ def exported_folder(path: str) -> str | None:
     """Returns the SavedModel that a path refers to: itself, or the newest version in models/NAME or models/NAME/text;
     None if there is none.
 
-    Also returns None for a training run's folder: the run may have continued since a model was exported there.
+    Also returns None for a training run's folder, because the run may have continued after a model was exported there.
     """
     if exists(os.path.join(path, "saved_model.pb")):
         return path
@@ -47,10 +47,11 @@ def exported_folder(path: str) -> str | None:
 
 
 class ModelFunction:
-    """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
+    """A model as a function of named inputs. It takes lists or arrays and returns NumPy arrays by name, with strings as
+    bytes.
 
-    `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables,
-    and `assets` the files that describe it.
+    `inputs` and `outputs` are tensor specs by name, `owner` holds the variables, `assets` is the folder of files that
+    describe the model.
     """
 
     def __init__(
@@ -68,9 +69,7 @@ class ModelFunction:
 
     @functools.cache  # noqa: B019  of a model, which lives as long as it is used
     def after(self, prompt: str) -> "ModelFunction":
-        """Returns the function of texts with a prompt in front, by its name: one of `prompted`, which makes its
-        signature.
-        """
+        """Returns the function for texts with a prompt in front, by the prompt's name in `prompted`."""
         return ModelFunction(self.prompted[prompt](), self.owner, self.place)
 
     def __call__(self, **values: Any) -> dict[str, Any]:
@@ -82,11 +81,10 @@ class ModelFunction:
 
 
 def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = "") -> ModelFunction:
-    """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel), one `task`
-    of several.
+    """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
 
-    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model or task, or if its
-    weights are not numbers.
+    `task` chooses one of several tasks. The function's `place` is the SavedModel's folder. Raises ValueError if there
+    is no such model or task, or if a weight is not finite.
     """
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
@@ -112,7 +110,7 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = 
 
 
 def function_of(served: ServedModel) -> ModelFunction:
-    """Returns the `text` form of a served model that is not exported."""
+    """Returns the function of the `text` form of a served model that is not exported."""
     graph = tf.function(lambda **tensors: served.answer_text(tensors), autograph=False)
     named = {
         name: functools.partial(

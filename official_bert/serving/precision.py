@@ -1,4 +1,4 @@
-"""The weights in the graph of an exported model: float32, or converted to bfloat16."""
+"""Weights in the graph of an exported model: float32, or converted to bfloat16."""
 
 import contextlib
 import functools
@@ -19,15 +19,12 @@ from official_bert.serving.served_layers import Overrides, Value, Values, served
 Precision = Literal["float32", "bfloat16"]
 # of the model that is exported
 POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-INTEGERS = "; --format=openvino_int8 and onnx_int8 compute in 8-bit integers, --precision=int8 does so no more"
+INTEGERS = "; --format=openvino_int8 and onnx_int8 compute in 8-bit integers, --precision=int8 is no longer supported"
 
 
 @contextlib.contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Makes models built in this context exportable in a precision.
-
-    Raises ValueError for an unknown precision.
-    """
+    """Makes models built in this context exportable in a precision. Raises ValueError for an unknown precision."""
     if precision not in POLICIES:
         more = INTEGERS if precision == "int8" else ""
         raise ValueError(f"--precision: expected {' or '.join(POLICIES)}, got {precision!r}{more}")
@@ -40,8 +37,8 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 
 class Weights(NamedTuple):
-    """The variables that graphs of a model read, once they are traced, the scope in which they are traced, and another
-    within it for graphs that compute few tokens, if these have constants.
+    """The variables that a model's graphs read (complete after tracing), the scope in which to trace these graphs, and
+    an inner scope for graphs of few tokens, if those have constants.
     """
 
     variables: list[tf.Variable]
@@ -54,11 +51,9 @@ def weights_in(
 ) -> Weights:
     """Returns the weights that graphs read, in a precision, for a model built within `policy_of`.
 
-    Several models share equal variables of `values`.
-
-    With `constants`, the encoder's weights except tables are constants in graphs for few tokens: oneDNN then packs them
-    only once. Variables are packed for the number of rows of the first request, and again in every request with another
-    number.
+    Several models share equal variables of `values`. With `constants`, the encoder's weights except tables are
+    constants in graphs for few tokens, because oneDNN packs constants only once. It packs variables for the number of
+    rows of the first request, and again in every request with another number.
     """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
@@ -98,8 +93,9 @@ def constant_bytes(precision: Precision, model: keras.Model) -> int:
 
 
 class _OtherValues(keras.StatelessScope):
-    """Gives the layers other values for the variables with these ids; `StatelessScope` itself casts them to the
-    variables' type.
+    """Gives the layers other values for the variables with these ids.
+
+    Keras' `StatelessScope` would cast them to the variables' type.
     """
 
     def __init__(self, values: Mapping[int, Value]):
@@ -107,5 +103,5 @@ class _OtherValues(keras.StatelessScope):
         self.values = values
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | tf.Variable | None:
-        """Returns the value that stands for a variable, None for its own."""
+        """Returns the value that replaces a variable; None to keep its own."""
         return self.values[id(variable)]() if id(variable) in self.values else None

@@ -1,4 +1,4 @@
-"""Embeddings, which every encoder gives, as a served model; and the served model of a task.
+"""The served model of embeddings, which every encoder has, and the choice of a task's served model.
 
 B texts, S tokens, D hidden size.
 """
@@ -20,13 +20,14 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedEmbeddings(ServedModel):
-    """Gives a vector for a text: pooled rows of the encoder, and what the model's layers behind them make of that
+    """Returns a vector for each text: the pooled encoder outputs, passed through the model's vector layers
     (`text_vectors`).
 
-    With `dimensions`, its first numbers alone; with `normalize`, of length 1. `vectors` are float32; int8, in 256 steps
-    over the range of each number in calibration texts (`calibrate`); or binary, a bit for each number above 0, eight in
-    a uint8, the first one highest. `prompts` stand in front of the texts of the signatures of their names,
-    `default_prompt` in front of others; without `include_prompt`, their tokens are read but not pooled.
+    With `dimensions`, only its first numbers; with `normalize`, of length 1. `vectors` is the type of the numbers:
+    float32; int8, in 256 steps over each number's range in calibration texts (`calibrate`); or binary, a bit for each
+    number above 0, eight in a uint8, the first one highest. `prompts` precede the texts in the signatures of their
+    names, and `default_prompt` those in the others. Without `include_prompt`, the prompt's tokens are read but not
+    pooled.
     """
 
     outputs = ("embedding", "token_count", "truncated")
@@ -58,13 +59,10 @@ class ServedEmbeddings(ServedModel):
         self.default_prompt, self.include_prompt = default_prompt, include_prompt
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
         if vectors != "float32":
-            self.why_not_dense = (
-                f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
-            )
+            self.why_not_dense = f"rounding near the border of two steps depends on the runtime (--vectors={vectors})"
         elif not include_prompt and (self.prompts or default_prompt):
             self.why_not_dense = (
-                "rows of ids do not say which tokens are a prompt's, which is not pooled "
-                "(options.include_prompt: false)"
+                "rows of ids do not mark the prompt's tokens, which are not pooled (options.include_prompt: false)"
             )
         if self.dimensions > width:
             raise ValueError(
@@ -74,7 +72,10 @@ class ServedEmbeddings(ServedModel):
             raise ValueError(f"--vectors=binary: expected a multiple of 8 numbers, got {self.dimensions}")
 
     def calibrate(self, texts: Sequence[str], at_once: int = 256) -> None:
-        """Finds the range of each number of vectors of texts, for int8. Raises ValueError for fewer than two texts."""
+        """Computes the range of each number over the vectors of texts, for int8.
+
+        Raises ValueError for fewer than two texts.
+        """
         if len(texts) < 2:
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
         run = tf.function(
@@ -101,14 +102,14 @@ class ServedEmbeddings(ServedModel):
         )
 
     def _vectors_of_texts(self, texts: Shaped[Any, " B"], prompt: str) -> dict[str, Shaped[Any, "B ..."]]:
-        """Returns `embedding` [B,D], float32, of texts behind a prompt, `token_count` [B] and `truncated` [B]."""
+        """Returns `embedding` [B,D], float32, of texts after a prompt, `token_count` [B] and `truncated` [B]."""
         features, truncated = self.pack(self.tokenizer.tokenize(tf.strings.join([prompt, texts]) if prompt else texts))
         vectors = self._vectors_of(features, 0 if self.include_prompt else self._tokens_of(prompt))
         return {**vectors, "token_count": tf.reduce_sum(features["input_mask"], axis=1), "truncated": truncated}
 
     def _tokens_of(self, prompt: str) -> int:
-        """Returns how many tokens a prompt has, those in front of it ([CLS]) included, those behind it ([SEP]) not; 0
-        without a prompt.
+        """Returns how many tokens a prompt has, with those before it ([CLS]) but not those after it ([SEP]); 0 without
+        a prompt.
         """
         if not prompt:
             return 0
@@ -117,7 +118,7 @@ class ServedEmbeddings(ServedModel):
         return len(ids) - (int(ids[-1]) in self.special.values())
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `embedding` [B,D]; binary, [B,D/8]."""
+        """Returns `embedding` [B,D]; for binary vectors [B,D/8]."""
         return self.finish_rows(self._vectors_of(inputs))
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -126,7 +127,7 @@ class ServedEmbeddings(ServedModel):
         return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the vectors in the requested number type."""
+        """Returns the vectors in the requested type."""
         vectors = outputs["embedding"]
         if self.vectors == "int8":
             if self.ranges is None:
@@ -146,12 +147,12 @@ class ServedEmbeddings(ServedModel):
         return self.answer_prompted(inputs, self.default_prompt)
 
     def answer_prompted(self, inputs: Tensors, prompt: str) -> dict[str, tf.Tensor]:
-        """Returns the same for texts with a prompt in front, in the place of the default one."""
+        """Returns the outputs of `answer_text` for texts after `prompt` instead of the default prompt."""
         return self.finish_rows(self._vectors_of_texts(inputs["text"], prompt))
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
-        """Returns the numbers."""
+        """Returns the numbers of a vector as a line."""
         return [
             "  "
             + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number) for number in answer["embedding"])
@@ -159,7 +160,7 @@ class ServedEmbeddings(ServedModel):
 
 
 def vector_settings(task: ServedTask) -> dict[str, Any]:
-    """Returns how a run makes vectors of texts; {} for a task without embeddings."""
+    """Returns a run's settings for embeddings (pooling, prompts ...); {} for a task without embeddings."""
     if task.head != "embeddings":
         return {}
     options = task.options
@@ -176,14 +177,13 @@ def vector_settings(task: ServedTask) -> dict[str, Any]:
 def make_served_model(task: ServedTask, model: keras.Model, options: ServingOptions) -> ServedModel:
     """Returns the served model of a task and its trained model, or of the model's encoder.
 
-    A task of embeddings serves its own, with the run's pooling, also if `options.head` asks for them.
-
-    Raises ValueError for an encoder alone if its task's answers are asked for, and as `ServedModel.make` does.
+    If `options.head` asks for embeddings, a task of embeddings still serves its own, with the run's pooling. Raises
+    ValueError if the task's answers are asked for and the model is an encoder alone, and as `ServedModel.make` does.
     """
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
         return ServedEmbeddings.make(task, encoder_within(model), options, **vector_settings(task))
     if unserved := getattr(model, "unserved", ""):
-        raise ValueError(f"--head: {unserved} is not served: expected --head=embeddings")
+        raise ValueError(f"--head: {unserved} cannot be served: expected --head=embeddings")
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return serving_of(task, task.config.task).make(task, model, options)

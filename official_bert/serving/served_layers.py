@@ -1,19 +1,17 @@
 """Replacements for an encoder's layers in exported graphs: the same numbers with fewer operations.
 
-The identities are exact but for rounding:
-
-* A key's bias adds the same to all scores of a query, which the softmax does not see.
-* The weights of a query add up to 1, so the bias of values is added to the result of every head, and goes into the bias
-  of the product that merges them.
-* The scale of scores goes into the weights of the queries.
+The identities are exact up to rounding:
+* A key's bias adds the same to all scores of a query, so the softmax cancels it.
+* The weights of a query add up to 1. So the bias of values is a constant in every head's result, and moves into the
+  bias of the product that merges the heads.
+* The scale of scores moves into the weights of the queries.
 * Queries, keys and values are one product.
-* A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any
+* A row's head is a run of neighbouring numbers, so heads are gathered, which is faster than a transposition for any
   number of rows.
-* Padding is computed by attention alone, of groups of rows with more tokens than a short text
-  (`layers/speed/real_tokens`).
-* A score that is not seen gets -1e9 added, instead of being replaced by it.
-* Rows of positions and segments are one table of sums.
-* Wanted rows are gathered by one operation, which Keras does by six.
+* Only attention computes padding, in groups of rows with more tokens than a short text (`layers/speed/real_tokens`).
+* A masked score gets -1e9 added, instead of being replaced by it.
+* Position and segment embeddings are one table of sums.
+* Wanted rows are gathered by one operation instead of Keras' six.
 
 B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 """
@@ -46,8 +44,9 @@ MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 
 class Values:
-    """Holds the weights that a graph reads: variables or, with `constants` and in graphs traced within `few`,
-    constants. With `are_shared`, equal values share one variable, for graphs of several models.
+    """Holds the weights that a graph reads: variables, or with `constants`, in graphs traced within `few`, constants.
+
+    With `are_shared`, equal values share one variable, for graphs of several models.
     """
 
     def __init__(self, constants: bool = False, are_shared: bool = False):
@@ -56,9 +55,7 @@ class Values:
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
-        """Makes graphs traced in this context use constants, which oneDNN packs alike for any such small number of
-        rows.
-        """
+        """Makes graphs traced in this context use constants, which oneDNN packs once for all small numbers of rows."""
         self._are_constants = self.constants
         try:
             yield
@@ -129,7 +126,7 @@ def with_adapters(product: Product, parts: Sequence[tuple[Dense, float]], shift:
 
 
 class ServedAttention:
-    """`SelfAttention.call` for layers without windows, whose relative distances are at most a bias.
+    """Computes `SelfAttention.call` for layers without windows whose relative positions are at most a bias.
 
     With `is_shared`, graphs with and without separate queries read the same kernel: slices of the joint product.
     """
@@ -165,7 +162,7 @@ class ServedAttention:
     ) -> Float[Any, "_ _ D"]:
         """x [B,S,D], layout a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
-        Without padding, x, and without queries the result, is [1,T,D].
+        Without padding, x is [1,T,D], and so is the result without queries.
         """
         del training  # false
         layout = TokenLayout.of(layout, queries)
@@ -193,7 +190,7 @@ class ServedAttention:
         mask: Bool[Any, "B 1 #Q S"],
         bias: Float[Any, "#B N #Q S"] | None,
     ) -> Float[Any, "B N Q H"]:
-        """q [B,N,Q,H], k and v [B,N,S,H], mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
+        """q [B,N,Q,H], k and v [B,N,S,H], mask [B,1,1 or Q,S] -> the context of each head, [B,N,Q,H]."""
         scores = tf.matmul(q, k, transpose_b=True)  # [B,N,Q,S]
         return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, mask, bias)), v.dtype), v)
 
@@ -206,7 +203,7 @@ class ServedAttention:
         return scores + tf.where(mask, 0.0, UNSEEN)
 
     def _product(self, name: str) -> Product:
-        """Returns a product, which is made when a graph first needs it."""
+        """Returns a product. It is made when a graph first needs it."""
         if self.is_shared and name != "all":
             whole, first = self._product("all"), 0 if name == "query" else self.width
             return lambda rows: whole(rows)[:, first : first + self.width * len(self._parts[name])]
@@ -215,29 +212,31 @@ class ServedAttention:
         return self._products[name]
 
     def _heads_of(self, product: Product, x: Float[Any, "_ _ D"]) -> Float[Any, "M H"]:
-        """The heads [B*S*...,H] of a product of rows x [B,S,D]."""
+        """Returns the heads [B*S*...,H] of a product of rows x [B,S,D]."""
         return tf.reshape(product(tf.reshape(x, [-1, self.width])), [-1, self.width // self.heads])
 
     @staticmethod
     def _all(batch: Int[Any, ""], count: Int[Any, ""]) -> tuple[Int[Any, "B Q"], Int[Any, " M"]]:
-        """The number of each row [B,Q] and the place of each number [B*Q], if there are all."""
+        """Returns the number of each row [B,Q] and the place of each number [B*Q] if no rows are left out."""
         places = tf.range(batch * count)
         return tf.reshape(places, [batch, count]), places
 
     def _places(self, numbers: Int[Any, "B S"], part: int, parts: int) -> Int[Any, "B N S"]:
-        """Where the heads [B,N,S] of a part of a product stand among those of all parts [T*parts*N]; `numbers` [B,S] of
-        its rows.
+        """Returns the places [B,N,S] of the heads of a part (queries, keys or values) among those of all parts
+        [T*parts*N], for rows with these `numbers` [B,S].
         """
         return numbers[:, None] * (parts * self.heads) + (tf.range(self.heads) + part * self.heads)[:, None]
 
     def _back(self, places: Int[Any, " T"], count: Int[Any, ""]) -> Int[Any, " M"]:
-        """Where the heads [T*N] of the rows at `places` among the B*Q stand among those [B*N*Q] of attention."""
+        """Returns the places [T*N], among attention's heads [B*N*Q], of the heads of rows at `places` among the B*Q
+        rows.
+        """
         first = places // count * (self.heads * count) + places % count
         return tf.reshape(first[:, None] + tf.range(self.heads) * count, [-1])
 
 
 class ServedTables:
-    """`Embeddings.call` with a table of the sums of rows of positions and segments."""
+    """Computes `Embeddings.call` with a table of the sums of position and segment embeddings."""
 
     def __init__(self, layer: Embeddings, values: Values, dtype: tf.DType):
         positions, segments = (
@@ -264,8 +263,10 @@ class ServedTables:
 
 
 def has_plain_attention(config: ModelConfig) -> bool:
-    """Returns whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
-    positions, norms of queries and keys, or rows beyond `LONG`.
+    """Returns whether `ServedAttention` can compute a model's attention.
+
+    It can if the model has no windows, no rotary or disentangled positions, no norms of queries and keys, and no rows
+    longer than `LONG`.
     """
     others = config.window or config.rotary or config.position_buckets or config.query_key_norm
     return not (others or config.longest_row > LONG)
@@ -280,7 +281,7 @@ def served_layers(
     """Returns the replacements for an encoder and its layers, and the ids of the Keras variables that graphs no longer
     read.
 
-    Layers without plain attention are left as they are.
+    Layers without plain attention stay as they are.
     """
     config, computed = encoder.config, set[int]()
     overrides: Overrides = {(encoder.reader, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
@@ -298,9 +299,7 @@ def served_layers(
 
 
 def tables_of(encoder: BertEncoder) -> list[keras.Variable]:
-    """Returns the weights that are used by row lookup, and those of recurrent layers, whose loops would copy
-    constants.
-    """
+    """Returns the weights that are read by row lookup, and those of recurrent layers, whose loops copy constants."""
     tables = [getattr(encoder.embeddings, name) for name in encoder.embeddings.tables]
     parts = [part for part in (encoder.relative_positions, *encoder.bilstms) if part is not None]
     return [*tables, *(weight for part in parts for weight in part.weights)]

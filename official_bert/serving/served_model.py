@@ -1,8 +1,8 @@
-"""The base of served models: tokenizer, packing, model and post-processing in one graph that answers text, or ids.
+"""The base of served models: tokenizer, packing, model and post-processing in one graph, for texts or rows of ids.
 
-Each kind of answer has a class, in the folder of the tasks that give it; embeddings, which every encoder gives, are in
+Each kind of answer has a class in the folder of its tasks; embeddings, which every encoder has, are in
 `served_embeddings.py`. Both SavedModels of a served model call the same model and the same post-processing, so a text
-gives the same answer as its ids. Names of inputs and outputs are those of the records and of docs/serving_models.md.
+gets the same answer as its ids. Names of inputs and outputs are those of the records and of docs/serving_models.md.
 
 B texts, S tokens, D hidden size, R rows (a text longer than the model has several windows).
 """
@@ -40,7 +40,7 @@ ID_INPUTS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("inp
 
 
 def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
-    """Returns the specs of inputs that have one string a text."""
+    """Returns the specs of inputs with one string per text."""
     return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
@@ -49,7 +49,10 @@ Vectors = Literal["float32", "int8", "binary"]
 
 
 def _read_by(readers: str, limit: bool = False) -> Any:
-    """An option that only some served models read; None if it is not given. `limit`: it bounds the work per text."""
+    """Returns a field for an option that only some served models read; None if not given.
+
+    `limit`: it bounds the work per text.
+    """
     return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
@@ -58,44 +61,44 @@ IN_WINDOWS = "question answering, taggers and classifiers in windows"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServingOptions:
-    """The user's choices about a served model. The classes that read an option have its default."""
+    """The user's options for a served model. The classes that read an option hold its default."""
 
     head: Literal["", "embeddings"] = ""
-    """What the model gives; empty: the answers of its task."""
+    """Kind of output; empty: the answers of the model's task."""
     max_seq_length: int = 0
     """Most tokens of a row; 0: as in training."""
     top_k: Count | None = _read_by("fill-mask models and sparse vectors")
-    """Words for each blank, or of a text."""
+    """Number of words for each blank, or for a text's sparse vector."""
     pooling: Pooling | None = _read_by("embeddings (--head=embeddings)")
     """Vector of a text: the row of [CLS], the mean or another pooling of all rows."""
     normalize: bool | None = _read_by("embeddings")
     """Vectors of length 1."""
     dimensions: Count | None = _read_by("embeddings")
-    """Only these first numbers of a vector are given."""
+    """Number of a vector's first numbers to return; by default all."""
     vectors: Vectors | None = _read_by("embeddings")
-    """Numbers of a vector."""
+    """Type of a vector's numbers."""
     pretokenized: bool | None = _read_by("taggers")
-    """Words stand between spaces."""
+    """Words are separated by spaces."""
     redact: bool | None = _read_by("taggers")
-    """Texts with the type and a number in place of each entity, [PER_1], instead of the entities."""
+    """Return texts with the type and a number in place of each entity, [PER_1], instead of the entities."""
     pairs: bool | None = _read_by("classifiers")
-    """Two texts a row; a run's configuration records it, a published checkpoint does not."""
+    """Two texts per row; a run's configuration records it, a published checkpoint does not."""
     threshold: Probability | None = _read_by("classifiers of several labels")
     """Probability from which a label is given."""
     explanations: bool | None = _read_by("classifiers")
-    """A signature `explain` that says which words made the answer."""
+    """Add a signature `explain`, which returns how much each word adds to the answer."""
     max_positions: Count | None = _read_by("fill-mask models", limit=True)
     """Most blanks of a text."""
     passes: Count | None = _read_by("fill-mask models and models that write answers")
     """Passes in which the blanks of a text, or an answer, are filled together, the most confident first."""
     block_size: Count | None = _read_by("models that write answers")
-    """Places of an answer that are full before the next ones begin."""
+    """Positions of an answer that are filled before the next ones begin."""
     temperature: NonNegative | None = _read_by("models that write answers")
     """Above 0, words are drawn at random instead of taking the likeliest."""
     seed: Natural | None = _read_by("models that write answers")
-    """Of the words that are drawn."""
+    """Seed of the words that are drawn."""
     beams: Count | None = _read_by("fill-mask models and models with a decoder")
-    """Best fillings of all blanks of a text, found together; of a decoder, beginnings of an answer that are kept."""
+    """Number of best fillings of all blanks of a text; for a decoder, number of kept beginnings of an answer."""
     max_choices: Count | None = _read_by("choice models", limit=True)
     """Most choices of a text."""
     max_windows: Count | None = _read_by(IN_WINDOWS, limit=True)
@@ -103,15 +106,15 @@ class ServingOptions:
     tokens_at_once: Count | None = _read_by(IN_WINDOWS)
     """Most tokens of windows that go through the model at once."""
     no_answer: bool | None = _read_by("question answering")
-    """Whether there may be no answer; as trained."""
+    """Whether a question may have no answer; by default as trained."""
     null_score_diff_threshold: Annotated[float, Constraint("a number", lambda value: not math.isnan(value))] | None = (
         _read_by("question answering")
     )
-    """No answer is given if its score exceeds that of the best answer by more than this; as trained."""
+    """No answer is returned if its score exceeds the best answer's by more than this; by default as trained."""
     signature: str | None = _read_by("exported models of several tasks")
-    """Task of an exported model of several."""
+    """Task of an exported model of several tasks."""
     bounded: bool = True
-    """False: no limits; texts of files may be as long as memory allows."""
+    """False: no limits; texts in files may be as long as memory allows."""
 
     def __post_init__(self) -> None:
         check_fields(self, "--")
@@ -134,12 +137,11 @@ class ServedModel(tf.Module, abc.ABC):
     """A model with its pre- and post-processing. `max_seq_length` is the longest row that it takes.
 
     `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names of its `text`
-    SavedModel's outputs, `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings
-    a row that an input may have.
+    SavedModel's outputs, `reads` the `ServingOptions` that its constructor takes, and `longest` the largest number of
+    values that an input may have per row.
 
-    `padded_text` and `padded_ids` are the outputs of each SavedModel whose second axis is as long as the longest row of
-    a batch needs, with the name of what says how much of it is a row's own: an output, numbers [B], or an input that is
-    as wide.
+    `padded_text` and `padded_ids` name the outputs of each SavedModel whose second axis is padded to the longest row of
+    a batch. Each is mapped to the output that counts a row's own values [B], or to the input of the same width.
     """
 
     ids_inputs: Mapping[str, tf.TensorSpec] = ID_INPUTS
@@ -171,10 +173,10 @@ class ServedModel(tf.Module, abc.ABC):
 
     @classmethod
     def make(cls, task: ServedTask, model: keras.Model, options: ServingOptions, **settings: Any) -> Self:
-        """Makes the served model of a task's trained model; `settings` are further arguments of the constructor.
+        """Returns the served model of a task's trained model; `settings` are further arguments of the constructor.
 
-        Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's,
-        and for a length that the model lacks.
+        Raises ValueError for an option that is given but not read, for a vocabulary larger than the model's, and for a
+        length beyond the model's positions.
         """
         values = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
         vocabulary = task.config.tokenizer
@@ -190,26 +192,27 @@ class ServedModel(tf.Module, abc.ABC):
         return cls.reads
 
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; rejects bad inputs by name before any
-        work is done.
+        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`. Invalid inputs fail, by name, before
+        any work is done.
         """
         return self.answer_rows(require(self.claims(inputs), dict(inputs)))
 
     @abc.abstractmethod
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `ids` SavedModel for inputs that have been checked, or that were packed here."""
+        """Returns the outputs of the `ids` SavedModel for inputs that have been checked or packed here."""
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`.
 
-        Here the answers to rows of one text or two, and `truncated` [B].
+        In this class: the answers to rows of one text or two, and `truncated` [B].
         """
         features, truncated = self.pack(*(self.tokenizer.tokenize(inputs[name]) for name in self.text_inputs))
         return {**self.answer_rows(features), "truncated": truncated}
 
     def more_signatures(self) -> dict[str, Callable[[Tensors], dict[str, tf.Tensor]]]:
-        """Returns further signatures of the `text` SavedModel, by name: here the answers to texts with each prompt in
-        front.
+        """Returns further signatures of the `text` SavedModel by name.
+
+        In this class: the answers to texts after each prompt.
         """
         return {name: functools.partial(self.answer_prompted, prompt=prompt) for name, prompt in self.prompts.items()}
 
@@ -218,7 +221,7 @@ class ServedModel(tf.Module, abc.ABC):
         return self.answer_text({**inputs, "text": tf.strings.join([prompt, inputs["text"]])})
 
     def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns the claims about the inputs of `ids_inputs`, for `bounds.require`."""
+        """Returns the conditions that inputs of `ids_inputs` must meet, for `bounds.require`."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
         sizes = self.encoder.config
         below = {"input_ids": sizes.vocab_size, "input_mask": 2, "segment_ids": sizes.type_vocab_size or 2}
@@ -238,13 +241,13 @@ class ServedModel(tf.Module, abc.ABC):
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
-        """Returns the answer to a row of inputs as lines for a person."""
+        """Returns the answer to a row of inputs as lines of text."""
         return [f"  {answer}"]
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Returns the reason why a row of inputs asks no question, and so has an empty answer; "" if it does, as in
-        most models.
+        """Returns why a row of inputs asks no question, so that its answer is empty; "" if it asks one, as in most
+        models.
         """
         return ""
 
@@ -273,7 +276,7 @@ class ServedModel(tf.Module, abc.ABC):
     def run_groups(
         self, rows: Rows, results: Mapping[str, tf.TensorSpec], compute: Compute, places: Int[Any, "B M"] | None = None
     ) -> tuple[dict[str, tf.Tensor], Int[Any, " B"]]:
-        """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
+        """Returns results as `run` does, but of any number of rows, in the order of the groups, and this order [R]."""
         lengths = real_lengths(rows["input_mask"], places)
 
         def run(group: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -283,7 +286,7 @@ class ServedModel(tf.Module, abc.ABC):
         return self.group(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Rows, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Returns the model's (or `engine`'s) outputs for rows [G,S], in one pass."""
+        """Returns the outputs of the model, or of `engine`, for rows [G,S] in one pass."""
         inputs = {**{name: rows[name] for name in ID_INPUTS}, **more}
         return self.engine(inputs) if self.engine else self.call_model(inputs)
 
@@ -292,7 +295,7 @@ class ServedModel(tf.Module, abc.ABC):
         return self.model(dict(inputs), training=False)
 
     def call_dense(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same without any loop, as other formats want it."""
+        """Returns the same as `call_model` without loops, for other formats."""
         return self.call_model(inputs)
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
@@ -302,8 +305,8 @@ class ServedModel(tf.Module, abc.ABC):
     def pack(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head"
     ) -> tuple[dict, tf.Tensor]:
-        """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut
-        [B].
+        """Returns rows of ids, packed as in training and cut to the longest row that the model takes, and whether each
+        was cut [B].
         """
         layout, truncated = graph_packing.pack_batch(first, second, self.template, self.max_seq_length, part)
         return layout.features(), truncated
@@ -326,7 +329,7 @@ def lengthened(results: Rows, length: Int[Any, ""]) -> dict[str, Shaped[Any, "B 
 
 
 def _max_seq_length(task: ServedTask, options: ServingOptions) -> int:
-    """Returns the longest row that is served: the longest of training, unless another is asked for."""
+    """Returns the longest row that is served: the option's value, or by default the longest of training."""
     most = task.config.model.longest_row
     trained = [phase.options.get("max_seq_length", task.options.max_seq_length) for phase in task.config.phases]
     length = options.max_seq_length or min(max(trained, default=task.options.max_seq_length), most)

@@ -15,8 +15,8 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 class ServedWindows(ServedModel):
     """The base of models that split a text longer than a row into overlapping windows, `doc_stride` tokens apart.
 
-    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in
-    groups of at most this many tokens, padding included (at least one row).
+    A text has at most `max_windows` windows. `tokens_at_once` bounds memory: rows pass through the model in groups of
+    at most this many tokens, with padding (at least one row).
     """
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
@@ -35,10 +35,9 @@ class ServedWindows(ServedModel):
         self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
 
     def make_windows(self, name: str, lengths: Int[Any, " B"], room: Int[Any, " B"] | int) -> graph_packing.Windows:
-        """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or
-        [B]).
+        """Returns the windows over texts of `lengths` [B] tokens, each of `room` tokens (one number, or [B]).
 
-        Rejects a text that needs more than `max_windows`, with the name of its input.
+        A text that needs more than `max_windows` fails with the name of its input.
         """
         windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
         count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))

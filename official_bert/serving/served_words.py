@@ -1,4 +1,4 @@
-"""The base of served models whose masked-LM head predicts the words at some places of a row.
+"""The base of served models whose masked-LM head predicts words at some positions of a row.
 
 B rows, S tokens, M places, V words.
 """
@@ -15,7 +15,7 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedWords(ServedModel):
-    """Gives logits for words at up to `max_positions` places of a row."""
+    """Returns logits of words at up to `max_positions` positions of a row."""
 
     padded_ids: ClassVar[Mapping[str, str]] = {"logits": "masked_lm_positions"}
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
@@ -26,7 +26,7 @@ class ServedWords(ServedModel):
         self.words = tf.constant(tokenizer.tokens)
 
     def claims(self, inputs: Tensors) -> list[Claim]:
-        """Returns the claims about the rows, and about the number and range of positions."""
+        """Returns the conditions for rows, and for the number and range of positions."""
         positions = inputs["masked_lm_positions"]
         length = tf.shape(inputs["input_ids"])[1]
         return [
@@ -50,7 +50,7 @@ class ServedWords(ServedModel):
         )
 
     def logits_of(self, features: Tensors, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Returns the logits [B,M,V] at `places` of rows with other ids."""
+        """Returns the logits [B,M,V] at `places` of rows whose ids are replaced by `ids` [B,S]."""
         return self.answer_rows({**features, "input_ids": ids, "masked_lm_positions": places})["logits"]
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:

@@ -1,6 +1,7 @@
-"""Writes several tasks on one encoder as one SavedModel of each form: the encoder's weights once, a signature for each.
+"""Writes several tasks on one encoder as one SavedModel per form: the encoder's weights once, a signature for each
+task.
 
-A task is a served model whose encoder has the base's weights, with adapters beside them; its own are adapters and head.
+The served models of all tasks have the same encoder weights. Each has adapters and a head of its own.
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 @dataclasses.dataclass
 class _SavedModel:
-    """What becomes the SavedModel of a form, in a folder."""
+    """The contents of a form's SavedModel, collected before it is written to a folder."""
 
     form: str
     folder: pathlib.Path
@@ -43,7 +44,7 @@ class _SavedModel:
     tokenizers: dict[bool, AnyGraphTokenizer] = dataclasses.field(default_factory=dict)  # by whether they lower-case
 
     def add(self, name: str, served: ServedModel, assets: pathlib.Path, options: ExportOptions) -> None:
-        """Traces the answer of a task, and takes the files that describe it."""
+        """Traces the answer of a task and copies the files that describe it."""
         inputs, answer = form_of(served, self.form)
         function = tf.function(checked_answers(answer, {})["serving_default"], autograph=False)
         self.signatures[name] = function.get_concrete_function(**inputs)
@@ -67,7 +68,7 @@ class _SavedModel:
 def export_tasks(tasks: Mapping[str, Callable[[], tuple[ServedModel, Config]]], options: ExportOptions) -> list[str]:
     """Writes the tasks, by their names, in both forms; returns a line about each form.
 
-    Each task is created just before it is written. Raises ValueError for tasks of different vocabularies, and as
+    Each task is made just before it is written. Raises ValueError for tasks of different vocabularies, and as
     `export.export` does.
     """
     _, targets = new_version(options, FORMS)

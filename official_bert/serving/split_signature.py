@@ -1,9 +1,8 @@
-"""Splits a SavedModel's signatures into the parts before and after the model, so that another runtime computes it:
-`serve --engine`.
+"""Splits a SavedModel's signatures into the parts before and after the model, so that another runtime can compute the
+model: `serve --engine`.
 
-`prepare` turns a request into the model's rows, `finish` the model's outputs for them into the answer. Both are cut out
-of the SavedModel's own graph, whatever its head does before and after the model, so their composition gives the same
-answer.
+`prepare` turns a request into rows for the model, `finish` the model's outputs into the answer. Both are cut out of the
+SavedModel's own graph, for any head, so together with the model they give the same answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +28,7 @@ from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 
 
 class _Engine:
-    """Stands for a served model's engine while a graph is traced: keeps the rows that it gets, and gives placeholders
+    """Replaces a served model's engine while a graph is traced: records the rows that it gets, and returns placeholders
     for its outputs.
     """
 
@@ -48,7 +47,7 @@ class _Engine:
     def group(
         self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int, results: Mapping
     ) -> tuple[Tensors, tf.Tensor]:
-        """Takes the place of `in_groups`: all rows are one group here, and the groups are told to the engine."""
+        """Replaces `in_groups`: computes all rows as one group, and records the groups for the engine."""
         del results
         order, sizes = group_sizes(lengths, tokens_at_once)
         self.groups = {ORDER: order, SIZES: sizes, LENGTHS: lengths}
@@ -59,8 +58,9 @@ class _Engine:
 def split_signatures(
     served: ServedModel, answers: Mapping[str, Callable[..., Tensors]], inputs: Mapping[str, tf.TensorSpec]
 ) -> dict[str, ConcreteFunction]:
-    """Returns both parts of a served model's signatures by name; `answers` are what these compute, of the same
-    `inputs`.
+    """Returns both parts of a served model's signatures by name.
+
+    `answers` are the functions of the signatures, of the same `inputs`.
     """
     model = tf.function(lambda **rows: served.call_dense(rows), autograph=False)
     model = model.get_concrete_function(**served.ids_inputs)
@@ -78,12 +78,11 @@ def _split(
     inputs: Mapping[str, tf.TensorSpec],
     outputs: Mapping[str, tf.TensorSpec],
 ) -> tuple[ConcreteFunction, ConcreteFunction]:
-    """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has
-    `outputs`.
+    """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model that computes `outputs`.
 
-    `prepare` takes `inputs` and gives `rows_NAME` or `whole_NAME`, the inputs of the model, for the groups that `order`
-    [R], `sizes` [G] and `lengths` [R] say (`bounds.group_sizes`), and `state_NUMBER`. `finish` takes the state and
-    `output_NAME`, and gives the answer.
+    `prepare` takes `inputs` and returns the model's inputs (`rows_NAME` or `whole_NAME`), the groups in which to
+    compute them (`order` [R], `sizes` [G], `lengths` [R]; `bounds.group_sizes`), and `state_NUMBER`. `finish` takes the
+    state and `output_NAME`, and returns the answer.
     """
     served.engine = engine = _Engine(outputs)
     served.group = engine.group
@@ -104,9 +103,10 @@ def _split(
 
 
 def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) -> ConcreteFunction:
-    """Returns the part of a traced function's graph between tensors as a function of these, by name, as signatures are.
+    """Returns the part of a traced function's graph between named tensors, as a function of those `inputs` that it
+    needs.
 
-    It takes those of the `inputs` that are needed. Without `checks`, it waits for nothing else: it was checked before.
+    Without `checks`, control dependencies are left out, because `prepare` has checked the request.
     """
     names = {value.name: name for name, value in inputs.items()}
     passed = {name: names[value.name] for name, value in outputs.items() if value.name in names}
@@ -135,10 +135,10 @@ def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) ->
 def _sources(
     tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool], checks: bool = False
 ) -> tuple[dict[str, tf.Tensor], set[str]]:
-    """Walks from tensors to what they are computed of: returns those at a border, and the names of the operations on
+    """Walks from tensors to their inputs: returns the tensors at a border by name, and the names of the operations on
     the way.
 
-    With `checks`, operations that another one waits for are among them.
+    With `checks`, control dependencies are among the operations.
     """
     border, nodes, waiting = dict[str, tf.Tensor](), set[str](), list(tensors)
     while waiting:
@@ -153,7 +153,7 @@ def _sources(
 
 
 def _dependents(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> set[str]:
-    """Returns the names of the operations that depend on tensors, those that make these included."""
+    """Returns the names of the operations that depend on tensors, and of those that make them."""
     names = {tensor.op.name for tensor in tensors}
     for operation in graph.get_operations():  # in the order in which they were made: inputs before those who take them
         if any(tensor.op.name in names for tensor in operation.inputs):

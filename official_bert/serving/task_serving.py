@@ -1,4 +1,4 @@
-"""Finds the served models of a task."""
+"""The served models of a task, and the interface that they need of it."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -21,11 +21,11 @@ class ServedTask(Protocol):
 
     @property
     def options(self) -> Any:
-        """The task's own options, an `Options`."""
+        """The options of this task, an instance of `Options`."""
 
     @property
     def answers(self) -> Any:
-        """What the task makes of outputs."""
+        """The task's `Answers`, which turn a model's outputs into answers."""
 
     @property
     def head(self) -> str:
@@ -33,14 +33,14 @@ class ServedTask(Protocol):
 
 
 class Serving(NamedTuple):
-    """The served models of a task, which names a `Serving` in `serving`; only export and prediction use it."""
+    """The served models of a task. A task names its `Serving` in `serving`; only export and prediction import it."""
 
     classes: tuple[type, ...]  # of `ServedModel`, of which `make` returns one
     make: Callable[[Any, keras.Model, Any], Any]  # of a trained model and `ServingOptions`
 
 
 def serving_of(task: ServedTask | type[ServedTask], name: str) -> Serving:
-    """Returns how a task (or its class) is served. Raises ValueError, with the task's name, if it is not."""
+    """Returns the `Serving` of a task (or its class). Raises ValueError with the task's name if it cannot be served."""
     if not task.serving:
-        raise ValueError(f"task {name} is not served")
+        raise ValueError(f"task {name} cannot be served")
     return by_name(task.serving)

@@ -1,4 +1,4 @@
-"""Requests that TF Serving sends to a model before it serves: `assets.extra/tf_serving_warmup_requests`.
+"""Requests that TF Serving runs before it serves a model: `assets.extra/tf_serving_warmup_requests`.
 
 Without them the first user of each signature and batch size waits for TensorFlow's lazy set-up.
 """
@@ -16,9 +16,9 @@ TEXT = "The quick brown fox, it is said, jumps over the lazy dog near Zürich ([
 
 
 def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Writes requests to the SavedModel in `folder`; each is the name of a signature and its inputs.
+    """Writes requests to the SavedModel in `folder`. Each is the name of a signature and its inputs.
 
-    Raises ValueError if the requests' protocol buffers (extra serving) are not installed.
+    Raises ValueError if the message classes of TF Serving (extra `serving`) are not installed.
     """
     try:
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
@@ -62,7 +62,7 @@ def sample_inputs(
 
 
 def to_examples(sample: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the same request as serialized `tf.train.Example`s [B]."""
+    """Returns a request as serialized `tf.train.Example`s [B]."""
 
     def feature(value: np.ndarray) -> tf.train.Feature:
         if value.dtype == object:

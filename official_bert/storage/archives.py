@@ -1,5 +1,6 @@
-"""Opens zip files that someone else wrote: damaged ones, and ones that unpack to far more than they hold, are told in
-one line.
+"""Opens zip files of unknown origin.
+
+A damaged file, or one that unpacks to far more than it holds, is a one-line error.
 """
 
 import contextlib
@@ -31,10 +32,11 @@ DAMAGE = (
 
 @contextlib.contextmanager
 def opened_zip(source: str | BinaryIO, where: str, most: int = 0) -> Iterator[zipfile.ZipFile]:
-    """Opens a zip file on this machine, whose entries may claim `most` bytes; by default as many as text may unpack to.
+    """Opens a zip file on this machine. Its entries may claim `most` bytes together; by default as much as text may
+    unpack to.
 
-    Raises ValueError, naming `where`, for entries that claim more, and for damage, also if it is only seen while
-    entries are read.
+    Raises ValueError that names `where` if the entries claim more, or if the file is damaged, also if the damage shows
+    only when an entry is read.
     """
     try:
         with zipfile.ZipFile(source) as archive:

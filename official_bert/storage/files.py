@@ -1,8 +1,8 @@
 """Finds, reads and writes the files that a user names, whatever their content.
 
-Other modules reach a user's files through these functions, so that a path has one meaning everywhere: on this machine,
-on TensorFlow's file systems (`gs://`, `ram://`) and on fsspec's (`s3://`, `memory://` ...). Elsewhere than on this
-machine, files are written here and copied, and nothing is renamed.
+Other modules reach a user's files through these functions. So a path means the same everywhere: on this machine, on
+TensorFlow's file systems (`gs://`, `ram://`) and on those of fsspec (`s3://`, `memory://` ...). A file for another
+store is written on this machine and then copied there; nothing is renamed there.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def disk_full_reason(error: BaseException) -> str:
-    """Returns the system's words for a full disk, a file too large or a quota if an error is one of these, "" if it is
-    another.
+    """Returns the system's message if an error means a full disk, a file that is too large or a quota; "" for other
+    errors.
 
-    TensorFlow has one error for a full disk and for too little memory: its text tells them apart.
+    TensorFlow raises the same error for a full disk and for too little memory; only its text differs.
     """
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return os.strerror(error.errno)
@@ -40,42 +40,44 @@ def disk_full_reason(error: BaseException) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path lies elsewhere than on this machine."""
+    """Returns whether a path lies in another store, not on this machine."""
     return bool(scheme_of(path))
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or a folder."""
+    """Returns whether a path is a file or a folder."""
     return bool(store_of(path).kind(path))
 
 
 def is_file(path: str) -> bool:
-    """Returns whether there is a file."""
+    """Returns whether a path is a file."""
     return store_of(path).kind(path) == "file"
 
 
 def is_folder(path: str) -> bool:
-    """Returns whether there is a folder."""
+    """Returns whether a path is a folder."""
     return store_of(path).kind(path) == "folder"
 
 
 def list_names(folder: str) -> list[str]:
-    """Returns the names of files and folders in a folder, sorted; none if there is no such folder."""
+    """Returns the sorted names of the files and folders in a folder; an empty list if there is no such folder."""
     return sorted(store_of(folder).names(folder))
 
 
 def size_of(path: str) -> int:
-    """Returns the bytes of a file. Raises OSError if there is none."""
+    """Returns the size of a file in bytes. Raises OSError if there is no such file."""
     return store_of(path).size(path)
 
 
 def modified(path: str) -> int:
-    """When a file changed, in nanoseconds; 0 if its store does not say it."""
+    """Returns when a file was changed, in nanoseconds; 0 if its store does not record times."""
     return store_of(path).modified(path)
 
 
 def disk_of(path: str) -> tuple[int, int] | None:
-    """Returns the number and the free bytes of the disk that a path of this machine is on, or will be; else None."""
+    """Returns (device number, free bytes) of the disk of a path on this machine, which need not exist yet; None for
+    others.
+    """
     if is_remote(path):
         return None
     folder = os.path.abspath(path)
@@ -85,7 +87,7 @@ def disk_of(path: str) -> tuple[int, int] | None:
 
 
 def open_bytes(path: str) -> IO[bytes]:
-    """Opens a file to read its bytes. Raises OSError if that fails."""
+    """Opens a file to read its bytes. Raises OSError if it cannot be opened."""
     return store_of(path).open(path)
 
 
@@ -104,21 +106,21 @@ def normal(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """Returns a path that means the same in every folder."""
+    """Returns the absolute path, which means the same in every working folder."""
     return normal(path) if is_remote(path) else os.path.abspath(path)
 
 
 def real(path: str) -> str:
-    """Returns a path without links."""
+    """Returns a path with symbolic links resolved."""
     return normal(path) if is_remote(path) else os.path.realpath(path)
 
 
 def path_inside(folder: str, name: Any, where: str) -> str:
-    """Returns the path of what a file of `folder` names: a file or a folder in it, which need not exist.
+    """Returns the path of a file or folder inside `folder` that a file there names. It need not exist.
 
-    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots are made of such links.
-    Raises ValueError, beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control
-    characters, and links that leave the folder.
+    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots consist of such links.
+    Raises ValueError that begins with `where` for an absolute name, a Windows path, a name with `..` or control
+    characters, and a link that leaves the folder.
     """
     if (
         not isinstance(name, str)
@@ -139,7 +141,9 @@ def path_inside(folder: str, name: Any, where: str) -> str:
 
 
 def require_regular_files(prefix: str) -> None:
-    """Raises ValueError for a pipe or a device among what begins with a path of this machine, or in a folder there."""
+    """Raises ValueError if a path on this machine that begins with `prefix`, or one in such a folder, is a pipe or a
+    device.
+    """
     for end in ("*", "*/*"):
         for path in glob.iglob(glob.escape(prefix) + end, include_hidden=True):
             if os.path.exists(path):
@@ -147,13 +151,13 @@ def require_regular_files(prefix: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder and those above it, unless they are there."""
+    """Makes a folder and its parents, unless they exist."""
     store_of(path).make_folder(path)
 
 
 @contextlib.contextmanager
 def made_folder(path: str) -> Iterator[None]:
-    """Makes a folder and those above it; at the end, removes the new ones that are empty."""
+    """Makes a folder and its parents; at the end, removes the new ones that are still empty."""
     missing: list[str] = []
     while path and not is_remote(path) and not exists(path):
         missing, path = [*missing, path.rstrip("/")], os.path.dirname(path.rstrip("/"))
@@ -167,11 +171,10 @@ def made_folder(path: str) -> Iterator[None]:
 
 
 def make_private_folder(path: str) -> None:
-    """Makes a folder that only its user may enter (mode 0700), or takes one that nobody else can have filled. Other
-    stores have rights of their own.
+    """Makes a folder that only its user may enter (mode 0700), or accepts one that nobody else can have written to.
 
-    Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it
-    cannot be made.
+    Does nothing for paths in other stores, which have their own rights. Raises ValueError if the path is a link,
+    belongs to another user or is writable for others; OSError if the folder cannot be made.
     """
     if is_remote(path):
         return
@@ -187,7 +190,7 @@ def make_private_folder(path: str) -> None:
 
 
 def why_not_private(path: str) -> str:
-    """Says why others may have put files into a folder of this machine; "" if only its user and the administrator can.
+    """Returns why others may have written to a folder of this machine; "" if only its user and the administrator can.
 
     Raises OSError if there is no such folder.
     """
@@ -204,7 +207,7 @@ def why_not_private(path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a file or a folder with everything in it; there may be neither."""
+    """Removes a file or a whole folder, if it exists."""
     store_of(path).remove(path)
 
 
@@ -214,7 +217,7 @@ def files_below(folder: str) -> list[str]:
 
 
 def publish(path: str, target: str) -> None:
-    """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
+    """Moves a complete file or folder from this machine to its final path, on this machine or in another store."""
     make_folder(folder_of(target))
     device = os.stat(path).st_dev
     if is_remote(target) or os.path.isdir(path) or device == os.stat(os.path.dirname(target) or ".").st_dev:
@@ -226,12 +229,16 @@ def publish(path: str, target: str) -> None:
 
 
 def matching(pattern: str) -> list[str]:
-    """Gives the sorted files and folders that a glob matches (** any depth), or else the path of exactly that name."""
+    """Returns the sorted files and folders that match a glob (`**`: any depth); else the path of exactly that name, if
+    any.
+    """
     return store_of(pattern).matching(pattern)
 
 
 def shard_names(name: str) -> list[str]:
-    """Returns the files of name@8: name-00000-of-00008 and so on; `name` alone if it does not end in such a number."""
+    """Returns the files that name@8 stands for (name-00000-of-00008 ...); `[name]` if it does not end in `@` and a
+    number.
+    """
     stem, at, count = name.rpartition("@")
     if not (at and count.isdecimal() and int(count)):
         return [name]
@@ -242,7 +249,7 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
     """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
 
     A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises
-    ValueError naming the `flag` and the pattern that matches no file, or a pipe or device.
+    ValueError that names the `flag` and the pattern if a pattern matches no file, or matches a pipe or a device.
     """
     files: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -261,9 +268,9 @@ def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str
 
 
 def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]:
-    """Returns the subfolders of `folder` whose names are numbers, by number; none if `folder` cannot be read.
+    """Returns the subfolders of `folder` whose names are numbers, as {number: name}; {} if `folder` cannot be read.
 
-    With `holding`, only those that have one of these files.
+    With `holding`, only those that contain one of these files.
     """
     try:
         return {
@@ -280,13 +287,12 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
 def read_lines(
     path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False, unzip: bool = False
 ) -> Iterator[str]:
-    """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage
-    returns.
+    """Yields the lines of a UTF-8 file without its byte-order mark and, unless `keep_ends`, without line ends.
 
-    Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that
-    name: "replace" gives U+FFFD for bytes that are not UTF-8. `unzip` reads a file whose name ends with .gz as gzip.
-    Raises ValueError naming the file and `what` it should be if it is missing or no whole gzip file, or naming the
-    file, line and byte that are not UTF-8.
+    Only a line feed ends a line, because Unicode's other line ends may be words of a vocabulary. `on_bad_text` is the
+    command's flag of that name: "replace" yields U+FFFD for bytes that are not UTF-8. `unzip` decompresses a file whose
+    name ends with .gz. Raises ValueError that names the file and `what` it should be if it is missing or no whole gzip
+    file, and ValueError that names file, line and byte if a byte is not UTF-8.
     """
     try:
         file = open_bytes(path)
@@ -311,7 +317,7 @@ def read_lines(
 
 
 def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
-    """Yields the lines in a gzip file. Raises ValueError if it is broken or has no end."""
+    """Yields the lines of a gzip file. Raises ValueError if it is damaged or cut off, or if a line is too long."""
     try:
         unzipped = gzip.GzipFile(fileobj=file)
         while line := unzipped.readline(LONGEST_LINE + 1):
@@ -325,21 +331,25 @@ def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
 
 
 def read_text(path: str, what: str = "file", most: int = 0) -> str:
-    """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of
-    `read_lines`, and ValueError for a file of more than `most` bytes, unless that is 0.
+    """Returns the text of a UTF-8 file without its byte-order mark, with its line ends.
+
+    Raises the errors of `read_lines`, and ValueError for a file of more than `most` bytes (0: no bound).
     """
     require_size(path, most)
     return "".join(read_lines(path, what, keep_ends=True))
 
 
 def require_size(path: str, most: int) -> None:
-    """Raises ValueError for a file of more than `most` bytes, unless that is 0."""
+    """Raises ValueError for a file of more than `most` bytes (0: no bound)."""
     if most and is_file(path):
         require_at_most(most, size_of(path), "bytes", path)
 
 
 def read_bytes(path: str, most: int = 0) -> bytes:
-    """Returns the content of a file of at most `most` bytes, unless that is 0. Raises OSError if that fails."""
+    """Returns the bytes of a file.
+
+    Raises ValueError for more than `most` bytes (0: no bound), OSError if reading fails.
+    """
     require_size(path, most)
     with open_bytes(path) as file:
         return file.read()
@@ -348,7 +358,8 @@ def read_bytes(path: str, most: int = 0) -> bytes:
 def read_json(path: str, what: str = "file", missing: Any = None, of_model: bool = False) -> Any:
     """Returns the value in a JSON file; `missing`, unless that is None, if there is no such file.
 
-    A file `of_model` has bounds (`limits`). Raises ValueError naming the file and the place that is not JSON.
+    `of_model` bounds the size of the file and the number of its values (`limits`). Raises ValueError that names the
+    file and the place of the syntax error.
     """
     if missing is not None and not exists(path):
         return missing
@@ -361,7 +372,7 @@ def read_json(path: str, what: str = "file", missing: Any = None, of_model: bool
 
 
 def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the mapping in a JSON file of a model, as `read_json` does. Raises ValueError for another value."""
+    """Returns the mapping in a model's JSON file, as `read_json` does. Raises ValueError if the value is no mapping."""
     values = read_json(path, missing=missing, of_model=True)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
@@ -369,10 +380,10 @@ def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[st
 
 
 def read_log(path: str) -> Iterator[dict[str, Any]]:
-    """Gives the rows of a run's log: objects, whose `step` is a whole number if there are numbers of training or
-    evaluation beside it.
+    """Yields the rows of a run's log: objects whose `step` is an integer, and objects without training or evaluation
+    values.
 
-    Other lines are passed over: a killed run may leave half a line. No rows if there is no such file.
+    Skips other lines, because a killed run may leave half a line. Yields nothing if there is no such file.
     """
     for line in read_lines(path, on_bad_text="replace") if exists(path) else ():
         with contextlib.suppress(ValueError, RecursionError):
@@ -383,9 +394,7 @@ def read_log(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def full_disk_names(path: str, temporary: str) -> Iterator[None]:
-    """Lets errors of a full disk that name the path `temporary`, or one in it, name the user's `path`, in OSErrors of
-    one line.
-    """
+    """Turns a disk-full error that names `temporary`, or a path in it, into a one-line OSError that names `path`."""
     try:
         yield
     except Exception as error:  # of TensorFlow too
@@ -397,9 +406,9 @@ def full_disk_names(path: str, temporary: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_for(path: str) -> Iterator[str]:
-    """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
+    """Yields a temporary path on this machine for the future content of `path`; removes what is left of it at the end.
 
-    It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
+    It lies beside `path` under a random name, because processes in other containers may have the same process number.
     """
     temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
     if is_remote(path):
@@ -413,7 +422,10 @@ def temporary_for(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
-    """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
+    """Yields a temporary path to write to.
+
+    At the end its file is flushed and renamed to `path`; after an error it is removed.
+    """
     with temporary_for(path) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
@@ -423,10 +435,10 @@ def written_beside(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
-    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` when all are complete; makes their
+    """Yields UTF-8 files to write, with line ends unchanged, that appear at `paths` when all are complete. Makes their
     folders.
 
-    Raises ValueError naming the files if the disk is full; then, and after any other error, none of them appears.
+    After an error none of them appears. Raises ValueError that names the files if the disk is full.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -446,27 +458,30 @@ def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
 
 
 def _close(file: TextIO) -> None:
-    """Closes a file whose buffered text may not fit the disk."""
+    """Closes a file; ignores errors, because its buffered text may not fit on the disk."""
     with contextlib.suppress(OSError):
         file.close()
 
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` once complete; makes its folder."""
+    """Yields a UTF-8 file to write, with line ends unchanged, that appears at `path` once complete.
+
+    Makes its folder.
+    """
     with written_together([path]) as [file]:
         yield file
 
 
 def require_new_folder(folder: str, flag: str = "") -> None:
-    """Raises ValueError, naming the `flag`, if `folder` exists and is not an empty folder."""
+    """Raises ValueError that names the `flag` if `folder` is a file or a folder that is not empty."""
     if is_file(folder) or list_names(folder):
         raise ValueError(f"{flag}{'=' if flag else ''}{folder}: expected a new or empty folder")
 
 
 @contextlib.contextmanager
 def written_folder(folder: str) -> Iterator[str]:
-    """Gives a temporary folder to fill; publishes it as `folder` at the end, or removes it after an error.
+    """Yields a temporary folder to fill; publishes it as `folder` at the end, or removes it after an error.
 
     Raises ValueError if `folder` exists and is not empty.
     """

@@ -1,6 +1,7 @@
-"""Copies on this machine of what lies in other stores, for those who can read or write here only.
+"""Copies files of other stores to this machine, for libraries that read and write only here.
 
-They live as long as the process. The tree of folders is the same, so what lies beside a file lies beside its copy.
+Copies are deleted when the process ends. They keep the folder tree of their store, so files that lie side by side there
+lie side by side here.
 """
 
 import hashlib
@@ -18,7 +19,9 @@ SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
 
 
 def upload(store: Store, names: Sequence[str], folder: str, target: str) -> None:
-    """Copies files of a folder on this machine to a folder of a store; those that readers look for last."""
+    """Copies files of a folder on this machine to a folder of a store; those that readers look for (`SEEN_LAST`) at the
+    end.
+    """
 
     def rank(name: str) -> int:
         return next((place for place, end in enumerate(SEEN_LAST, 1) if name.endswith(end)), 0)
@@ -29,7 +32,7 @@ def upload(store: Store, names: Sequence[str], folder: str, target: str) -> None
 
 
 class RemoteLocation(Location):
-    """A location in another store: its copy is made when it is fetched."""
+    """A path in another store. Its copy on this machine is made when it is fetched."""
 
     def __init__(self, path: str, store: Store):
         super().__init__(path)
@@ -39,7 +42,7 @@ class RemoteLocation(Location):
         stand_for(self._copy_of(""), f"{self.scheme}://")
 
     def _copy_of(self, path: str) -> str:
-        """The path of the copy of a path in this store."""
+        """Returns the path of the copy of a path in this store."""
         inside = normal(path)[len(self.scheme) + 3 :].lstrip("/") if path else ""
         return os.path.join(temporary_folder(), self.scheme, inside)
 
@@ -60,7 +63,9 @@ class RemoteLocation(Location):
         return self.folder
 
     def _refresh(self, path: str) -> None:
-        """Copies a file here unless the copy has its size and time, or its content if the store knows no times."""
+        """Copies a file here unless the copy has the same size and time (or the same content, if the store records no
+        times).
+        """
         target, size, when = self._copy_of(path), self.store.size(path), self.store.modified(path)
         if (
             os.path.exists(target)
@@ -88,7 +93,7 @@ class RemoteLocation(Location):
         )
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        """Size and time of each file of the copy, by name."""
+        """Returns the size and the time of each file of the copy, by its name."""
         paths = Store().below(self.folder)
         return {name: self._state_of(name) for name in (os.path.relpath(path, self.folder) for path in paths)}
 

@@ -1,4 +1,4 @@
-"""Stores elsewhere than on this machine: TensorFlow's and fsspec's, both imported when a path asks for them."""
+"""Stores of TensorFlow and of fsspec. Each library is imported when a path asks for it."""
 
 import functools
 import glob
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def open_store(path: str, scheme: str) -> Store:
-    """Returns the store of a path's scheme. Raises ValueError for one that is unknown or whose package is missing."""
+    """Returns the store of a path's scheme. Raises ValueError if the scheme is unknown or its package is missing."""
     return TensorFlowStore() if scheme in TENSORFLOW_SCHEMES else FsspecStore(path, scheme)
 
 
 def _as_os_errors(method: Callable[..., T]) -> Callable[..., T]:
-    """Raises what a store's library raises as an OSError that names the path."""
+    """Turns errors of a store's library into OSErrors that name the path."""
 
     @functools.wraps(method)
     def checked(self: Any, path: str, *arguments: object) -> T:
@@ -38,7 +38,7 @@ def _as_os_errors(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class _TensorFlowFile(io.RawIOBase):
-    """TensorFlow's file as one of Python's, to read."""
+    """TensorFlow's file behind the interface of a readable Python file."""
 
     def __init__(self, path: str):
         import tensorflow as tf
@@ -71,7 +71,7 @@ class _TensorFlowFile(io.RawIOBase):
 
 
 class RemoteStore(Store):
-    """A store that has copies here."""
+    """A store whose files are copied to this machine."""
 
     def locate(self, path: str) -> Location:
         return RemoteLocation(path, self)
@@ -96,7 +96,7 @@ class RemoteStore(Store):
 
 
 class TensorFlowStore(RemoteStore):
-    """The file systems that TensorFlow reads and writes itself."""
+    """The file systems that TensorFlow itself reads and writes."""
 
     def __init__(self) -> None:
         import tensorflow as tf
@@ -129,7 +129,9 @@ class TensorFlowStore(RemoteStore):
         return list(filter(self._exists, paths))
 
     def _exists(self, listed: str) -> bool:
-        """False for what ram:// lists in `a` of a folder beside it, `a.b`: the rest of its name."""
+        """Returns whether a listed name exists: for a folder `a`, ram:// also lists the files of a folder `a.b` beside
+        it.
+        """
         return scheme_of(listed) != "ram" or self._files.exists(listed)
 
     @_as_os_errors
@@ -157,7 +159,10 @@ class TensorFlowStore(RemoteStore):
 
 
 class FsspecStore(RemoteStore):
-    """Every other scheme, through fsspec. Listings are never taken from a cache: other processes write too."""
+    """The stores of every other scheme, through fsspec.
+
+    Listings never come from its cache, because other processes write too.
+    """
 
     def __init__(self, path: str, scheme: str):
         import fsspec
@@ -228,7 +233,7 @@ class FsspecStore(RemoteStore):
             self._files.rm(path, recursive=True)
 
     def make_folder(self, path: str) -> None:
-        """Makes nothing: a file makes the folders of its name."""
+        """Does nothing: writing a file makes the folders in its name."""
 
 
 def _require_file(kind: Kind, path: str) -> None:

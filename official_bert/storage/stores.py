@@ -1,7 +1,6 @@
-"""Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
-`memory://` ...).
+"""Stores of files: this machine, TensorFlow's file systems (`gs://`, `ram://`), fsspec's (`s3://`, `memory://` ...).
 
-`files` uses this module, and `locate` whoever needs files on this machine. Other stores are in `remote_stores`.
+`files` uses this module. Code that needs files on this machine calls `locate`. Other stores are in `remote_stores`.
 """
 
 import contextlib
@@ -21,13 +20,16 @@ SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
 
 def scheme_of(path: str) -> str:
-    """Returns the part before `://`; "" for a path on this machine."""
+    """Returns the scheme, the part before `://`; "" for a path on this machine."""
     scheme = SCHEME.match(path)
     return scheme[1] if scheme else ""
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Returns whether a glob matches a path, ** any number of folders; hidden names match only a dot."""
+    """Returns whether a glob matches a path.
+
+    `**` matches any number of folders; only a dot matches the dot of a hidden name.
+    """
     return _parts_match(path.split("/"), pattern.split("/"))
 
 
@@ -41,34 +43,39 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Location:
-    """A path, resolved where it enters, and the path on this machine with the same content: here, itself."""
+    """A path in a store, and the path on this machine that has the same content: for this machine's files, the same
+    path.
+    """
 
     def __init__(self, path: str):
         self.path = path
 
     def fetch(self) -> str:
-        """Returns the path on this machine of a file, a folder or the prefix of files: its own, or that of a copy.
+        """Returns a path on this machine for a file, a folder or the prefix of files: the path itself, or that of a
+        copy.
 
-        A copy is made again if the file has changed. Messages name the file (`temporaries.original_paths`).
+        The copy is renewed if the file has changed. Messages name the original file (`temporaries.original_paths`).
         """
         return self.path
 
     def forget(self) -> None:
-        """Removes the copy, if there is one."""
+        """Removes the copy, if one was made."""
 
     def pull(self) -> None:
-        """Brings here what others have written into the folder since, and removes here what they have removed."""
+        """Updates the copy of a folder: fetches what others have written since, and removes what they have removed."""
 
     def push(self) -> None:
-        """Copies back what has changed, the files that readers look for last, and removes what was removed here."""
+        """Uploads the changed files of the copy, those that readers look for at the end, and removes files that were
+        removed here.
+        """
 
     def beside(self, ending: str) -> str:
-        """Returns a path on this machine for what goes with a file: beside it, or among the temporary files."""
+        """Returns a path on this machine for a companion of the file: beside it, or in a folder for temporary files."""
         return f"{self.path}{ending}"
 
 
 class Store:
-    """The files of this machine, by their whole paths; other stores do the same for theirs.
+    """The files of this machine, by their whole paths. Other stores have the same methods.
 
     Failures are OSErrors that name the path.
     """
@@ -87,7 +94,7 @@ class Store:
         return open(path, "rb")
 
     def names(self, folder: str) -> list[str]:
-        """Returns the names of files and folders in a folder; none if it is no folder."""
+        """Returns the names of the files and folders in a folder; an empty list if the path is no folder."""
         return os.listdir(folder) if os.path.isdir(folder) else []
 
     def below(self, folder: str) -> list[str]:
@@ -95,37 +102,39 @@ class Store:
         return [os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names]
 
     def size(self, path: str) -> int:
-        """Bytes of a file."""
+        """Returns the size of a file in bytes."""
         return os.path.getsize(path)
 
     def modified(self, path: str) -> int:
-        """When a file changed, in nanoseconds; 0 if the store does not say it."""
+        """Returns when a file was changed, in nanoseconds; 0 if the store does not record times."""
         return os.stat(path).st_mtime_ns
 
     def upload(self, path: str, target: str) -> None:
-        """Copies a file of this machine to the path `target`, which has its content at once."""
+        """Copies a file of this machine to the path `target`. Readers see its whole content at once."""
         shutil.copyfile(path, target)
 
     def publish(self, path: str, target: str) -> None:
-        """Gives a whole file or folder of this machine its final name in the store."""
+        """Moves a complete file or folder from this machine to its final path in the store."""
         os.replace(path, target)
 
     def matching(self, pattern: str) -> list[str]:
-        """Returns the sorted files and folders that a glob matches (** any depth), or else the path of that name."""
+        """Returns the sorted files and folders that match a glob (`**`: any depth); else the path of that name, if it
+        exists.
+        """
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
 
     def remove(self, path: str) -> None:
-        """Removes a file or, with everything in it, a folder; there may be neither."""
+        """Removes a file or a whole folder, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder and those above it, if the store knows folders."""
+        """Makes a folder and its parents, if the store has folders."""
         os.makedirs(path or ".", exist_ok=True)
 
 
 def store_of(path: str) -> Store:
-    """Returns the store of a path. Raises ValueError for a scheme that is unknown or whose package is missing."""
+    """Returns the store of a path. Raises ValueError if its scheme is unknown or needs a package that is missing."""
     scheme = scheme_of(path)
     if not scheme:
         return Store()
@@ -134,13 +143,14 @@ def store_of(path: str) -> Store:
 
 
 def locate(path: str) -> Location:
-    """Returns the location of a path in any store."""
+    """Returns the location of a path of any store."""
     return store_of(path).locate(path)
 
 
 def require_regular(path: str, where: str) -> None:
-    """Raises ValueError, beginning with `where`, for a pipe or a device, which only this machine has: to open or read
-    one may take for ever, and what was read to tell its content would be gone.
+    """Raises ValueError that begins with `where` if a path of this machine is a pipe or a device.
+
+    Opening or reading one may block for ever, and bytes that were read to detect the format would be lost.
     """
     if scheme_of(path):
         return

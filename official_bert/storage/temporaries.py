@@ -1,4 +1,4 @@
-"""Temporary files, which go with this process, and the user's files that messages name in their place."""
+"""Temporary folders, deleted at exit, and the user's paths that messages show in place of temporary ones."""
 
 import atexit
 import functools
@@ -7,7 +7,7 @@ import tempfile
 
 
 def new_folder() -> str:
-    """Makes a folder that goes with this process."""
+    """Makes a temporary folder, deleted at exit, and returns its path."""
     folder = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -15,23 +15,23 @@ def new_folder() -> str:
 
 @functools.cache
 def temporary_folder() -> str:
-    """Returns the folder for copies of files that lie elsewhere."""
+    """Returns the temporary folder for copies of files from other stores."""
     return new_folder()
 
 
 @functools.cache
 def _originals() -> dict[str, str]:
-    """The user's files by the temporary ones that stand for them."""
+    """Returns the user's path for each temporary path."""
     return {}
 
 
 def stand_for(temporary: str, original: str) -> None:
-    """Lets messages name `original` in place of a temporary file that holds a part of it."""
+    """Makes messages name `original` in place of a temporary file that holds a part of it."""
     _originals()[temporary] = original
 
 
 def original_paths(text: str) -> str:
-    """Returns a message with the user's paths in place of those of temporary files."""
+    """Returns a message in which the user's paths replace the temporary ones."""
     for temporary, original in _originals().items():
         text = text.replace(temporary, original)
     return text

@@ -58,7 +58,7 @@ def test_each_command_is_right_at_the_first_attempt(person, language):
     prepare = "python tools/prepare_corpus.py --input_file=raw.jsonl --output_file=corpus.txt --num_workers=1"
     said = person.types(prepare).out
     assert re.search(rf"raw\.jsonl: {language} \((100|9\d)% sure\)", said)
-    keep = re.search(r"(--do_lower_case=False) keeps them: give it to all commands", said)[1]
+    keep = re.search(r"(--do_lower_case=False) keeps them: use it in all commands", said)[1]
     said = person.types(
         "python tools/build_vocab.py --input_file=corpus.txt --output_file=vocab.txt --vocab_size=300 --num_unused=0 "
         f"--num_workers=1 {keep}"

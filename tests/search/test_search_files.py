@@ -178,7 +178,7 @@ def test_a_teachers_scores_belong_to_their_positives(tmp_path):
     found = read_rows(Rows("f", [row]), columns, "refuse", TableOptions(), pytest.fail)
     np.testing.assert_allclose(found.targets, [[9, 1, 2], [8, 1, 2]])
     for wrong in ({"pos_scores": [9]}, {"pos_scores": 9}):
-        with pytest.raises(ValueError, match=r"f\[row 0\]: column 'pos_scores': expected scores of the 2 positives"):
+        with pytest.raises(ValueError, match="column 'pos_scores': expected only the scores of the 2 positives"):
             read_rows(Rows("f", [row | wrong]), columns, "refuse", TableOptions(), pytest.fail)
 
 
@@ -231,7 +231,7 @@ def test_a_collection_is_read_by_numbers(tmp_path):
         ({"judgements": [("q1", "p1", 0)]}, "expected judgements above 0, got none"),
         (
             {"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": "a"}, {"_id": "p1", "text": "b"}]},
-            r"corpus\.jsonl:2: expected every _id once, got 'p1' as in line 1",
+            r"corpus\.jsonl:2: expected unique _ids, got 'p1', which line 1 has too",
         ),
         (
             {"judgements": [("q1", "p1", 1)], "corpus": [{"_id": "p1", "text": None}]},

@@ -30,7 +30,7 @@ def test_without_docker_there_is_one_line_and_status_2(root, tmp_path):
         env={**os.environ, "PATH": str(tmp_path)},
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "docker: there is no command docker; nothing was compared\n"
+    assert done.stderr == "docker: the command docker is not installed; nothing was compared\n"
     fake = tmp_path / "docker"
     for works, told in (((), "Cannot connect to the Docker daemon"), (("info",), "pull access denied")):
         fake.write_text(

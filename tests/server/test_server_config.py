@@ -90,7 +90,7 @@ def test_monitoring(tmp_path):
             "model_config_list { config { name: 'a' base_path: '/a' model_version_policy { specific {} } } }",
             "expected versions",
         ),
-        (read_metrics_path, 'prometheus_config { enable: true path: "metrics" }', "expected an address from /"),
+        (read_metrics_path, 'prometheus_config { enable: true path: "metrics" }', "expected a path that begins with /"),
     ],
 )
 def test_mistakes_name_the_file(tmp_path, read, text, message):

@@ -182,7 +182,7 @@ def test_an_encoder_under_a_bilstm_is_converted_or_refused_by_name(make, golden,
 @pytest.mark.slow
 def test_float16_is_judged_by_its_numbers_without_texts_and_by_its_answers_with_them(make, tmp_path):
     with pytest.raises(
-        ValueError, match=r"litert_float16: expected the numbers .* within 0\.0001, got .*; --check_file judges it by"
+        ValueError, match=r"litert_float16: expected the numbers .* within 0\.0001, got .*; with --check_file, its"
     ):
         write(make, "classification", tmp_path, ("litert_float16",))
     assert not list(tmp_path.glob("*/1"))

@@ -81,7 +81,7 @@ def test_shares_add_up_and_few_steps_advise_more(predictors):
     assert sum(found["shares"]) == pytest.approx(found["value"] - found["baseline"], abs=1e-4)
     assert found["gap"] < 0.01 and not found["notes"]
     coarse = predictors["classifier"].explain(text, steps=1)
-    assert coarse["gap"] > 0.01 and "take more than 1 steps" in coarse["notes"][-1]
+    assert coarse["gap"] > 0.01 and "use more than 1 steps" in coarse["notes"][-1]
     expected = abs(sum(coarse["shares"]) - (found["value"] - found["baseline"])) / abs(
         found["value"] - found["baseline"]
     )

@@ -69,7 +69,7 @@ def test_a_vocabulary_without_room_for_words_names_the_number_to_change(tmp_path
     done = run_here(*arguments, "--vocab_size=20")
     assert done.returncode == 1 and done.stderr.endswith(
         "error: --vocab_size: expected more than the 104 entries of 5 special tokens and 99 [unusedN] slots, got 20; "
-        "for a small vocabulary give fewer slots (--num_unused=0)\n"
+        "for a small vocabulary use fewer slots (--num_unused=0)\n"
     )
     done = run_here(*arguments, "--vocab_size=105")
     assert (

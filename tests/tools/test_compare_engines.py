@@ -101,7 +101,7 @@ def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(c
 
 def test_a_side_whose_process_ends_is_named(compare_engines, monkeypatch):
     monkeypatch.setattr(compare_engines, "answer_requests", os.getpid)  # which takes no arguments, and fails
-    with pytest.raises(ValueError, match="^gone: its process has ended; ") as caught:
+    with pytest.raises(ValueError, match="^gone: its process has ended, perhaps ") as caught:
         compare_engines.Side("gone", "no folder", "", 0)
     assert "\n" not in str(caught.value)
 
@@ -139,7 +139,7 @@ def test_all_that_is_exported_is_measured_and_what_is_not_is_named(golden, tmp_p
         "openvino_bfloat16",
         "openvino_int8",
     }
-    assert set(report["take"].values()) <= set(agreements) and "for batches take" in done.stdout
+    assert set(report["take"].values()) <= set(agreements) and "for batches use" in done.stdout
     for arguments, told in (
         (["--texts=gone.txt", f"{tmp_path}/model"], "--texts=gone.txt: no such file"),
         ([f"--texts={tmp_path}/texts.txt"], "expected a folder that run_export wrote"),

@@ -122,7 +122,7 @@ def test_an_unknown_topology_is_told_with_the_known_ones(root, topology, told):
 
 def test_another_machine_is_told(tool, monkeypatch):
     monkeypatch.setattr(tool.platform, "machine", lambda: "aarch64")
-    with pytest.raises(ValueError, match="exists for Linux x86_64 alone, this is Linux aarch64"):
+    with pytest.raises(ValueError, match="exists only for Linux x86_64, this is Linux aarch64"):
         tool.slice_of("v5e:2x2")
 
 

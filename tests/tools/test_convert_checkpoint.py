@@ -189,7 +189,7 @@ def test_a_name_that_tells_another_casing_is_refused(convert, tmp_path, lower_ca
         str(tmp_path / "theirs"),
     )
     with pytest.raises(
-        ValueError, match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"
+        ValueError, match=f"{name}: its name or the vocabulary says that text is .*lower-cased, and TF 1"
     ):
         convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / name)
     assert os.listdir(tmp_path) == ["theirs"]

@@ -45,8 +45,8 @@ def test_what_a_stopped_run_has_cleaned_is_not_needed_again(check):
     [
         (TEXT, ["--min_words"], "1.6 times the input (before --min_words)"),
         (TEXT, ["--mix"], "2.6 times the input (before --mix)"),
-        (b'{"text": "Some."}\n' * 65_000, [], "1.6 times the input (packed files and JSON lines count as they are)"),
-        (gzip.compress(TEXT, 0), [], "1.6 times the input (packed files and JSON lines count as they are)"),
+        (b'{"text": "Some."}\n' * 65_000, [], "1.6 times the input (compressed files and JSON lines by size on disk)"),
+        (gzip.compress(TEXT, 0), [], "1.6 times the input (compressed files and JSON lines by size on disk)"),
     ],
 )
 def test_input_of_which_an_unknown_share_stays_is_a_warning_and_refused_below_a_quarter(

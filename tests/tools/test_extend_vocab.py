@@ -48,7 +48,7 @@ def test_a_2018_checkpoint_gets_rows_that_are_means_of_their_pieces(root, golden
         f"--init_checkpoint={golden}/tf1_bert/bert_model.ckpt",
     )
     assert done.returncode == 0, done.stderr
-    assert "3 new words (2 in [unusedN] slots, 1 rows added; 1 were there already), vocab_size 3001" in done.stdout
+    assert "3 new words (2 in [unusedN] slots, 1 rows added; 1 existed already), vocab_size 3001" in done.stdout
     old, new = FullTokenizer(str(vocab)), FullTokenizer(str(out / "vocab.txt"))
     assert {new.inv_vocab[index] for index in (5, 2990, 3000)} == {"glassblower", "thermometers", "brno"}
     before, after = (tf.train.load_checkpoint(str(path)) for path in (golden / "tf1_bert/bert_model.ckpt", out))
@@ -132,8 +132,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             (f"--words_file={tmp_path}/many.txt", f"--init_checkpoint={tmp_path}/alone/bert_model.ckpt"),
             "expected a bert_config.json beside it",
         ),
-        ((f"--words_file={tmp_path}/many.txt", "--prune"), "--input_file: expected it beside --prune"),
-        (("--max_seq_length=8",), "expected --init_checkpoint or, to add words alone or to begin a model"),
+        ((f"--words_file={tmp_path}/many.txt", "--prune"), "--input_file: expected it with --prune"),
+        (("--max_seq_length=8",), "expected --init_checkpoint or, to only add words or make a new model"),
         (
             (f"--words_file={tmp_path}/many.txt", checkpoint, f"--config={tmp_path}/none.yaml"),
             "--config: expected no --init_",
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
         ((f"--words_file={tmp_path}/many.txt", f"--vectors={tmp_path}/few.txt"), "--vectors needs --init_checkpoint"),
         (
             (f"--words_file={tmp_path}/many.txt", checkpoint, config, f"--vectors={tmp_path}/few.txt"),
-            "--vectors: expected vectors for at least 4 words that the vocabulary had before, twice their 2 numbers",
+            "--vectors: expected vectors for at least 4 words of the old vocabulary, twice their 2 numbers",
         ),
         (
             (f"--words_file={tmp_path}/many.txt", checkpoint, config, f"--vectors={tmp_path}/words.txt"),
@@ -155,7 +155,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, golden, tmp_path,
             (f"--input_file={tmp_path}/wiki_00", "--num_words=9"),
             "wiki_00: expected text with a sentence on each line, got WikiExtractor's output",
         ),
-        ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--input_file: expected it beside --prune, whose"),
+        ((f"--words_file={tmp_path}/many.txt", "--num_words=9"), "--input_file: expected it with --prune (to keep"),
         ((f"--words_file={tmp_path}/many.txt", "--random_seed=2"), "--random_seed: expected --vectors, and without"),
         ((f"--words_file={tmp_path}/many.txt", f"--config={tmp_path}/none.yaml"), "no such configuration file"),
     ):

@@ -57,7 +57,7 @@ def test_the_command_cuts_each_file_by_its_own_language(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [f"{tmp_path}/a.txt: ru (100% sure)", f"{tmp_path}/b.jsonl: ru (100% sure)"] == lines[:2]
-    assert f"{tmp_path}/d.txt: en (0% sure); ru for want of a clear language, --language=... gives another" in lines
+    assert f"{tmp_path}/d.txt: en (0% sure); ru is used because that is uncertain, --language=... sets another" in lines
     prepared = (tmp_path / "out/c.out").read_text(encoding="utf-8")
     # by English rules "1932 г." and "ул." end sentences
     assert prepared.count("Завод построили в 1932 г. на берегу реки.\n") == 6
@@ -71,4 +71,4 @@ def test_standard_input_is_not_recognised_and_says_so(tmp_path):
     command = ["tools/prepare_corpus.py", "--input_file=-", f"--output_file={tmp_path}/c.out", "--num_workers=1"]
     done = run_here(*command, typed=RUSSIAN)
     assert done.returncode == 0, done.stderr
-    assert "standard input: en, not recognised; --language=... gives another" in done.stdout
+    assert "standard input: en, not recognised; --language=... sets another" in done.stdout

@@ -42,6 +42,6 @@ def test_what_is_missing_or_there_twice_is_named_and_nothing_written(root, runs,
     assert zip_runs(root, f"--runs={runs}/*", f"--output_file={output}", "--partial").stdout.endswith("missing: RTE\n")
     (runs / "qqp/CoLA.tsv").write_text("")
     done = zip_runs(root, f"--runs={runs}/*", f"--output_file={output}")
-    assert done.returncode == 1 and "qqp/CoLA.tsv: " in done.stderr and "cola/CoLA.tsv is there too" in done.stderr
+    assert done.returncode == 1 and "qqp/CoLA.tsv: " in done.stderr and "cola/CoLA.tsv exists too" in done.stderr
     done = zip_runs(root, f"--runs={tmp_path}/none", f"--output_file={output}")
     assert done.returncode == 1 and "none of CoLA.tsv, " in done.stderr and "Traceback" not in done.stderr

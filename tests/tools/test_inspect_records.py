@@ -69,7 +69,7 @@ def test_what_is_printed_is_what_the_golden_records_hold(inspect, tmp_path, gold
     for wanted in (
         f"271 records of 128 tokens; {tokens / 271:.1f} used, {1 - tokens / (271 * 128):.1%} padding",
         f"label 1 (random or swapped): {golden_rows['next_sentence_labels'].mean():.1%}",
-        f"predictions: {used.sum() / 271:.1f} a record",
+        f"predictions: {used.sum() / 271:.1f} per record",
         f"{used.sum() / tokens:.1%} of the tokens",
         f"{(now == 14).mean():.1%} [MASK]",
         f"most frequent: {words[ids[counts.argmax()]]} {counts.max() / used.sum():.1%}",
@@ -179,7 +179,7 @@ def test_records_without_masks_are_told_as_such(inspect, tmp_path, golden_rows):
     features = records.unmasked_features(128)
     rows = {name: golden_rows[name] for name in ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")}
     rows |= {"word_starts": rows["input_mask"], "schema_version": np.ones((271, 1), int)}
-    assert "without masks" in inspect(write(tmp_path / "out", rows, features))
+    assert "the records have no masks" in inspect(write(tmp_path / "out", rows, features))
 
 
 def test_one_record_in_so_many_is_read_and_numbered_as_in_the_file(inspect, tmp_path, golden_rows):

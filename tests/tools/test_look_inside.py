@@ -185,8 +185,8 @@ def test_a_model_with_another_attention_or_other_tokens_is_refused(tmp_path, mon
     formats.write(stored, "ours", str(tmp_path / "distances"))
     made_checkpoints.write_relative(tmp_path / "roberta", "roberta")
     for name, told in (
-        ("distances", "expected BERT's attention, whose maps this draws, got a model with relative_buckets"),
-        ("roberta", "expected a list of WordPieces, whose words this compares, got another tokenizer"),
+        ("distances", "expected a model with BERT's attention, got one with relative_buckets"),
+        ("roberta", "expected a model with a WordPiece vocabulary, got one with another tokenizer"),
     ):
         done = run_here(
             "tools/look_inside.py",

@@ -91,7 +91,7 @@ def test_the_command_writes_what_retrieval_reads(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
     assert [len(row["negatives"]) for row in rows] == [2, 2, 2, 2]
     for flags, told in (
-        (("--first_rank=9", "--last_rank=9"), "no pair has a negative by these rules"),
+        (("--first_rank=9", "--last_rank=9"), "no pair has a negative under these rules"),
         (("--faiss_index=Flat",), "--faiss_index: expected --model with it, got Flat without"),
         (("--margin=0.1", "--relative_margin=0.1"), "expected one of them"),
     ):

@@ -152,7 +152,7 @@ def test_a_discriminator_of_another_size_is_written_without_its_generator_and_no
     source = "tests/golden/family/electra_discriminator/ElectraForPreTraining"
     arguments = (f"--init_checkpoint={source}", "--max_seq_length=8")
     done = resize(*arguments, f"--output_dir={tmp_path}/run", "--to=ours")
-    assert done.returncode == 1 and "--to=hugging_face writes the discriminator alone" in done.stderr, done.stderr
+    assert done.returncode == 1 and "--to=hugging_face writes only the discriminator" in done.stderr, done.stderr
     assert not (tmp_path / "run").exists() and "--leave_out" not in done.stderr
     done = resize(*arguments, f"--output_dir={tmp_path}/out", "--to=hugging_face")
     stored = formats.read(str(tmp_path / "out"))
@@ -163,8 +163,8 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, root):
     monkeypatch.chdir(root)
     for arguments, told in (
         ((), "expected one of --max_seq_length, --prune, --words_file and --num_words"),
-        (("--prune",), "--input_file: expected it beside --prune"),
-        (("--input_file=x", "--max_seq_length=8"), "--input_file: expected it beside --prune"),
+        (("--prune",), "--input_file: expected it with --prune"),
+        (("--input_file=x", "--max_seq_length=8"), "--input_file: expected it with --prune"),
         (("--vectors=x", "--max_seq_length=8"), "--vectors: expected new words"),
         (("--nokeep_characters", "--max_seq_length=8"), "--keep_characters: expected --prune with it"),
     ):

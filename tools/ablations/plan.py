@@ -1,4 +1,4 @@
-"""What `tools/run_ablations.py` runs: rows of tables, their pre-training and fine-tuning, at one of the scales."""
+"""The plan of `tools/run_ablations.py`: rows of tables, their pre-training and fine-tuning, at one of the scales."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ COMMON = "baseline"  # the row whose held-out records measure all rows, and whos
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The values that all rows share."""
+    """The settings that all rows share."""
 
     pretraining: str  # a YAML, from the root of the repository
     vocab_size: int
@@ -30,7 +30,7 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """A task of fine-tuning."""
+    """A fine-tuning task: its data, metric and configuration."""
 
     title: str
     data: str
@@ -44,7 +44,7 @@ class TaskEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table; without `config` and `pretrained`, its model is not pre-trained."""
+    """A row of a table. Without `config` and `pretrained`, its model is not pre-trained."""
 
     title: str
     config: str = ""  # of configs/ablations
@@ -63,7 +63,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suites:
-    """A file of tools/ablations."""
+    """The contents of a file in tools/ablations."""
 
     scales: dict[str, Scale]
     tasks: dict[str, TaskEntry]
@@ -74,7 +74,10 @@ class Suites:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything in a file of suites, for one scale. Paths of configurations begin at `root`, the repository's."""
+    """The contents of a file of suites, for one scale.
+
+    Paths of configurations are relative to `root`, the repository.
+    """
 
     root: str
     scale_name: str
@@ -90,10 +93,11 @@ class Plan:
     def read(
         cls, root: str, scale: str, suites_file: str = "suites.yaml", milliseconds: Mapping[str, float] | None = None
     ) -> "Plan":
-        """Reads a file of tools/ablations; `milliseconds` are those of a step of each row, for a scale of equal times.
+        """Reads a file of tools/ablations. `milliseconds` are the times of one step of each row, for a scale of equal
+        times.
 
-        Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that
-        stand nowhere.
+        Raises ValueError for an unknown scale, for unknown and missing keys, for values of another type, and for names
+        of rows or tasks that do not exist.
         """
         path = os.path.join(root, "tools", "ablations", suites_file)
         suites = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
@@ -128,16 +132,19 @@ class Plan:
         )
 
     def check_times(self, rows: Sequence[str]) -> None:
-        """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
+        """Raises ValueError that names the first row whose time per step is needed but unknown."""
         timed = [row for row in rows if self.scale.minutes and self.rows[row].config]
         if unknown := [row for row in timed if not self.milliseconds.get(row, 0.0) > 0.0]:
             raise ValueError(
-                f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py "
-                f"measures, for {self.scale.minutes:g} minutes of pre-training, got none"
+                f"--step_times: expected the milliseconds of a step of {unknown[0]} (benchmarks/step_times.py measures "
+                f"them), for {self.scale.minutes:g} minutes of pre-training, got none"
             )
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
-        """Returns the names of a suite's rows, those of `only`, in the order of the file."""
+        """Returns the names of a suite's rows, or of `only` among them, in the order of the file.
+
+        Raises ValueError for others.
+        """
         if suite != "all" and suite not in self.suites:
             raise ValueError(f"--suite: expected all or one of {', '.join(self.suites)}, got {suite}")
         names = list(self.rows) if suite == "all" else self.suites[suite]
@@ -146,19 +153,19 @@ class Plan:
         return [name for name in self.rows if name in (only or names)]
 
     def origin_of(self, row: str) -> str:
-        """The row whose pre-training a row is fine-tuned from: its own, another's, or "" for random weights."""
+        """Returns the row whose pre-trained model a row fine-tunes: its own, another's, or "" for random weights."""
         return self.rows[row].pretrained or (row if self.rows[row].config else "")
 
     def lengths_of(self, row: str) -> int:
-        """The number of lengths of the records of a row's pre-training: one for each phase."""
+        """Returns the number of record lengths in a row's pre-training: one for each phase."""
         return len(generator_flags(self.pretraining(row), {}, 1))
 
     def tasks_of(self, row: str) -> list[str]:
-        """The tasks that a row is fine-tuned on."""
+        """Returns the tasks on which a row is fine-tuned."""
         return [task for task in self.task_sets[self.rows[row].tasks] if task in (self.scale.tasks or self.tasks)]
 
     def pretraining(self, row: str) -> dict:
-        """The configuration of a row's pre-training: the scale's values, under the row's own."""
+        """Returns the configuration of a row's pre-training: the scale's values, overridden by the row's own."""
         entry = self.rows[row]
         values = merge(*inherited_and_own(os.path.join(self.root, self.scale.pretraining)))
         if self.scale.precision:
@@ -177,8 +184,9 @@ class Plan:
         return merge(values, {"training": {"keep_every": steps_of(values) // 8}}) if entry.milestones else values
 
     def finetuning(self, row: str, task: str) -> dict:
-        """The configuration of a row's fine-tuning on a task; its model is that of the checkpoint, or of the scale
-        without one.
+        """Returns the configuration of a row's fine-tuning on a task.
+
+        Its model is the checkpoint's, or the scale's without one.
         """
         entry = self.rows[row]
         values = merge(self.scale.finetuning, self.tasks[task].config)
@@ -195,14 +203,14 @@ class Plan:
 
 
 def some_rows(lines: Sequence[str], count: int) -> list[str]:
-    """Returns the first of a table's lines and `count` of the others, the same ones each time."""
+    """Returns a table's first line and `count` random others, always the same ones."""
     header, *rows = lines
     return [header, *random.Random(1).sample(rows, min(count, len(rows)))]
 
 
 def half_of(text: str, part: str, has_header: bool) -> str:
-    """Returns the first or second half of an evaluation file: every other row of a table, every other sentence of
-    columns of words.
+    """Returns the first or second half of an evaluation file: every other row of a table, or every other sentence of a
+    file with a word per line.
     """
     if not has_header:
         return "\n\n".join(text.strip().split("\n\n")[int(part == "second") :: 2]) + "\n"
@@ -216,11 +224,10 @@ def steps_of(config: Mapping[str, Any]) -> int:
 
 
 def usually_masked(config: Mapping[str, Any]) -> dict:
-    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in
-    every row.
+    """Returns a pre-training's configuration for held-out records, with the paper's share of masked tokens in every
+    row.
 
-    Where records cannot be masked as the row's (`token_draws` are of dynamic masking alone), they are masked as the
-    paper's.
+    For `token_draws`, which exists only as dynamic masking, records are masked as in the paper.
     """
 
     def without_rate(part: Mapping[str, Any]) -> dict:
@@ -232,7 +239,7 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
 
 
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
-    """Returns the flags of the data generator for a pre-training's configuration: one list for each phase length."""
+    """Returns the flags of the data generator for a pre-training's configuration: a list for each phase's length."""
     lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [
         config["options"]
     ]

@@ -1,4 +1,4 @@
-"""What `tools/run_ablations.py` reads of the runs that it has made."""
+"""Reads the results of the runs that `tools/run_ablations.py` has made."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ from official_bert.storage.files import read_json, read_lines, read_log
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """Returns the finished rows in a file of results. Raises ValueError, naming the line, for one that is no result."""
+    """Returns the finished rows in a file of results. Raises ValueError that names the line if it is no result."""
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -23,8 +23,10 @@ def read_rows(path: str) -> list[dict[str, Any]]:
 
 
 def curve_of(run: pathlib.Path) -> dict[str, Any]:
-    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from
-    its log.
+    """Returns the held-out masked-LM losses of a pre-training from its log, [[step, loss], ...], and its last
+    evaluation.
+
+    Raises ValueError if the log has no evaluation.
     """
     evaluated = [row for row in read_log(str(run / LOG_FILE)) if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
     if not evaluated:
@@ -42,7 +44,7 @@ def curve_of(run: pathlib.Path) -> dict[str, Any]:
 
 
 def values_of(run: pathlib.Path, metric: str) -> list[float]:
-    """Returns a metric of each seed of a search."""
+    """Returns a metric of a search for each seed."""
     runs = read_json(str(run / SEARCH_FILE))["runs"]
     return [
         round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])
@@ -55,7 +57,7 @@ def best_of(search: pathlib.Path) -> pathlib.Path:
 
 
 def remove_weights(search: pathlib.Path) -> None:
-    """Removes the checkpoints of fine-tunings but those of the best one, which may teach."""
+    """Removes the checkpoints of a search's runs except those of the best one, which may become a teacher."""
     best = best_of(search)
     for path in search.glob(f"**/{CHECKPOINT}-*"):
         if not path.is_relative_to(best):

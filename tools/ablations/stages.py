@@ -1,4 +1,4 @@
-"""Commands that a long work consists of, one after another, each once."""
+"""Runs the commands of a long job one after another, each once."""
 
 import contextlib
 import ctypes
@@ -21,10 +21,12 @@ END_SECONDS = 60.0  # that a stopped stage gets to end
 
 
 class Stages:
-    """Runs commands one after another, each once: a finished one has a JSON file with its result."""
+    """Runs commands one after another, each once. A finished one has a JSON file with its result."""
 
     def __init__(self, work_dir: pathlib.Path, root: pathlib.Path, environment: Mapping[str, str]):
-        """`root` is the checkout, which the commands run in and import from; `environment` is that of this process."""
+        """`root` is the checkout in which the commands run and from which they import; `environment` is that of this
+        process.
+        """
         self.work_dir, self.root, self.stages_left = work_dir, root, 1
         path = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH")]))
         self.environment = {**environment, "PYTHONPATH": path}
@@ -38,11 +40,10 @@ class Stages:
         collect: Callable[[pathlib.Path], dict] = lambda log: {},
         config: Mapping[str, Any] | None = None,
     ) -> dict:
-        """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files
-        it made.
+        """Runs a command of ours unless it was run before; returns what `collect` reads from its log and its files.
 
         `config` is written to `NAME.yaml`, the command's --config. Raises ValueError if the command fails, or if the
-        stage was run by another one.
+        stage was run with another command or configuration.
         """
         place = self.work_dir / folder
         place.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ class Stages:
             stored = read_json(str(marker))
             if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
                 raise ValueError(
-                    f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
+                    f"{marker}: this stage was run with another command or configuration; use another --work_dir, or "
                     f"remove {place} to run it again"
                 )
         else:
@@ -107,7 +108,7 @@ class Stages:
             raise ValueError(f"{log}: the command ended with status {process.returncode}: {last_line(log)}")
 
     def _remaining(self) -> str:
-        """How many stages are left and, from the mean of those done before, about how long they take."""
+        """Returns how many stages remain and, from the mean of the finished ones, about how long they will take."""
         if not self.seconds:
             return f"; {self.stages_left} stages left"
         minutes = self.stages_left * sum(self.seconds) / len(self.seconds) / 60
@@ -118,7 +119,7 @@ class Stages:
 
 @contextlib.contextmanager
 def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Ends the process if the block is left early."""
+    """Ends the process if the block ends early."""
     try:
         yield process
     finally:
@@ -132,7 +133,7 @@ def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 
 def _end_with_parent() -> None:
-    """Asks Linux to end this process when the one that started it dies, however it dies: no stage must go on unseen."""
+    """Asks Linux to end this process when its parent dies in any way, so that no stage goes on unnoticed."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 

@@ -1,8 +1,8 @@
 """Compares devices with this machine's CPU: outputs, losses and gradients of a task's model, and whole trainings.
 
-An error is the root mean square of a difference, over that of the CPU's float32 values. If a tensor is much smaller
-than all tensors of its kind, its difference is compared with these: the gradient of a key's bias is 0 but for rounding,
-because softmax ignores that bias.
+An error is the root mean square of a difference, relative to that of the CPU's float32 values. A tensor much smaller
+than the other tensors of its kind is compared relative to all of them. For example, the gradient of a key's bias is 0
+up to rounding, because softmax ignores that bias.
 """
 
 import dataclasses
@@ -50,10 +50,11 @@ class Finding:
 def compare(
     check: str, case: str, got: Values, expected: Values, tolerance: float, rounded: Values | None = None
 ) -> Finding:
-    """Compares tensors, named `KIND NAME`, in the order of `expected`; numbers that are not finite are an infinite
+    """Compares tensors named `KIND NAME`, in the order of `expected`. Numbers that are not finite count as an infinite
     error.
 
-    `rounded` are the CPU's values in the precision of `got`: an error may be ROUNDINGS times as large as theirs.
+    `rounded` are the CPU's values in the precision of `got`: errors may be ROUNDINGS times as large as theirs. Raises
+    ValueError if the names differ.
     """
     if set(got) != set(expected):
         raise ValueError(
@@ -100,7 +101,7 @@ def _error(got: np.ndarray, expected: np.ndarray, floor: float) -> float:
 
 
 def draw_weights(task: TaskBase) -> list[np.ndarray]:
-    """Draws the first weights of a task's model, the same for every precision."""
+    """Returns initial weights for a task's model, the same for every precision."""
     with tf.device("CPU:0"):
         keras.utils.set_random_seed(task.config.seed)
         model = task.build_model()
@@ -109,7 +110,7 @@ def draw_weights(task: TaskBase) -> list[np.ndarray]:
 
 
 def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> dict[str, np.ndarray]:
-    """Makes a batch of a task's `batch_spec`: rows of different lengths, the last one filler; ids below `words`, tags
+    """Returns a batch of a task's `batch_spec`: rows of different lengths, the last one filler, ids below `words`, tags
     below `labels`.
     """
     rng = np.random.default_rng(0)
@@ -149,10 +150,10 @@ def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> di
 def passes(
     task: TaskBase, weights: Sequence[np.ndarray], batch: Values, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, Values]:
-    """Returns outputs, losses and gradients of a batch, by device and name: `output NAME`, `loss NAME`, `gradient
+    """Returns outputs, losses and gradients for a batch, by device and name: `output NAME`, `loss NAME`, `gradient
     WEIGHT`.
 
-    Each replica of the strategy does the whole batch; without a strategy the CPU does it.
+    Each replica of the strategy computes the whole batch; without a strategy the CPU computes it.
     """
     with tf.device("CPU:0"):
         model = task.build_model()
@@ -188,14 +189,15 @@ def passes(
 
 
 def _in_order(results: Mapping[str, object], weights: Sequence[str]) -> list[str]:
-    """Names in the order of a step: outputs, losses, and gradients from the last layer to the first."""
+    """Returns the names in the order of a step: outputs, losses, and gradients from the last layer to the first."""
     gradients = [f"gradient {name}" for name in reversed(weights)]
     return [*sorted({*results}.difference(gradients), key=lambda name: (_kind(name) != "output", name)), *gradients]
 
 
 def _place(strategy: tf.distribute.Strategy, index: int, tensor: tf.Tensor) -> str:
-    """The name of a replica of this worker with its device, such as `replica 1 (GPU:1)`; `tensor` is one of its
-    results.
+    """Returns the name of a worker's replica with its device, such as `replica 1 (GPU:1)`.
+
+    `tensor` is one of its results.
     """
     # A single device may be TensorFlow's choice, of which the strategy knows nothing.
     device = tensor.device if strategy.num_replicas_in_sync == 1 else strategy.extended.worker_devices[index]
@@ -205,7 +207,9 @@ def _place(strategy: tf.distribute.Strategy, index: int, tensor: tf.Tensor) -> s
 def training(
     task: TaskBase, source: BatchSource, strategy: tf.distribute.Strategy, steps: int
 ) -> dict[str, np.ndarray]:
-    """Returns losses and weights after steps from the same first weights: `loss STEPS` and `weight NAME`."""
+    """Returns losses and weights after `steps` steps from the same initial weights: `loss of every step` and `weight
+    NAME`.
+    """
     keras.utils.set_random_seed(task.config.seed)
     with strategy.scope():
         model = task.build_model()
@@ -218,15 +222,16 @@ def training(
 
 
 def in_rates(trained: Values, rate: float) -> dict[str, np.ndarray]:
-    """Returns weights in units of the learning rate: Adam changes each by about so much a step, whatever the size of
-    its gradient.
+    """Returns weights divided by the learning rate: Adam changes each weight by about this rate per step, whatever the
+    size of its gradient.
     """
     return {name: value if _kind(name) == "loss" else value / rate for name, value in trained.items()}
 
 
 def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, seconds: float) -> dict[str, float]:
-    """Measures sequences and operations a second of training on a batch, `batch` for each replica, for about so many
-    seconds.
+    """Returns sequences and operations per second of training, measured for about `seconds`.
+
+    Each replica gets `batch`.
     """
     with strategy.scope():
         model = task.build_model()
@@ -249,7 +254,7 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
 
 
 def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
-    """Measures the operations a second of a large matrix product on the strategy's first device."""
+    """Returns the operations per second of a large matrix product on the strategy's first device."""
     first = tf.cast(tf.random.normal([PRODUCT, PRODUCT]), precision)
 
     @functools.partial(tf.function, autograph=False)

@@ -1,4 +1,4 @@
-"""Every head and kind of layer, on a small model, and rows for it: what `tools/check_accelerator.py` compares."""
+"""Small models of every head and kind of layer, and rows for them, which `tools/check_accelerator.py` compares."""
 
 import os
 import pathlib
@@ -29,7 +29,10 @@ ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the la
 
 
 class Head(NamedTuple):
-    """A case of outputs, losses and gradients: a task with options, on a small model of SIZES and others."""
+    """A case for comparing outputs, losses and gradients: a task with options, on a small model.
+
+    The model has the sizes SIZES and `sizes`.
+    """
 
     name: str
     task: str
@@ -107,7 +110,7 @@ def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folde
 
 
 def write_records(path: str, count: int) -> None:
-    """Writes records of pre-training, in which each word is the one before it plus one."""
+    """Writes records for pre-training, in which each word's id is that of the word before it plus one."""
     rng, places = np.random.default_rng(0), np.arange(S)
     lengths, first_ids = rng.integers(S // 2, S + 1, (count, 1)), rng.integers(5, V, (count, 1))
     real = places < lengths

@@ -4,8 +4,8 @@
         for answer in client.predict(["a fine film", "two hours of rain"]):
             print(answer["label"], answer["probabilities"])
 
-Long lists are sent in batches, several at a time, and come back in order. What gets no answer for the moment
-(UNAVAILABLE, status 503, no connection) is sent again, later and later, within one deadline. The REST client needs
+Long lists are sent in batches, several at a time, and answers come back in order. A request that fails temporarily
+(UNAVAILABLE, status 503, no connection) is sent again after growing pauses, until one deadline. The REST client needs
 neither TensorFlow nor gRPC.
 """
 

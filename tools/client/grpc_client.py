@@ -12,10 +12,10 @@ STALE = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")  # codes of a request that w
 
 
 class GrpcClient(ModelClient):
-    """Over gRPC with the official stubs. `target` is the server's address, as 127.0.0.1:8500.
+    """A client over gRPC with the official stubs. `target` is the server's address, such as 127.0.0.1:8500.
 
-    Imports grpc and tensorflow (the protocol's tensors). `credentials` are grpc's; without them or `ca_file`, nothing
-    is encrypted.
+    Imports grpc, and tensorflow for the protocol's tensors. `credentials` are grpc's; without them or `ca_file`,
+    nothing is encrypted.
     """
 
     known_signatures: Signatures | None
@@ -60,7 +60,7 @@ class GrpcClient(ModelClient):
         return self._predict_as_known(rows, signature)
 
     def _predict_as_known(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
-        """Returns the answers to a request in the types of the known inputs."""
+        """Returns the answers to a request whose inputs have the types of the known signatures."""
         from tensorflow_serving.apis import predict_pb2
 
         request = predict_pb2.PredictRequest()
@@ -84,7 +84,7 @@ class GrpcClient(ModelClient):
         self._channel.close()
 
     def _call(self, service: str, method: str, request: Any) -> Any:
-        """Returns the answer to a request, whose `ModelSpec` is filled here. Raises ServingError."""
+        """Sends a request, fills its `ModelSpec`, and returns the answer. Raises ServingError."""
         from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
         stubs = {

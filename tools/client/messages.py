@@ -1,4 +1,4 @@
-"""Rows as the two protocols' messages, and their answers as rows. Imports TensorFlow and the protocol only for gRPC."""
+"""Converts rows to the messages of the two protocols, and answers to rows. Imports TensorFlow only for gRPC."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ Signatures = dict[str, dict[str, dict[str, str]]]  # {signature: {"inputs" or "o
 
 
 def to_json(value: Any) -> Any:
-    """Turns a value into TF Serving's JSON: bytes into b64, arrays into lists."""
+    """Returns a value as TF Serving's JSON: bytes as b64, arrays as lists."""
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, bytes):
@@ -25,7 +25,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Turns TF Serving's JSON into values: b64 into bytes."""
+    """Returns the value of TF Serving's JSON: b64 as bytes."""
     if isinstance(value, dict):
         return (
             base64.b64decode(value["b64"])
@@ -36,7 +36,7 @@ def from_json(value: Any) -> Any:
 
 
 def signatures_of_json(metadata: Mapping[str, Any]) -> Signatures:
-    """Reads the signatures in the JSON of a model's metadata."""
+    """Returns the signatures in the JSON of a model's metadata."""
     definitions = metadata["metadata"]["signature_def"]["signature_def"]
     return {
         key: {side: {name: info["dtype"] for name, info in definition[side].items()} for side in ("inputs", "outputs")}
@@ -45,7 +45,7 @@ def signatures_of_json(metadata: Mapping[str, Any]) -> Signatures:
 
 
 def signatures_of_proto(response: Any) -> Signatures:
-    """Reads the signatures in a `GetModelMetadataResponse`."""
+    """Returns the signatures in a `GetModelMetadataResponse`."""
     from tensorflow.core.framework import types_pb2
     from tensorflow_serving.apis import get_model_metadata_pb2
 
@@ -71,7 +71,10 @@ def fill_inputs(request: Any, rows: Sequence[Any], inputs: Mapping[str, str]) ->
 
 
 def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
-    """Makes a `TensorProto` of a column; a name that the model does not know is left for it to refuse."""
+    """Returns a column as a `TensorProto`.
+
+    A name that the model does not know is sent too, so that the server refuses it.
+    """
     import tensorflow as tf
 
     dtype = tf.as_dtype(inputs[name].removeprefix("DT_").lower()) if name in inputs else None
@@ -88,8 +91,8 @@ def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
 
 
 def _check_range(name: str, numbers: np.ndarray, dtype: Any) -> None:
-    """Refuses numbers beyond a type's range, which `make_tensor_proto` wraps around or makes infinite; a given infinity
-    is meant.
+    """Raises ValueError for numbers beyond a type's range, which `make_tensor_proto` would wrap or make infinite. Given
+    infinities are allowed.
     """
     finite = numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
     for number in (finite.min(), finite.max()) if finite.size else ():
@@ -100,7 +103,7 @@ def _check_range(name: str, numbers: np.ndarray, dtype: Any) -> None:
 
 
 def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
-    """Reads the rows of a `PredictResponse`. Raises ServingError if an output has not one row for each of `count`."""
+    """Returns the rows of a `PredictResponse`. Raises ServingError unless every output has `count` rows."""
     import tensorflow as tf
 
     arrays = {name: tf.make_ndarray(response.outputs[name]) for name in sorted(response.outputs)}
@@ -111,20 +114,20 @@ def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
 
 
 def wrong_number_of_rows(count: int, got: str) -> ServingError:
-    """Returns the error for an answer that cannot be given as the rows of its request."""
+    """Returns the error for an answer whose number of rows differs from that of its request."""
     return ServingError("INVALID_ARGUMENT", f"expected an answer for each of {count} rows, got {got}")
 
 
 def _lists(value: Any) -> Any:
-    """Turns arrays into lists, whose values are checked one by one."""
+    """Returns arrays as lists, whose values are then checked one by one."""
     if isinstance(value, (list, tuple)):
         return [_lists(item) for item in value]
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Turns a tensor's part into Python's values, as REST gives them: strings decoded unless their name or nature is
-    binary.
+    """Returns a part of a tensor as Python values, as REST returns them. Strings are decoded unless their output's name
+    ends in `_bytes` or they are not UTF-8.
     """
     if isinstance(value, bytes):
         try:

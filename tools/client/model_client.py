@@ -1,4 +1,4 @@
-"""The client of one model: batches of rows, several on their way at once. `rest_client` and `grpc_client` send them."""
+"""The client of one model. It sends batches of rows, several at once, with `rest_client` or `grpc_client`."""
 
 import abc
 import concurrent.futures
@@ -11,11 +11,11 @@ from official_bert.tools.client.rows import as_mappings, needs_input_names
 
 
 class ModelClient(abc.ABC):
-    """One model on one server, by default its highest version. Safe to use from several threads.
+    """One model on one server, by default its highest version. Several threads may use it.
 
-    `timeout` counts for all attempts of a request (a batch of `batch_size` rows) together, of which there are
-    `attempts` at most. `headers` go with every request (over gRPC as metadata), `token` as `Authorization: Bearer`.
-    `ca_file` (PEM) holds the authorities to trust in place of the system's.
+    `timeout` is for all attempts of a request (a batch of `batch_size` rows) together; there are at most `attempts`.
+    `headers` go with every request (over gRPC as metadata), `token` as `Authorization: Bearer`. `ca_file` (PEM)
+    replaces the system's trusted authorities.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class ModelClient(abc.ABC):
         self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "model client")
 
     def predict(self, rows: Any, signature: str = "") -> Any:
-        """Returns the outputs of each row by name, in the order of the rows; of a single row, its outputs.
+        """Returns the outputs of each row by name, in the order of the rows; for a single row, its outputs.
 
-        A row is a mapping of inputs, or the value itself if the signature has one input; with several inputs of texts
-        also a tuple of them, as `Predictor` takes it: `("Who wrote it?", "It was written by Ada.")`. Bytes are binary
-        data. Rows are a list, or a pandas frame or series. Raises ServingError with the server's status if a batch
-        fails for good, ValueError for rows in another form.
+        A row is a mapping of inputs, or the value itself if the signature has one input. If it has several text inputs,
+        a row may also be a tuple of them, as for `Predictor`: `("Who wrote it?", "It was written by Ada.")`. Bytes are
+        binary data. Rows may be a list, or a pandas frame or series. Raises ServingError with the server's status if a
+        batch finally fails, ValueError for rows of another form.
         """
         if self.is_closed:
             raise ValueError("the client is closed")
@@ -76,25 +76,26 @@ class ModelClient(abc.ABC):
 
     @abc.abstractmethod
     def signatures(self) -> Signatures:
-        """Returns {signature: {"inputs": {name: dtype}, "outputs": {name: dtype}}}, dtypes as in DT_STRING."""
+        """Returns {signature: {"inputs": {name: dtype}, "outputs": {name: dtype}}}, with dtypes such as DT_STRING."""
 
     @abc.abstractmethod
     def versions(self) -> dict[int, str]:
-        """Returns the state of each version that the server knows, as in AVAILABLE."""
+        """Returns the state of each version that the server knows, such as AVAILABLE."""
 
     @abc.abstractmethod
     def _disconnect(self) -> None:
-        """Ends the connections, and with them the requests under way."""
+        """Closes the connections, which also ends running requests."""
 
     def close(self) -> None:
-        """Ends the connections; requests that another thread has sent end with an error."""
+        """Closes the connections. Running requests of other threads end with an error."""
         self.is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._disconnect()
 
     def _names(self, side: str, signature: str) -> dict[str, str]:
-        """Returns the inputs or outputs of a signature, with their types; the server is asked if `known_signatures` is
-        None.
+        """Returns the inputs or outputs of a signature, with their types.
+
+        Asks the server if `known_signatures` is None.
         """
         if self.known_signatures is None:
             self.known_signatures = self.signatures()

@@ -1,5 +1,5 @@
-"""The client over REST: HTTP connections that are kept between requests, and a deadline that also ends answers which
-drip.
+"""The client over REST. It keeps HTTP connections between requests, and its deadline also ends answers that arrive
+slowly.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ CODES = {
 
 
 class RestClient(ModelClient):
-    """Over REST. `url` is the server's, as http://127.0.0.1:8501 or https://models.example.org."""
+    """A client over REST. `url` is the server's, such as http://127.0.0.1:8501 or https://models.example.org."""
 
     def __init__(self, url: str, model: str, **options: Any):
         super().__init__(model, **options)
         self._server = urllib.parse.urlsplit(url)
         if self._server.scheme not in ("http", "https") or not self._server.netloc:
-            raise ValueError(f"url: expected one that begins with http:// or https://, got {url!r}")
+            raise ValueError(f"url: expected an address that begins with http:// or https://, got {url!r}")
         self._new_connection = functools.partial(http.client.HTTPConnection, self._server.netloc)
         if self._server.scheme == "https":
             try:
@@ -88,7 +88,7 @@ class RestClient(ModelClient):
                 socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Returns the JSON that the server answers. Raises ServingError."""
+        """Sends a request and returns the JSON of the answer. Raises ServingError."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         return self.retry_policy.call(lambda deadline: self._send(method, self._path + path, data, deadline))
 
@@ -117,9 +117,9 @@ class RestClient(ModelClient):
         return _read_answer(path, response, content)
 
     def _idle_connection(self, timeout: float) -> http.client.HTTPConnection:
-        """Returns a connection that no thread uses; its next request opens it if it is not open.
+        """Returns a connection that no thread uses; it opens at its next request if it is closed.
 
-        `timeout` is that of connecting and of sending, in seconds.
+        `timeout` is for connecting and for sending, in seconds.
         """
         try:
             connection = self._idle.pop()
@@ -134,13 +134,13 @@ class RestClient(ModelClient):
 
 
 class _AnswerReader(io.RawIOBase):
-    """Reads from a socket until a deadline. The socket's own limit counts for each piece of an answer by itself."""
+    """Reads from a socket until a deadline. (The socket's own timeout starts again with each piece of an answer.)"""
 
     def __init__(self, sock: socket.socket, deadline: float):
         self._socket, self._deadline, self._stream = sock, deadline, sock.makefile("rb", buffering=0)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Returns the file that an HTTPResponse reads."""
+        """Returns the file that HTTPResponse reads."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Retries within a request deadline: which failed requests are sent again, when, and until when."""
+"""Retries within a request's deadline: which failed requests are sent again, and when."""
 
 import dataclasses
 import random
@@ -14,10 +14,10 @@ Answer = TypeVar("Answer")
 
 
 class ServingError(OSError):
-    """A request without an answer: `code` is a gRPC status name, over REST too; `message` is the server's.
+    """A request that failed: `code` is a gRPC status name, over REST too; `message` is the server's.
 
-    UNAVAILABLE also stands for a server that cannot be reached, and for a connection that broke. `retry_after`: the
-    seconds that the server asks for.
+    UNAVAILABLE also stands for a server that cannot be reached, and for a broken connection. `retry_after` is the pause
+    in seconds that the server asks for.
     """
 
     def __init__(self, code: str, message: str, retry_after: float = 0.0):
@@ -27,7 +27,7 @@ class ServingError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """How long, and how often."""
+    """How long and how often a request is tried."""
 
     timeout: float = 30.0  # seconds for all attempts of a request together
     attempts: int = MOST_ATTEMPTS
@@ -39,11 +39,11 @@ class RetryPolicy:
             )
 
     def call(self, send: Callable[[float], Answer]) -> Answer:
-        """Returns what `send(deadline)` gives at the first attempt that does not end with UNAVAILABLE.
+        """Returns the result of the first `send(deadline)` that does not end with UNAVAILABLE.
 
-        A prediction changes nothing on the server, so one that may have run is also sent again. Raises the last
-        ServingError, at once if the next attempt could not begin before the deadline (of `time.monotonic`);
-        DEADLINE_EXCEEDED when time is over.
+        A request that may have reached the model is also sent again, because a prediction changes nothing on the
+        server. Raises the last ServingError, at once if the next attempt could not begin before the deadline (of
+        `time.monotonic`), and DEADLINE_EXCEEDED after it.
         """
         deadline = time.monotonic() + self.timeout
         for attempt in range(self.attempts):
@@ -61,7 +61,7 @@ class RetryPolicy:
 
 
 def read_retry_after(value: str) -> float:
-    """Reads a `Retry-After` header, seconds or a date, as seconds from now; 0 for one that is neither."""
+    """Returns a `Retry-After` header (seconds or a date) as seconds from now; 0 for any other value."""
     try:
         return urllib3.util.Retry().parse_retry_after(value)
     except urllib3.exceptions.InvalidHeader:

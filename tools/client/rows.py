@@ -1,6 +1,4 @@
-"""Rows of texts in the forms that people have them (tuples, pandas frames and series), as mappings of a signature's
-inputs.
-"""
+"""Turns rows of texts (tuples, pandas frames and series) into mappings of a signature's inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,9 +8,7 @@ ORDER = ("text", "text_pair", "question", "context", "choices")
 
 
 def needs_input_names(rows: Any) -> bool:
-    """Whether rows can be sent only by somebody who knows the names of the inputs: a frame, a tuple, a list with a
-    tuple.
-    """
+    """Returns whether the names of the inputs are needed to send rows: for a frame, a tuple, or a list with a tuple."""
     return (
         hasattr(rows, "columns")
         or isinstance(rows, tuple)
@@ -21,11 +17,11 @@ def needs_input_names(rows: Any) -> bool:
 
 
 def as_mappings(rows: Any, inputs: Sequence[str]) -> Any:
-    """Returns rows with mappings in place of tuples and of the rows of a frame; unchanged for a model of one input and
-    tuples, which are its values.
+    """Returns rows with mappings in place of tuples and of a frame's rows; unchanged if the model has one input and the
+    rows are no frame.
 
-    Raises ValueError, naming the row from 1, for a frame without a column of an input, and for tuples of another
-    length.
+    Raises ValueError for a frame without a column for an input, and, with the row's number from 1, for tuples of
+    another length.
     """
     ordered = sorted(inputs, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     if hasattr(rows, "columns"):

@@ -1,4 +1,4 @@
-"""Cleaned documents, and their form as JSON values, in which a resumed run finds them (`long_work/work_folder`)."""
+"""Cleaned documents, and their form as JSON values, from which an interrupted run reads them (`work_folder`)."""
 
 import dataclasses
 from collections import Counter
@@ -14,7 +14,7 @@ UNITS = ("sentences", "characters", "words")
 
 @dataclasses.dataclass
 class Cleaned:
-    """A document's paragraphs as sentences, with the amounts of each and the data for the search for duplicates."""
+    """A document's paragraphs as lists of sentences, with their amounts and the data for finding duplicates."""
 
     language: str
     paragraphs: list[list[str]]
@@ -22,7 +22,7 @@ class Cleaned:
     fingerprint: Fingerprint
 
     def total(self) -> dict[str, int]:
-        """Returns the amounts of the whole document."""
+        """Returns the amounts of all paragraphs together."""
         return {"documents": 1} | {unit: sum(amounts[unit] for amounts in self.amounts) for unit in UNITS}
 
 
@@ -56,7 +56,7 @@ def to_data(piece: CleanedPiece) -> list[Any]:
 
 
 def from_data(values: Any) -> CleanedPiece:
-    """Returns the piece that `to_data` turned into JSON values. Raises ValueError for values that it never gives."""
+    """Returns the piece that `to_data` turned into JSON values. Raises ValueError for values of another form."""
     if not _fits(values, PIECE_FORM):
         raise ValueError("these are no cleaned documents")
     documents, (kept, *reasons), read = values
@@ -68,7 +68,7 @@ def from_data(values: Any) -> CleanedPiece:
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """Whether a JSON value has a form."""
+    """Returns whether a JSON value has a form."""
     if isinstance(form, tuple):
         return type(value) is list and len(value) == len(form) and all(map(_fits, value, form))
     if isinstance(form, list):

@@ -1,4 +1,4 @@
-"""The files of a corpus: documents that are written in turn, held out, or mixed by language."""
+"""Writes the files of a corpus: documents in turn to several files, held out, or mixed by language."""
 
 import array
 import dataclasses
@@ -18,7 +18,7 @@ from official_bert.tools.corpus.cleaned_documents import Cleaned
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """The languages' shares that --mix or --smoothing ask for. Raises ValueError for both."""
+    """The shares of languages that --mix or --smoothing ask for. Raises ValueError if both are given."""
 
     mix: str
     smoothing: float | None
@@ -29,11 +29,11 @@ class Mixture:
 
     @property
     def is_asked(self) -> bool:
-        """Whether documents are left out or repeated."""
+        """Whether documents are to be left out or repeated."""
         return bool(self.mix) or self.smoothing is not None
 
     def shares(self, sizes: dict[str, int]) -> dict[str, float]:
-        """Returns the share of each language in the output, from the words of each in the input."""
+        """Returns the share of each language in the output, given the words of each in the input."""
         return (
             mixing.parse_mix(self.mix, list(sizes))
             if self.smoothing is None
@@ -42,29 +42,30 @@ class Mixture:
 
 
 class HeldOutChoice:
-    """Collects the documents of a corpus, to choose a share of them: the first ones in the order of their hashes, at
-    least one. Copies have the same hash, and stay together.
+    """Chooses a share of a corpus' documents: the first ones in the order of their hashes, at least one.
+
+    Copies of a document have the same hash and stay together.
     """
 
     def __init__(self, share: float):
         self.share, self.report, self._hashes = share, YieldReport(), array.array("Q")
 
     def add(self, document: Cleaned) -> None:
-        """Adds a document."""
+        """Adds the hash of a document."""
         self._hashes.append(document.fingerprint.document)
 
     def finish(self) -> None:
-        """Does nothing: it writes no files."""
+        """Does nothing, because it writes no files."""
 
     @property
     def last(self) -> int:
-        """The hash of the last document to hold out, -1 without documents."""
+        """The hash of the last document to hold out; -1 without documents."""
         hashes, count = np.array(self._hashes, np.uint64), max(1, round(self.share * len(self._hashes)))
         return int(np.partition(hashes, count - 1)[count - 1]) if len(hashes) else -1
 
 
 class Writer:
-    """Writes documents to the files in turn and counts them; for a mixture, holds them back until sizes are known."""
+    """Writes documents to the files in turn and counts them. For a mixture, it keeps them until the sizes are known."""
 
     def __init__(self, files: list[TextIO], choice: HeldOutChoice, folder: str, languages: list[str], mixture: Mixture):
         self.held_out = files[-1] if choice.share else None
@@ -81,7 +82,7 @@ class Writer:
         )
 
     def add(self, document: Cleaned) -> None:
-        """Writes a document, or keeps it for the mixture."""
+        """Writes a document, or stores it for the mixture."""
         amounts, self.number = document.total(), self.number + 1
         sentences = [sentence for paragraph in document.paragraphs for sentence in paragraph]
         if self.held_out and document.fingerprint.document <= self.last_held_out:
@@ -97,7 +98,7 @@ class Writer:
             self._write(sentences, amounts, document.language, 1)
 
     def _write(self, sentences: list[str], amounts: dict[str, int], language: str, copies: int) -> None:
-        """Writes copies of a document, each to a different file."""
+        """Writes copies of a document, each to another file."""
         for _ in range(copies):
             self.files[self.written % len(self.files)].write("\n".join(sentences) + "\n\n")
             self.written += 1
@@ -116,8 +117,8 @@ class Writer:
             most = max(factors, key=lambda name: factors[name])
             raise ValueError(
                 f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
-                f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
-                f"goes to another file, got {len(self.files)}"
+                f"{math.ceil(factors[most])}), because a document of {most} has up to that many copies, each in "
+                f"another file, got {len(self.files)}"
             )
         for language, factor in factors.items():
             for number, (sentences, amounts) in enumerate(_read_waiting(self._waiting[language])):
@@ -134,13 +135,14 @@ class Writer:
                 self._write(sentences, amounts, language, copies)
 
     def check(self, input_file: str, count: int, shortest: int) -> int:
-        """Returns the number of lines that had occurred before. Raises ValueError for outputs without a document of the
-        `count` files.
+        """Returns the number of repeated lines.
+
+        Raises ValueError if no document was written, or if all were held out.
         """
         if self.number and self.number_held_out == self.number:
             raise ValueError(
-                f"--held_out={self.choice.share:g}: expected different documents, to hold out one and "
-                f"keep another, got {self.number}"
+                f"--held_out={self.choice.share:g}: expected at least two different documents, so that one is kept, "
+                f"got {self.number}, all held out"
             )
         if not self.written:
             raise ValueError(
@@ -151,7 +153,7 @@ class Writer:
         return self.lines.duplicates()
 
     def shares(self) -> dict[str, dict[str, float]]:
-        """Returns each language's words and share in the input and the output."""
+        """Returns the words and the share of each language in the input and in the output."""
         return {
             name: {
                 "words_in": size,
@@ -164,6 +166,6 @@ class Writer:
 
 
 def _read_waiting(path: str) -> Iterator:
-    """Gives the sentences and amounts of the documents in a file of this process, one in a line."""
+    """Yields the sentences and amounts of the documents in a file of this process, one per line."""
     with open(path, encoding="ascii") as file:
         yield from map(json.loads, file)

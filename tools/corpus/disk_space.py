@@ -1,4 +1,4 @@
-"""Checks before the work begins that the disk has room for preparing a corpus."""
+"""Checks before the work begins that the disk has room for a corpus."""
 
 from collections.abc import Sequence
 
@@ -16,18 +16,17 @@ LOOKED_AT = 32  # files
 def check_disk_of_corpus(
     inputs: Sequence[str], size: int, place: str, work_folder: str, filters: Sequence[str]
 ) -> None:
-    """Prints how much disk space a corpus of `inputs`, `size` bytes of files, takes in the folder `place`, if it is
-    much of the free space.
+    """Prints the disk space that a corpus of `inputs` needs in the folder `place`, if that is much of the free space.
 
-    What a stopped run left in `work_folder` is not needed again. `filters` are the flags that leave text out or repeat
-    it. Raises ValueError if the disk is too small: for plain text without filters below LEAST times its size, otherwise
-    below LEAST_OF_ANY.
+    `size` is the size of the input files in bytes. The files that a stopped run left in `work_folder` are subtracted.
+    `filters` are the flags that leave out or repeat text. Raises ValueError if the disk is too small: below LEAST times
+    the input for plain text without filters, below LEAST_OF_ANY times otherwise.
     """
     if not inputs:  # standard input
         print(f"disk: the corpus and its work folder take about {LIKELY} times the text of standard input", flush=True)
         return
     packed = not all(map(_is_plain, inputs[:: max(1, len(inputs) // LOOKED_AT)]))
-    doubts = ["packed files and JSON lines count as they are"] * packed + [f"before {', '.join(filters)}"] * bool(
+    doubts = ["compressed files and JSON lines by size on disk"] * packed + [f"before {', '.join(filters)}"] * bool(
         filters
     )
     times = LIKELY + OF_A_MIXTURE * bool({"--mix", "--smoothing"} & {*filters})
@@ -41,7 +40,7 @@ def check_disk_of_corpus(
 
 
 def _is_plain(path: str) -> bool:
-    """Tells if a file holds text alone: it is neither compressed, nor a table, nor JSON lines with other values."""
+    """Returns whether a file is plain text: not compressed, no table, no JSON lines with other values."""
     return containers.kind_of(path) == "text" and not containers.read_head(path, 64).lstrip(
         b"\xef\xbb\xbf \n\r\t"
     ).startswith(b"{")

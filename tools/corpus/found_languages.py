@@ -1,4 +1,4 @@
-"""Recognises the language of each file of a corpus, by its beginning: `py3langid`, a model of 97 languages."""
+"""Recognises the language of each file of a corpus from its beginning, with `py3langid`, a model of 97 languages."""
 
 import collections
 import functools
@@ -18,7 +18,7 @@ Found = tuple[str, float]  # a language and its probability
 
 
 def of_files(paths: Sequence[str], form: documents.Format, text_key: str, encoding: str) -> tuple[list[str], list[str]]:
-    """Returns the language of each file, and lines about what was found."""
+    """Returns the language of each file, and lines that report them."""
 
     @functools.cache
     def look(number: int) -> Found:
@@ -71,12 +71,12 @@ def _beginning(path: str, form: documents.Format, text_key: str, encoding: str) 
 
 
 def _lines(paths: Sequence[str], found: Sequence[Found], usual: str) -> list[str]:
-    """Says what was found in each file; of many, in the least sure ones of each language."""
+    """Returns lines with the language of each file; if there are many, of the least certain ones for each language."""
     lines = []
     for language in dict.fromkeys(language for language, _ in found):
         shares = sorted((share, path) for path, (name, share) in zip(paths, found) if name == language)
         for share, path in shares[:FEW]:
-            doubt = f"; {usual} for want of a clear language, --language=... gives another" * (share < SURE)
+            doubt = f"; {usual} is used because that is uncertain, --language=... sets another" * (share < SURE)
             lines.append(f"{path}: {language} ({share:.0%} sure){doubt}")
         if len(shares) > FEW:
             lines.append(f"{len(shares) - FEW:,} more files: {language} (at least {shares[FEW][0]:.0%} sure)")

@@ -1,7 +1,7 @@
-"""Mixes corpora of several languages (or sources) in the asked shares, by leaving out and repeating documents.
+"""Mixes corpora of several languages (or sources) in given shares, by leaving out and repeating documents.
 
-The choice depends only on a document's place in the input. A document's copies go to different output files. The
-generator ensures that no copy serves as the random next sentence of another
+The choice depends only on a document's place in the input. Copies of a document go to different output files. The
+generator ensures that no copy becomes the random next sentence of another
 (`pretraining/equal_documents.texts_of_documents`).
 """
 
@@ -17,11 +17,11 @@ _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(?!//)(.+)")
 
 
 def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
-    """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`; patterns without a language get
+    """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`. Patterns without a language get
     `default`.
 
-    A language has a file once, however many of its patterns match it. Raises ValueError naming the pattern that matches
-    no file, or a file of several languages.
+    A file counts once for a language, however many patterns match it. Raises ValueError that names a pattern without
+    files, or a file with several languages.
     """
     files: dict[str, list[str]] = collections.defaultdict(list)
     for pattern in filter(None, patterns.split(",")):
@@ -39,7 +39,7 @@ def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
 
 
 def without_languages(patterns: str) -> str:
-    """Returns a list of patterns as `split_languages` takes it, without the languages."""
+    """Returns a list of patterns for `split_languages` without the languages."""
     return ",".join(named[2] if (named := _NAMED.match(pattern)) else pattern for pattern in patterns.split(","))
 
 
@@ -72,13 +72,13 @@ def smoothed_shares(sizes: Mapping[str, int], exponent: float) -> dict[str, floa
 
 
 def copy_factors(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
-    """Returns how often to repeat each language's documents for the wanted shares, at the same total size."""
+    """Returns how often each language's documents are repeated to reach the wanted shares, at the same total size."""
     total = sum(sizes.values())
     return {name: shares.get(name, 0.0) * total / size for name, size in sizes.items() if size}
 
 
 def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> dict[str, float]:
-    """Merges the word counts of languages: large ones count less, small ones more, as `smoothed_shares` says."""
+    """Returns merged word counts of several languages, weighted by `smoothed_shares`: large languages count less."""
     sizes = {language: sum(words.values()) for language, words in counts.items()}
     factors = copy_factors(sizes, smoothed_shares(sizes, exponent))
     merged: dict[str, float] = collections.defaultdict(float)

@@ -1,4 +1,4 @@
-"""Worker processes that leave signals to the process that started them and end with it."""
+"""Worker processes that leave signals to their parent process and end with it."""
 
 import collections
 import concurrent.futures
@@ -18,7 +18,7 @@ MOST_SECONDS = 5.0  # for jobs under way when an error has ended the others
 
 @contextlib.contextmanager
 def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """Gives a pool of processes; an error ends them within seconds, a signal at once. Both cancel waiting jobs."""
+    """Yields a pool of processes. An error ends them within seconds, a signal at once; both cancel waiting jobs."""
     context = multiprocessing.get_context("forkserver")
     earlier_processes = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
@@ -42,7 +42,7 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
 
 
 def in_order(pool: concurrent.futures.Executor, work: Callable, items: Iterable, ahead: int) -> Iterator:
-    """Maps `work` over `items` in a pool, with results in order and at most `ahead` items in flight."""
+    """Yields `work(item)` for each item, computed in a pool, in order and with at most `ahead` items in progress."""
     items = iter(items)
     waiting = collections.deque(pool.submit(work, item) for item in itertools.islice(items, ahead))
     while waiting:
@@ -58,7 +58,7 @@ def _wait_for(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
 
 
 def _begin() -> None:
-    """Makes a worker ignore Ctrl-C, which a terminal sends to every process, and end when its parent is gone."""
+    """Makes a worker ignore Ctrl-C, which a terminal sends to every process, and end when its parent ends."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,9 +1,8 @@
-"""Makes records on Apache Beam: many machines write the same files as `--order=sharded` writes on one machine.
+"""Makes records on Apache Beam: many machines write the same files that `--order=sharded` writes on one machine.
 
-Each text file is one piece of work, and so is each shard (a file of records). Workers copy text and token ids to their
-disks. The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
-
-Counts are values of the pipeline, written to a file: not every runner has Beam's counters.
+Each text file is one piece of work, and so is each shard (a file of records). Workers copy texts and token ids to their
+disks and map the ids from there, so only one document of a shard is in memory at a time. Counts are values of the
+pipeline and are written to a file, because not every runner has Beam's counters.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ class TokenizedDocument(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Settings of the tokenizer, with the content of the vocabulary: workers may not be able to read the file."""
+    """Settings of the tokenizer, with the content of the vocabulary, whose file workers may be unable to read."""
 
     vocab: bytes
     name: str  # of its file in a run
@@ -118,9 +117,9 @@ class WrittenShard:
 
 
 class WriteShard(beam.DoFn):
-    """Writes the file of a shard from (shard, its documents) into the shard's folder of `folders`.
+    """Writes the file of a shard from (shard, its documents) to the shard's folder in `folders`.
 
-    The file has a new name each time, because a runner may let two workers write the same shard.
+    Each attempt uses a new file name, because a runner may let two workers write the same shard.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class WriteShard(beam.DoFn):
         self.seed, self.compress = seed, compress
 
     def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> Iterator[WrittenShard]:
-        """Samples, masks, shuffles and writes."""
+        """Makes and masks the instances of a shard, writes them shuffled, and yields the shard."""
         shard, documents = grouped
         with tempfile.TemporaryDirectory() as folder:
             path, scratch = os.path.join(folder, "records"), Scratch(folder)
@@ -165,7 +164,7 @@ class WriteList(beam.DoFn):
         self.path = path
 
     def process(self, grouped: tuple[int, Iterable[WrittenShard]]) -> None:
-        """Writes the file."""
+        """Writes the list of shards as JSON."""
         with create(self.path) as file:
             file.write(json.dumps([dataclasses.asdict(shard) for shard in grouped[1]]).encode())
 
@@ -180,7 +179,7 @@ def read_list(path: str) -> list[WrittenShard]:
 def gather(
     documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts, scratch: Scratch
 ) -> tuple[TokenStore, np.ndarray]:
-    """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in
+    """Writes the documents of a shard to scratch files as they arrive; returns the store and the documents' order in
     the input.
     """
     places: list[tuple[int, int]] = []
@@ -205,13 +204,14 @@ def gather(
 
 
 def create(path: str) -> BinaryIO:
-    """Opens a new file on any file system, not compressed, whatever its name is."""
+    """Opens a new file on any file system, without compression, whatever its name."""
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
 def publish(shards: Sequence[WrittenShard], output_files: Sequence[str]) -> None:
-    """Gives the files of all shards their names, and writes their settings. Old files stay until then, on file systems
-    that rename over a file.
+    """Renames the files of all shards to their final names, and writes their settings.
+
+    Old files remain until then on file systems that can rename over a file.
     """
     moves = {shard.path: output for shard, output in zip(shards, output_files)}
     try:
@@ -228,7 +228,7 @@ def publish(shards: Sequence[WrittenShard], output_files: Sequence[str]) -> None
 
 @contextlib.contextmanager
 def work_folders(output_files: Sequence[str]) -> Iterator[list[str]]:
-    """Names a hidden folder beside each file, the same one for all files of a folder; removes them at the end."""
+    """Yields the path of a hidden folder beside each file, the same for all files of a folder; finally removes them."""
     name = f".beam-{uuid.uuid4().hex}"
     folders = [FileSystems.join(folder_of(absolute(path)), name) for path in output_files]
     try:
@@ -241,15 +241,15 @@ def work_folders(output_files: Sequence[str]) -> Iterator[list[str]]:
 
 
 def on_this_machine(paths: Iterable[str]) -> list[str]:
-    """Returns the paths of this machine: other stores may be known to Beam alone."""
+    """Returns the paths that are on this machine. Only Beam may know the stores of the others."""
     return [path for path in paths if not is_remote(path)]
 
 
 def match_files(patterns: str) -> list[str]:
-    """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern.
+    """Returns the files of comma-separated globs and name@8, on any file system, sorted within each pattern.
 
-    Those of this machine are found as without Beam, which finds neither the files of a folder nor those of a glob
-    without a folder.
+    Files of this machine are found without Beam, which finds neither the files of a folder nor those of a glob without
+    a folder. Raises ValueError that names a pattern without files.
     """
     paths: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -278,9 +278,7 @@ def generate(
     """Runs the pipeline with Beam's `options` (`--runner=...`). The files appear when all of them are complete.
 
     Returns the numbers of `WrittenShard.corpus` with the `Counts` as "counts", and {shard: reason} of poor shards (see
-    `poor_corpora.POOR`).
-
-    Raises ValueError if no file has a token or makes an instance, or if the runner fails.
+    `poor_corpora.POOR`). Raises ValueError if no file has a token or makes an instance, or if the runner fails.
     """
     beam_runner.check_addresses(options)
     facts = VocabularyFacts.of(loading.load(vocab_file, do_lower_case))

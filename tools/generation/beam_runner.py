@@ -1,4 +1,4 @@
-"""Runs a Beam pipeline; what is wrong with the cluster is an error in one line."""
+"""Runs a Beam pipeline, and turns errors of the cluster into one line."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ FAILURES = (("distributed", "KilledWorker"), ("py4j.protocol", "Py4JError"))
 
 
 def check_addresses(options: Sequence[str]) -> None:
-    """Raises ValueError if nothing listens at an address among the options: runners wait for longer, or for ever."""
+    """Raises ValueError if nothing listens at an address in the options: runners would wait long or for ever."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in (*ADDRESSES, DASK_FILE):
         parser.add_argument(f"--{name}", default="")
@@ -36,10 +36,7 @@ def check_addresses(options: Sequence[str]) -> None:
 
 
 def run(pipeline: beam.Pipeline) -> None:
-    """Runs a pipeline to its end; cancels it if this command is stopped.
-
-    Raises ValueError if the runner fails.
-    """
+    """Runs a pipeline to its end; cancels it if this command is stopped. Raises ValueError if the runner fails."""
     try:
         result = pipeline.run()
         try:
@@ -55,6 +52,6 @@ def run(pipeline: beam.Pipeline) -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Returns the errors of runners that are no ValueError or OSError."""
+    """Returns the errors of runners that are neither ValueError nor OSError."""
     known = (getattr(sys.modules[module], name) for module, name in FAILURES if module in sys.modules)
     return (RuntimeError, CancelledError, *known)

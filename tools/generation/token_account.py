@@ -1,4 +1,4 @@
-"""The account of a corpus' tokens, as a report: in, out, repeated and left out."""
+"""Reports the tokens of a corpus: in, out, repeated and left out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unkno
 
 
 def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldReport:
-    """Returns the account of the tokens: in, out, repeated and left out."""
+    """Returns the report of the tokens: in, out, repeated and left out."""
     counts: Counts = account["counts"]
     words = {index: token for token, index in loading.entries(vocab_file).items()}
     size = max(words) + 1  # ids from there on continue a unit of the text

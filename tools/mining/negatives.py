@@ -1,4 +1,4 @@
-"""Hard-negative mining: passages that a search ranks high for a query, and that do not answer it."""
+"""Mines hard negatives: passages that a search ranks high for a query but that do not answer it."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ Ranking = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """Pairs that get hard negatives, and the passages to find them in."""
+    """Pairs for which hard negatives are mined, and the passages to search."""
 
     rows: LabelledTexts
     passages: Sequence[str]
@@ -48,9 +48,9 @@ class Material:
 
 
 def read_material(train_file: str, corpus_file: str, columns: SearchColumns, corpus_column: str) -> Material:
-    """Reads pairs, or the judgements of a collection with its passages; `corpus_file` has further passages.
+    """Reads pairs, or the judgements of a collection with its passages. `corpus_file` adds passages.
 
-    Raises ValueError, naming file and line, for what cannot be read, and for fewer than two passages.
+    Raises ValueError that names file and line for invalid input, and for fewer than two passages.
     """
     own: dict[str, set[str]] = {}
     if is_collection(train_file):
@@ -72,7 +72,7 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
 
 
 def rank_by_words(material: Material, depth: int) -> Ranking:
-    """Ranks by BM25; a positive that is not among the `depth` best passages has the score -inf."""
+    """Returns the ranking by BM25. A positive that is not among the `depth` best passages has the score -inf."""
     scores, numbers = nearest_by_words([*material.queries], material.passages, depth)
     positives = []
     for query, positive in material.rows.pairs():
@@ -91,7 +91,10 @@ def rank_by_vectors(
     folder: str,
     progress: Callable[[Sequence], Iterator],
 ) -> Ranking:
-    """Ranks by the cosines of a model's vectors; those of the passages lie in a file in `folder` meanwhile."""
+    """Returns the ranking by the cosines of a model's vectors.
+
+    The passages' vectors are kept in a temporary file in `folder`.
+    """
     queries = model.embed([*material.queries], "query", batch_size)
     with tempfile.TemporaryDirectory(dir=folder) as temporary, full_disk_names(folder, temporary):
         shape = (len(material.passages), queries.shape[1])
@@ -119,11 +122,10 @@ def mine(
     cross_encoder_margin: float = 0.0,
     batch_size: int = 32,
 ) -> Iterator[dict[str, Any]]:
-    """Gives each pair as a row that retrieval and reranking read, with the negatives that `rules` allow, if there are
-    any.
+    """Yields each pair as a row for retrieval and reranking, with the negatives that `rules` allow, if there are any.
 
-    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked.
-    Then the row also has its `scores`, of the positive and of each negative.
+    A cross-encoder leaves out passages with a score above the positive's minus the margin, because these probably
+    answer the query. The row then also has `scores`, of the positive and of each negative.
     """
     scores, numbers, positives = ranking
     place_of = material.passage_numbers

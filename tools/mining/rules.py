@@ -1,4 +1,4 @@
-"""Hard-negative mining: passages that rank high for a query and do not answer it."""
+"""Chooses hard negatives from a ranking."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from official_bert.fields import Count, ShareBelow1, check_fields
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MiningRules:
-    """Which passages of a ranking are taken as negatives."""
+    """Rules that choose the negatives from a ranking."""
 
     first_rank: Count = 1
     """First rank of the window, among passages that do not answer the query."""
@@ -32,10 +32,10 @@ class MiningRules:
                 f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}"
             )
         if self.margin is not None and self.relative_margin is not None:
-            raise ValueError("--margin, --relative_margin: expected one of them")
+            raise ValueError("--margin, --relative_margin: expected one of them, got both")
 
     def highest(self, positive: float) -> float:
-        """Returns the highest score of a negative beside a positive of this score."""
+        """Returns the highest score that a negative may have if the positive has this score."""
         if self.relative_margin is not None:
             return positive - abs(positive) * self.relative_margin
         return np.inf if self.margin is None else positive - self.margin
@@ -44,10 +44,9 @@ class MiningRules:
 def in_window(
     ranking: Sequence[int], scores: Sequence[float], answers: Collection[int], positive: float, rules: MiningRules
 ) -> list[int]:
-    """Returns the numbers of the passages in the window of ranks that do not answer the query and are far enough from
-    the positive.
+    """Returns the passages in the window of ranks that do not answer the query and score far enough below the positive.
 
-    Ranks count the passages that do not answer it: an answer that stands high takes no place.
+    Ranks count only passages that do not answer the query.
     """
     wrong = [(number, score) for number, score in zip(ranking, scores) if number >= 0 and number not in answers]
     limit = rules.highest(positive)
@@ -55,9 +54,7 @@ def in_window(
 
 
 def choose(window: Sequence[int], rules: MiningRules, rng: np.random.Generator) -> list[int]:
-    """Returns `rules.negatives` passages of the window, fewer if it has fewer: its first ones, or random ones in their
-    order.
-    """
+    """Returns up to `rules.negatives` passages of the window: its first ones, or random ones in their order."""
     if not rules.sample or len(window) <= rules.negatives:
         return list(window[: rules.negatives])
     return [window[place] for place in sorted(rng.choice(len(window), rules.negatives, replace=False))]

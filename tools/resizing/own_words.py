@@ -1,4 +1,4 @@
-"""A stored model with other files of its tokenizer, and vectors for its words."""
+"""Replaces the tokenizer of a stored model, and sets vectors for its new words."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
 def with_tokenizer(
     stored: StoredModel, vocab: list[str] | None = None, files: Mapping[str, bytes] | None = None
 ) -> tuple[StoredModel, Tokenizer]:
-    """The model with other files of its tokenizer, and that tokenizer."""
+    """Returns the model with another vocabulary or other tokenizer files, and that tokenizer."""
     if vocab is not None:
         stored = dataclasses.replace(stored, vocab=vocab)
     if files is not None:
@@ -34,25 +34,23 @@ def with_tokenizer(
 
 
 def vectors_of(stored: StoredModel, path: str, on_bad_text: BadText) -> dict[int, np.ndarray]:
-    """Returns the vectors in a file of the entries that are whole words, by id."""
+    """Returns the vectors in a file for the vocabulary's whole words, by id. Raises ValueError for other tokenizers."""
     if stored.tokenizer:
-        raise ValueError(
-            "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer"
-        )
+        raise ValueError("--vectors: expected a checkpoint with a WordPiece vocabulary; this one has another tokenizer")
     ids = {word: index for index, word in enumerate(stored.vocab or ()) if is_word(word)}
     found = read_vectors(path, ids.keys(), bool(stored.do_lower_case), on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
 
 
 def is_word(entry: str) -> bool:
-    """Tells whether an entry is a whole word."""
+    """Returns whether an entry is a whole word."""
     return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
 
 
 def map_vectors(
     stored: StoredModel, pieces: Mapping[int, list[int]], path: str, on_bad_text: BadText
 ) -> tuple[StoredModel, dict[str, Any]]:
-    """Returns the model in which the new words that have a vector begin as its image, and a note."""
+    """Returns the model in which new words start from their mapped vectors, if they have one, and a note."""
     vectors, table = vectors_of(stored, path, on_bad_text), np.array(stored.weights[resizing.WORDS])
     rows, explained = resizing.map_vectors(table, vectors, pieces)
     for index, row in rows.items():

@@ -1,8 +1,8 @@
-"""Files of a tokenizer with fewer tokens, or with more: the same files as before, with other ids.
+"""Writes a tokenizer's files with fewer or more tokens: the same kinds of files with other ids.
 
-A tokenizer with fewer tokens gives the same tokens as before for every text whose tokens were kept. WordPiece takes the
-longest piece at each place, a unigram model the best path: what is gone was not chosen. For byte-level BPE, every
-symbol that may arise on the way to a kept token, and so every part of it, keeps its merge.
+A pruned tokenizer gives the same tokens as before for every text whose tokens were all kept. WordPiece takes the
+longest piece at each place, and a unigram model takes the best path, so removed pieces had not been chosen. Byte-level
+BPE keeps the merge of every symbol that may arise on the way to a kept token, that is, of every part of it.
 """
 
 import json
@@ -21,10 +21,10 @@ DECODER = "added_tokens_decoder"  # of tokenizer_config.json: added tokens by id
 
 
 def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], characters: bool) -> set[str]:
-    """Returns the tokens that must stay for `used_tokens`: those, special and added tokens, and symbols of byte-level
-    BPE.
+    """Returns the tokens that must be kept for `used_tokens`: these, special and added tokens, and symbols of
+    byte-level BPE.
 
-    With `characters`, those of a single character stay too, by which other words can be spelled.
+    With `characters`, tokens of a single character are kept too, so that other words can be spelled.
     """
     tokens = {*used_tokens, *tokenizer.special.values()} & set(tokenizer.vocab)
     if isinstance(tokenizer, SubwordTokenizer):
@@ -43,7 +43,7 @@ def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], character
 
 
 def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, bytes]:
-    """Returns the files of a tokenizer with these tokens alone, in their order."""
+    """Returns the files of a tokenizer with only these tokens, in their order."""
     files, where = dict(tokenizer.definition.files), tokenizer.vocab_file
     if tokenizer_files.WORDPIECE_FILE in files and isinstance(tokenizer, WordPieceTokenizer):
         entries = sorted(tokenizer.plain.vocab.keys() & tokens, key=tokenizer.vocab.__getitem__)
@@ -79,7 +79,7 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
 
 
 def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, bytes]:
-    """Returns the files with `words` as added tokens, which are found where no letter stands beside them."""
+    """Returns the files with `words` as added tokens, which match only where no letter is next to them."""
     files = dict(tokenizer.definition.files)
     added = [
         {"content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
@@ -117,7 +117,9 @@ def _pruned_model(model: Mapping[str, Any], tokens: Collection[str]) -> dict[str
 
 
 def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
-    """Gives added tokens the ids behind the vocabulary, or those they have there, in every file that lists them."""
+    """Returns the files with new ids of added tokens in every file that lists them: their place in the vocabulary, or
+    behind it.
+    """
     config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
     decoder = dict(config.get(DECODER) or {})
     decoder |= {
@@ -144,7 +146,7 @@ def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
 
 
 def _number_processor(processor: Any, ids: Mapping[str, int]) -> None:
-    """Puts the new ids of special tokens into the step that makes rows of a `tokenizer.json`."""
+    """Sets the new ids of special tokens in the post-processor of a `tokenizer.json`."""
     for part in (processor or {}).get("processors") or ():
         _number_processor(part, ids)
     for role in ("sep", "cls"):

@@ -1,6 +1,4 @@
-"""A stored model with a longer or shorter table of positions, with another vocabulary, or with word embeddings from
-word vectors.
-"""
+"""Changes a stored model's table of positions or its vocabulary, or starts its word embeddings from word vectors."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -23,9 +21,9 @@ BY_ENTRY = (WORDS, "masked_lm/output_bias")
 def resize_positions(stored: StoredModel, length: int, fill: Fill) -> StoredModel:
     """Returns a model for rows of `length` tokens. A shorter table is cut.
 
-    A longer one repeats the old rows from the first on, so that neighbours stay neighbours but at the seams
-    (Longformer), or interpolates between them. A model that tells distances has no such table: it takes longer rows as
-    it is.
+    A longer table repeats the old rows from the first on, so that neighbours stay neighbours except at the seams
+    (Longformer), or interpolates between them. A model with relative positions has no such table and takes longer rows
+    unchanged.
     """
     config = stored_models.require_config(stored)
     first, old = config.first_position, config.longest_row
@@ -49,8 +47,8 @@ def resize_positions(stored: StoredModel, length: int, fill: Fill) -> StoredMode
 
 
 def with_entries(stored: StoredModel, sources: Sequence[Sequence[int]]) -> StoredModel:
-    """Returns a model whose entry i begins as the mean of the old entries `sources[i]`, in every table with a row for
-    each entry.
+    """Returns a model whose entry i starts as the mean of the old entries `sources[i]`, in every table with a row per
+    entry.
     """
     config = stored_models.require_config(stored)
     weights = {
@@ -65,18 +63,18 @@ def with_entries(stored: StoredModel, sources: Sequence[Sequence[int]]) -> Store
 def map_vectors(
     rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collection[int]
 ) -> tuple[dict[int, np.ndarray], float]:
-    """Maps the vectors [W] of `new` entries to rows [D]; returns them, and the share of the variance of old rows that
+    """Returns rows [D] for `new` entries, mapped from their vectors [W], and the share of the old rows' variance that
     the map explains.
 
-    The map, W numbers and a constant to D numbers, is fitted by least squares to the old entries that have vectors: two
-    tables of words have nothing in common but the words, even if they are equally wide. Raises ValueError if these are
-    fewer than 2 W.
+    The map, from W numbers and a constant to D numbers, is fitted by least squares to the old entries that have
+    vectors. Two tables of words have only the words in common, even if they are equally wide. Raises ValueError if
+    these entries are fewer than 2 W.
     """
     shared_ids = sorted(set(vectors) - set(new))
     width = len(next(iter(vectors.values()), ()))
     if len(shared_ids) < 2 * width or not shared_ids:
         raise ValueError(
-            f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, twice "
+            f"--vectors: expected vectors for at least {max(2 * width, 1)} words of the old vocabulary, twice "
             f"their {width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}"
         )
 
@@ -94,8 +92,8 @@ def map_vectors(
 def begin_with_vectors(
     config: ModelConfig, vectors: Mapping[int, np.ndarray], seed: int, folder: str, form: str
 ) -> None:
-    """Writes to `folder` a model for pre-training whose weights are random but for the word embeddings of ids with
-    `vectors` [W].
+    """Writes to `folder` a model for pre-training with random weights, except the word embeddings of ids with `vectors`
+    [W].
 
     `form` is a format of `formats`. Raises ValueError if there are no vectors.
     """
@@ -111,11 +109,11 @@ def begin_with_vectors(
 
 
 def project_vectors(vectors: Mapping[int, np.ndarray], size: int, spread: float, seed: int) -> dict[int, np.ndarray]:
-    """Projects vectors [W] to rows [size], all scaled by one factor so that the root of the mean of their squared
-    numbers is `spread`.
+    """Returns vectors [W] as rows [size], all scaled by one factor so that the root mean square of their numbers is
+    `spread`.
 
-    If W is not `size`, by a random matrix with orthonormal rows or columns: narrower vectors keep their angles exactly,
-    wider ones about.
+    If W is not `size`, they are multiplied by a random matrix with orthonormal rows or columns: narrower vectors keep
+    their angles exactly, wider ones approximately.
     """
     rows = np.array(list(vectors.values()), np.float64)  # [N,W]
     if (width := rows.shape[1]) != size:

@@ -1,4 +1,4 @@
-"""Word vectors in text files, as GloVe, word2vec and fastText write them: a word and its numbers a line."""
+"""Reads word vectors from text files of GloVe, word2vec and fastText: a word and its numbers per line."""
 
 from collections.abc import Collection
 
@@ -11,13 +11,12 @@ from official_bert.text.tokenization import BasicTokenizer
 def read_vectors(
     path: str, words: Collection[str], lower: bool = False, on_bad_text: BadText = "error"
 ) -> dict[str, np.ndarray]:
-    """Reads the vectors of the `words` that are in a file, float64 [W] each; word2vec's first line (words, numbers) may
-    be there.
+    """Returns the vectors of those `words` that are in a file, float64 [W] each. The first line may be word2vec's
+    header.
 
-    The file may be packed (`.gz`). With `lower`, words first lose capitals and accents, as a lower-cased vocabulary's
-    have; of several the first one counts, which is the most frequent in the published files.
-
-    Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
+    The file may be compressed (`.gz`). With `lower`, words first lose capitals and accents, as in a lower-cased
+    vocabulary; the first of several counts, which is the most frequent in published files. Raises ValueError that names
+    the line if it has fewer numbers than the first line, or other content.
     """
     vectors: dict[str, np.ndarray] = {}
     width, lower_casing = 0, BasicTokenizer(do_lower_case=True)

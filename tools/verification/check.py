@@ -17,9 +17,10 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"  # copies and excerpts of test
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Something that is computed anew and compared.
+    """A computation that `official-bert verify` repeats and compares.
 
-    `measure` gets the folder of `unpack` and returns the largest difference from what is expected; `unit` says of what.
+    `measure` gets the folder of `unpack` and returns the largest difference from the expected values; `unit` names what
+    is compared.
     """
 
     name: str
@@ -30,12 +31,15 @@ class Check:
     modules: tuple[str, ...] = ()  # that the extra installs
 
     def missing(self) -> str:
-        """Returns what to install for this check; "" if nothing is missing."""
+        """Returns a message about the packages to install for this check; "" if none is missing."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
         return f"{', '.join(absent)} is not installed: pip install 'official-bert[{self.extra}]'" if absent else ""
 
     def row(self, folder: pathlib.Path) -> dict[str, Any]:
-        """Returns the check's row of the report. An error is a difference: the other checks go on."""
+        """Returns the check's row of the report.
+
+        An error counts as a difference, so that the other checks still run.
+        """
         row: dict[str, Any] = {"check": self.name, "unit": self.unit, "bound": self.bound}
         if reason := self.missing():
             return row | {"result": "left out", "reason": reason}
@@ -51,7 +55,7 @@ class Check:
 
 
 def unpack(folder: pathlib.Path) -> None:
-    """Copies the golden results into a folder, which also gets the checkpoint's vocabulary."""
+    """Copies the golden results to a folder, and the vocabulary beside the checkpoint there."""
     shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
     for path in folder.rglob("*.gz"):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
@@ -59,12 +63,15 @@ def unpack(folder: pathlib.Path) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """Returns what a file of JSON holds."""
+    """Returns the value in a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def largest(found: Any, expected: Any, scale: float = 1.0) -> float:
-    """Returns the largest difference of two arrays of one shape, divided by `scale`; NaN if a number is NaN."""
+    """Returns the largest difference of two arrays of the same shape, divided by `scale`; NaN if a number is NaN.
+
+    Raises ValueError if the shapes differ.
+    """
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if found.shape != expected.shape:
         raise ValueError(f"expected an array of shape {expected.shape}, got {found.shape}")

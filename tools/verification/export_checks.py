@@ -1,4 +1,4 @@
-"""Exported models: each answers as the 2018 code, or as the model that was exported."""
+"""Checks that exported models answer like the 2018 code, or like the model that was exported."""
 
 from official_bert.command_line import EXTRAS
 
@@ -22,7 +22,7 @@ TEXTS = (
 
 
 def exported(folder: pathlib.Path, form: str) -> pathlib.Path:
-    """Returns the folder of the checkpoint as a model of a form, which is written unless it is there."""
+    """Returns the folder of the checkpoint exported in a form; exports it if it is not there."""
     from official_bert.interface.exporting import export
 
     if not (folder / form).exists():
@@ -32,7 +32,9 @@ def exported(folder: pathlib.Path, form: str) -> pathlib.Path:
 
 
 def ids_difference(folder: pathlib.Path) -> float:
-    """Compares the words that a SavedModel expects at masked positions with those of the 2018 code."""
+    """Returns the difference between the 2018 code's log-probabilities of masked words and those of a SavedModel of
+    ids.
+    """
     from official_bert.serving.loading import load_exported
 
     model = load_exported(str(exported(folder, "saved_model")), "ids")
@@ -40,7 +42,7 @@ def ids_difference(folder: pathlib.Path) -> float:
 
 
 def engine_difference(form: str, folder: pathlib.Path) -> float:
-    """Compares the words of a model of another runtime with those of the 2018 code."""
+    """Returns the difference between the 2018 code's log-probabilities of masked words and those of another runtime."""
     from official_bert.runtimes.engines import load_engine
 
     engine, _ = load_engine(str(exported(folder, form) / form / "1"))
@@ -58,7 +60,11 @@ def _from_2018(folder: pathlib.Path, outputs: Mapping[str, Any]) -> float:
 
 
 def text_difference(folder: pathlib.Path) -> float:
-    """Compares the filled blanks of a SavedModel that takes texts with those of the checkpoint; 1 for another word."""
+    """Returns the difference between the checkpoint's probabilities of filled blanks and those of a SavedModel of
+    texts.
+
+    It is at least 1 if a word differs.
+    """
     from official_bert.interface.predictor import Predictor
 
     models = (exported(folder, "saved_model"), folder / "tf1_bert")

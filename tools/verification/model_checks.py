@@ -1,4 +1,4 @@
-"""Outputs, gradients and steps of a tiny checkpoint of the 2018 code, and the pieces that are compiled here."""
+"""Checks a tiny checkpoint of the 2018 code (outputs, gradients, steps), and the compiled pieces of this package."""
 
 import math
 import pathlib
@@ -13,7 +13,7 @@ LAYERS = {"encoder_layer_1": 1, "encoder_layer_2": 2}
 
 
 def load_pretrainer(folder: pathlib.Path) -> Any:
-    """Returns the model with the weights of the checkpoint, which returns the outputs of its layers too."""
+    """Returns the model with the checkpoint's weights. It also returns the outputs of its layers."""
     from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.pretrainer import Pretrainer
@@ -25,7 +25,7 @@ def load_pretrainer(folder: pathlib.Path) -> Any:
 
 
 def inputs_of(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the batch of which the 2018 code recorded outputs: 4 rows of 24 tokens."""
+    """Returns the batch for which the 2018 code recorded outputs: 4 rows of 24 tokens."""
     return dict(np.load(folder / "tf1_bert" / "inputs.npz"))
 
 
@@ -37,7 +37,7 @@ def log_probabilities(logits: Any) -> np.ndarray:
 
 
 def words_of(logits: Any) -> np.ndarray:
-    """Returns the log-probabilities of the words that the excerpt keeps: logits [4,5,V] -> [20,V / 50]."""
+    """Returns the log-probabilities of those words that the excerpt has: logits [4,5,V] -> [20,V / 50]."""
     found = log_probabilities(logits)
     return found.reshape(-1, found.shape[-1])[:, ::50]
 
@@ -51,7 +51,7 @@ def variables_of(model: Any) -> dict[str, Any]:
 
 
 def kept(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the numbers of a weight that the excerpt keeps: every 50th word of the vocabulary."""
+    """Returns those numbers of a weight that the excerpt has: for tables of words, every 50th word."""
     value = np.asarray(value)
     if name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         value = value[::50]
@@ -59,7 +59,7 @@ def kept(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def output_difference(folder: pathlib.Path) -> float:
-    """Compares the embeddings, layers, pooled output, words and next sentence with those of the 2018 code."""
+    """Returns the largest difference from 2018's embeddings, layers, pooled output, words and next sentence."""
     wanted, batch, model = np.load(folder / "tf1_bert" / "outputs.npz"), inputs_of(folder), load_pretrainer(folder)
     encoded = model.encoder({name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")})
     outputs = model(batch)
@@ -71,7 +71,7 @@ def output_difference(folder: pathlib.Path) -> float:
 
 
 def gradient_difference(folder: pathlib.Path) -> float:
-    """Compares the gradients of both losses, each in units of its largest number."""
+    """Returns the largest difference from 2018's gradients of both losses, each divided by its largest number."""
     import tensorflow as tf
 
     wanted, batch, model = np.load(folder / "tf1_bert" / "gradients.npz"), inputs_of(folder), load_pretrainer(folder)
@@ -91,7 +91,9 @@ def gradient_difference(folder: pathlib.Path) -> float:
 
 
 def step_difference(folder: pathlib.Path) -> float:
-    """Compares all weights after six steps of training with 2018's optimizer, and the losses before each step."""
+    """Returns the largest difference of weights after six steps with 2018's optimizer, and of the losses before each
+    step.
+    """
     import tensorflow as tf
 
     from official_bert.config import OptimizerConfig, TrainingConfig, load_config
@@ -126,7 +128,9 @@ def step_difference(folder: pathlib.Path) -> float:
 
 
 def piece_difference(_: pathlib.Path) -> float:
-    """Compares the compiled pieces of a training step, and their gradients, with formulas in float64."""
+    """Returns the largest difference between the compiled pieces of a training step, or their gradients, and float64
+    formulas.
+    """
     import tensorflow as tf
 
     from official_bert.layers.layer_norm import LayerNormalization
@@ -163,7 +167,7 @@ def piece_difference(_: pathlib.Path) -> float:
 
 
 def _with_gradient(function: Callable, x: np.ndarray, upstream: np.ndarray, dtype: str = "float32") -> list[Any]:
-    """Returns function(x), and the gradient of x for one of the result."""
+    """Returns function(x), and the gradient of x for the gradient `upstream` of the result."""
     import tensorflow as tf
 
     tensor = tf.constant(x, dtype)
@@ -174,9 +178,9 @@ def _with_gradient(function: Callable, x: np.ndarray, upstream: np.ndarray, dtyp
 
 
 def update_difference(_: pathlib.Path) -> float:
-    """Compares two compiled updates of a large weight with the formula of the 2018 optimizer in float64.
+    """Returns the largest difference between two compiled updates of a large weight and 2018's optimizer in float64.
 
-    Of a tenth of the numbers the gradients are as small as the optimizer's epsilon, which decides there.
+    A tenth of the gradients are as small as the optimizer's epsilon, so that the epsilon matters there.
     """
     import tensorflow as tf
 

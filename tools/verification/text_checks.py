@@ -1,4 +1,4 @@
-"""Tokens, training instances and question answering: results that are equal or not."""
+"""Checks tokens, training instances and question answering, whose results must be equal."""
 
 import pathlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ SCORED = (
 
 
 def wrong_tokens(folder: pathlib.Path) -> float:
-    """Counts the texts whose tokens differ, lower-cased and cased."""
+    """Returns the number of texts whose tokens differ, lower-cased and cased."""
     from official_bert.text.tokenization import FullTokenizer
 
     rows, wrong = read_json(folder / "tokenizer.json"), 0
@@ -30,7 +30,7 @@ def wrong_tokens(folder: pathlib.Path) -> float:
 
 
 def wrong_ids(folder: pathlib.Path) -> float:
-    """Counts the texts whose ids differ in the compiled tokenizer from those of the golden tokens."""
+    """Returns the number of texts whose ids from the compiled tokenizer differ from those of the golden tokens."""
     from official_bert.text.fast_tokenization import FastTokenizer
 
     rows, wrong = read_json(folder / "tokenizer.json"), 0
@@ -45,7 +45,7 @@ def wrong_ids(folder: pathlib.Path) -> float:
 
 
 def wrong_instances(folder: pathlib.Path) -> float:
-    """Counts the numbers that differ in the instances of a seed, which TensorFlow parses from the records."""
+    """Returns how many numbers differ in the instances of a seed, which TensorFlow parses from the records."""
     import tensorflow as tf
 
     from official_bert.data.pretraining import token_store
@@ -83,7 +83,7 @@ def _squad(folder: pathlib.Path) -> tuple[dict[str, Any], Any, list]:
 
 
 def wrong_features(folder: pathlib.Path) -> float:
-    """Counts the windows of questions and contexts that differ, for training and for prediction."""
+    """Returns the number of windows of questions and contexts that differ, for training and for prediction."""
     from official_bert.data.batches.feature_rows import TextFeatures
     from official_bert.tasks.squad.features import as_arrays
     from official_bert.tasks.squad.reading import read_squad
@@ -115,7 +115,7 @@ def wrong_features(folder: pathlib.Path) -> float:
 
 
 def wrong_answers(folder: pathlib.Path) -> float:
-    """Counts the questions whose answer or list of best answers differs, from recorded logits."""
+    """Returns the number of questions whose answer, or list of best answers, differs for recorded logits."""
     from official_bert.tasks.squad.decoding import DecodingRules, Logits, decode_all
     from official_bert.tasks.squad.reading import read_squad
 
@@ -134,7 +134,7 @@ def wrong_answers(folder: pathlib.Path) -> float:
 
 
 def _same_answers(found: Sequence[Any], wanted: Sequence[dict[str, Any]]) -> bool:
-    """Whether the first answers have the texts and the numbers of those wanted."""
+    """Returns whether the first answers have the wanted texts and numbers."""
     return len(found) >= len(wanted) and all(
         answer.text == row["text"]
         and all(abs(getattr(answer, name) - row[name]) <= 1e-9 for name in ("probability", "start_logit", "end_logit"))
@@ -143,7 +143,7 @@ def _same_answers(found: Sequence[Any], wanted: Sequence[dict[str, Any]]) -> boo
 
 
 def metric_difference(_: pathlib.Path) -> float:
-    """Compares exact match and F1 with those worked out by hand, of each question and of all."""
+    """Returns the largest difference from exact match and F1 worked out by hand, of each question and of all."""
     from official_bert.tasks.squad.decoding import Decoded
     from official_bert.tasks.squad.metrics import question_scores, squad_metrics
 

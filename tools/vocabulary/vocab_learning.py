@@ -1,8 +1,8 @@
-"""Learns a WordPiece vocabulary from the words that our own tokenizer makes.
+"""Learns a WordPiece vocabulary from the words of our own tokenizer.
 
 The `tokenizers` package learns the merges (byte-pair encoding: the most frequent pair is merged first). Its own
-WordPiece trainer numbers pieces in an order that differs between runs. So here each character that continues a word
-first becomes a code point of its own, in a fixed order: the same text gives the same vocabulary.
+WordPiece trainer numbers pieces in an order that differs between runs. So this module first turns each character that
+continues a word into a code point of its own, in a fixed order. The same text then gives the same vocabulary.
 """
 
 import collections
@@ -23,15 +23,15 @@ WORDS_AT_ONCE = 10_000
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
-    """Counts the words of `lines` after 2018's cleaning, lower-casing and splitting."""
+    """Returns the counts of the words of `lines` after 2018's cleaning, lower-casing and splitting."""
     return accents.count_words(accents.count_chunks(lines), BasicTokenizer(do_lower_case))
 
 
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:
-    """Takes the rarest words out of the largest tables until there are at most `most` words; returns their occurrences.
+    """Removes the rarest words from the largest tables until at most `most` words remain; returns their occurrences.
 
-    Memory stays bounded over all languages together. What is forgotten was seen once (or twice, ...) in all the text
-    before: too rare to become a piece.
+    So memory is bounded over all languages together. A removed word had been seen once (or twice, ...) in the text so
+    far, too rarely to become a piece.
     """
     forgotten = 0
     while sum(map(len, counts.values())) > most:
@@ -43,9 +43,9 @@ def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOS
 
 
 def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, most: int | None = None) -> list[str]:
-    """Returns the most frequent characters with which the share `coverage` of all words can be spelled, at most `most`.
+    """Returns the most frequent characters that can spell the share `coverage` of all words, at most `most` of them.
 
-    Equally frequent ones by code point. Words that the tokenizer gives up for their length are not counted.
+    Equally frequent ones are sorted by code point. Words that are too long for the tokenizer are not counted.
     """
     words = _spellable(counts)
     frequency: dict[str, float] = collections.defaultdict(float)
@@ -81,10 +81,10 @@ def learn_pieces(
 ) -> list[str]:
     """Returns at most `size` WordPieces: `characters` (default: all) alone and as `##c`, then merges in their order.
 
-    A word with another character is not learned from. Very many words are scaled down. If so, or if `counts` were
-    smoothed from `true_counts`, words that truly occur fewer than `min_frequency` times, or would then count less than
-    half, give their characters only. Deterministic. Raises ValueError if there is no word, or if the characters alone
-    are more than `size`.
+    Words with other characters are ignored. The counts of a large corpus are scaled down. In this case, or if `counts`
+    were smoothed from `true_counts`, a word contributes only its characters if it truly occurs fewer than
+    `min_frequency` times or its scaled count is below 0.5. The result is deterministic. Raises ValueError if there is
+    no word, or if there are more characters than `size`.
     """
     words = _spellable(counts)
     if not words:
@@ -115,12 +115,12 @@ def learn_pieces(
 
 
 def _spellable(counts: Mapping[str, float]) -> dict[str, float]:
-    """Returns the words that the tokenizer looks up: those that are not too long."""
+    """Returns the words that the tokenizer can look up, those that are not too long."""
     return {word: count for word, count in counts.items() if 0 < len(word) <= MAX_WORD_LENGTH}
 
 
 def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iterator[str]:
-    """Texts with each word as often as it counts, its continuing characters in private code points."""
+    """Yields texts with each word as often as it counts, its continuing characters as private code points."""
     table = str.maketrans(dict(private))
     for word, count in words.items():
         encoded = word[0] + word[1:].translate(table)
@@ -129,7 +129,7 @@ def _encoded_words(words: Mapping[str, int], private: Mapping[str, str]) -> Iter
 
 
 def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_frequency: int) -> list[str]:
-    """Returns the pieces of byte-pair encoding in the order in which they were made, the alphabet first."""
+    """Returns the pieces of byte-pair encoding in the order of their creation, the alphabet first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
@@ -141,17 +141,16 @@ def _learn_merges(texts: Iterable[str], alphabet: list[str], size: int, min_freq
 
 
 def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
-    """Gives a learned piece its own characters, after `##` if it continues a word."""
+    """Returns a learned piece in its own characters, after `##` if it continues a word."""
     return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
 
 
 def choose_domain_words(
     counts: Mapping[str, int], tokenizer: FullTokenizer, most: int, min_frequency: int = 10
 ) -> list[str]:
-    """Returns the words that would save the most tokens of the counted text as entries of the vocabulary, best first.
+    """Returns the words that would save most tokens of the counted text as entries of the vocabulary, best first.
 
-    Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as
-    two.
+    Each occurrence saves one token less than the word has pieces. A word that cannot be spelled saves one.
     """
     saved = {}
     for word, count in counts.items():
@@ -161,7 +160,7 @@ def choose_domain_words(
 
 
 def make_vocab(pieces: Iterable[str], num_unused: int = 99) -> list[str]:
-    """Returns the lines of a vocabulary file: [PAD], [unused0...], the other special tokens, then pieces in their
+    """Returns the lines of a vocabulary file: [PAD], [unused0...], the other special tokens, then the pieces in their
     order.
     """
     unused = [f"[unused{number}]" for number in range(num_unused)]

@@ -1,4 +1,4 @@
-"""Decides whether a checkpoint's text is lower-cased: by its files, or by its folder's name and its vocabulary."""
+"""Decides whether a checkpoint's text is lower-cased: by its files, or by its folder's name and vocabulary."""
 
 import dataclasses
 import os
@@ -23,10 +23,10 @@ def by_name(prefix: str) -> bool | None:
 
 
 def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
-    """Returns whether a checkpoint's text is lower-cased if its format has no field for it; None if it is unknown.
+    """Returns whether a checkpoint's text is lower-cased if its format has no field for that; None if unknown.
 
-    A vocabulary with capitals is cased; without capitals, the folder's name decides. Raises ValueError if the two
-    contradict each other.
+    A vocabulary with capital letters is cased; otherwise the folder's name decides. Raises ValueError if the two
+    contradict.
     """
     casing_of_name = by_name(prefix)
     if vocab is None or not has_capitals(vocab):
@@ -40,7 +40,7 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
 
 
 def is_lower_case(stored: StoredModel) -> bool | None:
-    """Returns whether text is lower-cased: what the files say, or else False if the vocabulary has capitals; None if
+    """Returns whether text is lower-cased: by the model's files, or else False if its vocabulary has capitals; None if
     unknown.
     """
     if stored.do_lower_case is None and stored.vocab is not None and has_capitals(stored.vocab):
@@ -51,9 +51,9 @@ def is_lower_case(stored: StoredModel) -> bool | None:
 def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     """Returns the model with the user's vocabulary, or with its own for "".
 
-    Raises ValueError for a vocabulary with capitals if the checkpoint's text is lower-cased. Raises it also for a
-    vocabulary of the same size with other entries, which would belong to other rows of the embeddings, unless they fill
-    its `[unused]` slots.
+    Raises ValueError for a vocabulary with capitals if the checkpoint's text is lower-cased. Also raises it for a
+    vocabulary of the same size with other entries, because these would get wrong rows of the embeddings, unless they
+    fill `[unused]` slots.
     """
     if not vocab_file:
         return stored
@@ -87,8 +87,9 @@ def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[s
 
 
 def agreed(lower_case: bool | None, asked_lower_case: bool | None, origin: str) -> bool | None:
-    """Returns whether text is lower-cased, by the checkpoint and --do_lower_case. Raises ValueError if they contradict
-    each other.
+    """Returns whether text is lower-cased, by the checkpoint and --do_lower_case.
+
+    Raises ValueError if the two contradict.
     """
     if None not in (lower_case, asked_lower_case) and lower_case != asked_lower_case:
         raise ValueError(

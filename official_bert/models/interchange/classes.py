@@ -12,19 +12,19 @@ HEADS = ("classifier/", "tagger/")
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """The classes of a task: the names in the order of the logits, and the kind of answer ("": unknown)."""
+    """The classes of a task: their names in the order of the logits, and the kind of answer ("": unknown)."""
 
     labels: Sequence[str] = ()
     kind: Kind = ""
 
 
 def named(labels: Sequence[str]) -> bool:
-    """Returns whether classes have real names, other than LABEL_0, LABEL_1, ..."""
+    """Returns whether classes have names of their own, unlike LABEL_0, LABEL_1, ..."""
     return bool(labels) and not all(UNNAMED.fullmatch(label) for label in labels)
 
 
 def places(labels: Sequence[str], names: Sequence[str]) -> list[int] | None:
-    """Returns the index of each of the `names` in `labels`, ignoring case, `_` and `-`, or None for other classes."""
+    """Returns the index in `labels` of each of the `names`, ignoring case, `_` and `-`; None if the classes differ."""
     for key in (str, _plain):
         place_of = {key(label): place for place, label in enumerate(labels)}
         if len(place_of) == len(labels) == len(names) and set(place_of) == set(map(key, names)):
@@ -39,7 +39,7 @@ def _plain(label: str) -> str:
 def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[str]]:
     """Returns the model with the head's rows in the order of a task's labels, and remarks for the user.
 
-    A head of other classes, or of another kind of answer, is left out, because its weights have another meaning.
+    A head for other classes, or for another kind of answer, is left out, because its weights mean something else.
     """
     known = stored.head in ("classifier", "tagger") and f"{stored.head}/output_bias" in stored.weights
     if not known or not (task.labels or task.kind):

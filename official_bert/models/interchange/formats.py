@@ -1,4 +1,4 @@
-"""Finds the format of a checkpoint; reads and writes all formats."""
+"""Finds the format of a checkpoint, and reads and writes all formats."""
 
 import dataclasses
 import os
@@ -68,7 +68,7 @@ class Misfit:
 
 
 class Format(Protocol):
-    """The interface of a module of `MODULES`; not every module has all functions."""
+    """The interface of the modules in `MODULES`; some lack some of the functions."""
 
     read: Callable[..., StoredModel]  # of a path
     write: Callable[[StoredModel, str], list[str]]  # gives the names of the weights that have no place there
@@ -84,16 +84,17 @@ def module_of(name: str) -> Format:
 
 
 def find_prefix(path: str) -> str | None:
-    """Returns the prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18`
-    also finds 2018's `model.ckpt-18`.
+    """Returns the prefix of the TensorFlow checkpoint at a path (a prefix, one of its files, or a folder); None if
+    there is none.
 
-    In a folder it is the newest complete checkpoint; in a run that answers with its best checkpoint, the best one.
+    `ckpt-18` also finds 2018's `model.ckpt-18`. A folder gives its newest complete checkpoint; a run that answers with
+    its best checkpoint gives the best one.
     """
     return _prefix_here(prefixes.local_checkpoint(RunFolder(path).answering_folder()))
 
 
 def _prefix_here(path: str) -> str | None:
-    """Does the same for a path on this machine, in a folder the newest whole checkpoint."""
+    """Returns the prefix for a path on this machine; for a folder, that of its newest complete checkpoint."""
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
@@ -106,9 +107,9 @@ def _prefix_here(path: str) -> str | None:
 
 
 def find_format(path: str) -> tuple[str, str]:
-    """Returns the name of the format of a path, and the path by which the format's module reads it.
+    """Returns the name of the format of a path, and the path that the format's module reads.
 
-    Raises ValueError with the files that are there if the path holds none of the formats.
+    Raises ValueError that lists the folder's files if the path holds none of the formats.
     """
     path = prefixes.local_checkpoint(path)
     if path.endswith(".keras") and os.path.isfile(path):
@@ -143,7 +144,7 @@ def holds_model(path: str) -> bool:
 
 
 def _folder_format(folder: str) -> str:
-    """The format of a folder with a config.json, from that alone: no slow imports. "" for none."""
+    """Returns the format of a folder by its config.json, without slow imports; "" if that names none."""
     if os.path.exists(os.path.join(folder, ADAPTER_FILE)) and not _has_weights(folder):
         return "peft"
     keys = set(read_mapping(os.path.join(folder, "config.json"), missing={}))
@@ -154,7 +155,7 @@ def _folder_format(folder: str) -> str:
 
 
 def _has_weights(folder: str) -> bool:
-    """Whether a folder has the weights of a Hugging Face folder, in one file or several."""
+    """Returns whether a folder has a Hugging Face model's weights, in one file or several."""
     return any(name.startswith(WEIGHTS) for name in os.listdir(folder))
 
 
@@ -178,7 +179,7 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     """Returns the model at a path, of any format.
 
     `head` chooses among several models of a checkpoint (ELECTRA's in TF 1); `base` is the base of a PEFT folder. Raises
-    ValueError for no model, another architecture, damaged files, and weights that are NaN or infinite.
+    ValueError if there is no model, and for other architectures, damaged files, and weights that are NaN or infinite.
     """
     name, where = find_format(path)
     if name == "peft":
@@ -206,8 +207,8 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
 def vocab_file_of(model: StoredModel) -> str:
     """Returns the vocabulary file of a model that was read from files, or "" if there is none.
 
-    It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a
-    preset) is written to a temporary file, deleted at exit.
+    It is beside the checkpoint or, for `best/`, in the run's folder. A vocabulary inside another file
+    (`tokenizer.json`, a preset) is written to a temporary file, deleted at exit.
     """
     for place in (RunFolder(model.folder), RunFolder.around(model.folder)):
         if (file := place.vocab_file) and bool(model.tokenizer) == file.endswith(tokenizer_files.BUNDLE):
@@ -220,18 +221,17 @@ def vocab_file_of(model: StoredModel) -> str:
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
-    """Writes a model in a format to a folder that appears once it is complete; returns the names of the weights left
-    out.
+    """Writes a model in a format to a folder, which appears when it is complete; returns the names of weights left out.
 
-    A discriminator's generator is written to the subfolder `generator`. Raises ValueError for a folder that exists
-    already, or a model that the format cannot hold.
+    A discriminator's generator is written to the subfolder `generator`. Raises ValueError if the folder exists already,
+    or if the format cannot hold the model.
     """
     of_albert = (
         name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
     )
     if model.tokenizer and name not in ("ours", "hugging_face", "peft") and not of_albert:
         raise ValueError(
-            f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
+            f"--to={name}: can only hold a WordPiece vocabulary, and {model.origin} has another tokenizer; "
             "expected ours or hugging_face"
         )
     with written_folder(folder) as temporary:
@@ -256,16 +256,15 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 
 def encoder_of(model: StoredModel) -> StoredModel:
-    """Returns a stored model with only the encoder and the layers of its vectors, without other heads and unknown
-    weights.
-    """
+    """Returns a stored model reduced to the encoder and the layers that make its text vectors."""
     kept = (*ENCODER_PREFIXES, *([LAYER_PREFIX] if model.pooling else []))
     weights = {name: weight for name, weight in model.weights.items() if name.startswith(kept)}
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
 
 
 def make_model(model: StoredModel, **options: Any) -> keras.Model:
-    """Returns the Keras model of a stored model, with its weights; `options` are the encoder's (`return_layers=True`).
+    """Returns the Keras model of a stored model, with its weights; `options` are passed to the encoder
+    (`return_layers=True`).
 
     Raises ValueError with the names of weights that are missing, left over or of another shape.
     """
@@ -337,7 +336,7 @@ def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list
 
 
 def _some(names: Any, separator: str = ", ") -> str:
-    """The first six of many names."""
+    """Returns the first six of many names, joined."""
     return separator.join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 

@@ -1,8 +1,8 @@
-"""Hub download: checkpoints by name (the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
+"""Gets checkpoints by name (the Hugging Face hub, keras-hub's presets) and from zip files of 2018.
 
-Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it
-alone reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python
-file is ever fetched.
+Each becomes a folder on this machine, which the formats read. `huggingface_hub` downloads, caches, locks and resumes.
+Only it reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and it sends the token to that host only. No
+Python file is ever downloaded.
 """
 
 import functools
@@ -40,17 +40,17 @@ OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index
 
 
 def is_name(path: str) -> bool:
-    """Returns whether a path that does not exist can be a repository's name: one slash, no leading dot, and no folder
-    with the name of its first part.
+    """Returns whether a path that does not exist can be a repository's name: it has one slash and no leading dot, and
+    its first part is no folder here.
     """
     return bool(NAME.fullmatch(path)) and not os.path.isdir(path.partition("/")[0])
 
 
 def local_folder(path: str) -> str:
-    """Returns the folder for a name or a local zip file; any other path is returned unchanged.
+    """Returns the folder for a repository's name or a local zip file; other paths are returned unchanged.
 
-    A path that exists is never a name. Raises ValueError, with advice, if a repository cannot be fetched, and for a zip
-    file that is not one of 2018.
+    A path that exists is never a name. Raises ValueError with advice if a repository cannot be downloaded, and for a
+    zip file that is not one of 2018.
     """
     if os.path.exists(path):
         return _unpacked(path, os.stat(path).st_mtime_ns) if path.endswith(".zip") and os.path.isfile(path) else path
@@ -60,7 +60,7 @@ def local_folder(path: str) -> str:
 
 
 def cached_folder(name: str) -> str:
-    """Returns the folder of a repository in the cache of `huggingface_hub`, without network access, or "" if there is
+    """Returns the folder of a repository in the cache of `huggingface_hub`, without network access; "" if there is
     none.
     """
     if os.path.exists(name) or not is_name(name):
@@ -73,7 +73,7 @@ def cached_folder(name: str) -> str:
 
 @functools.cache
 def _downloaded(name: str) -> str:
-    """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
+    """Returns the folder of a repository in the cache of `huggingface_hub`, after it downloads the missing files."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -101,7 +101,7 @@ def _downloaded(name: str) -> str:
         if not isinstance(config, str):
             raise ValueError(
                 f"{name}: no such file or folder, and the Hugging Face hub cannot be reached ({_line(error)}); "
-                "download it once with a network, or give the path of a folder with the files"
+                "download it once while connected, or give the path of a folder with the files"
             ) from None
         folder = os.path.dirname(config)
         if not any(kind.fullmatch(file) for kind in WEIGHTS for file in os.listdir(folder)):
@@ -130,7 +130,7 @@ def _line(error: Exception) -> str:
 
 
 def _own_folder(name: str) -> str:
-    """Makes a folder of a name that goes with this process."""
+    """Makes a folder of this name inside a new temporary folder, deleted at exit."""
     folder = os.path.join(new_folder(), name)
     os.mkdir(folder)
     return folder
@@ -138,7 +138,7 @@ def _own_folder(name: str) -> str:
 
 @functools.cache
 def _unpacked(path: str, _: int) -> str:
-    """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
+    """Returns a temporary folder, deleted at exit, with the checkpoint in a zip file of 2018."""
     folder = _own_folder(os.path.basename(path))
     with opened_zip(path, path, LARGEST_DOWNLOAD) as archive:
         members = {
@@ -159,7 +159,7 @@ def _unpacked(path: str, _: int) -> str:
 
 @functools.cache
 def _saved_preset(name: str) -> str:
-    """Returns a folder, which goes with this process, with the preset of a name that keras-hub knows; other names
+    """Returns a temporary folder, deleted at exit, with keras-hub's preset of a name; unknown names are returned
     unchanged.
     """
     import keras_hub  # takes seconds

@@ -1,4 +1,4 @@
-"""Tables of the names of weights: a row is (our name, their name), used both ways."""
+"""Tables of the names of weights. A row is (our name, the other format's name); tables are used both ways."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,10 @@ GOOGLES_LAYER = {
 
 
 class NameTable:
-    """Names of weights here and in another format. `{i}` in a row is the number of a layer; no name has two numbers."""
+    """Names of weights here and in another format.
+
+    `{i}` in a row stands for a layer's number; no name has two numbers.
+    """
 
     def __init__(self, rows: Iterable[tuple[str, str]]):
         self.rows = tuple(rows)
@@ -31,12 +34,16 @@ class NameTable:
         return self._translate(self._theirs, ours)
 
     def ours(self, theirs: str) -> str | None:
-        """Returns our name of their weight (of the first row, if several share it), or None if we have none."""
+        """Returns our name of the other format's weight, or None if there is none.
+
+        Of several rows, the first counts.
+        """
         return self._translate(self._ours, theirs)
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
-        """Returns the other format's name of each of our weights. Raises ValueError with the names of weights that have
-        none.
+        """Returns the other format's name of each of our weights.
+
+        Raises ValueError that begins with `what` and lists the weights that have none.
         """
         names = {name: self.theirs(name) or "" for name in ours}
         if without := [name for name, theirs in names.items() if not theirs]:
@@ -44,7 +51,7 @@ class NameTable:
         return names
 
     def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-        """Returns {our name: their name}, and those of their names for which we have none."""
+        """Returns {our name: other format's name}, and the other format's names that have none here."""
         names = {name: self.ours(name) for name in theirs}
         return {ours: name for name, ours in names.items() if ours}, [name for name, ours in names.items() if not ours]
 
@@ -65,7 +72,9 @@ def rows(
 def layer_rows(
     theirs: str, parts: Mapping[str, str], separator: str = "/", variables: Sequence[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Returns the rows of a layer from {our part: their module}; `variables` are other names for kernel and bias."""
+    """Returns the rows of a layer from {our part: other format's module}; `variables` are other names for kernel and
+    bias.
+    """
     return [
         row
         for part, module in parts.items()
@@ -106,7 +115,7 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
 def googles_encoder(
     prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER
 ) -> list[tuple[str, str]]:
-    """Returns the rows of embeddings and layers with 2018's variable names after a prefix such as `bert/`."""
+    """Returns the rows of embeddings and layers with 2018's variable names behind a prefix such as `bert/`."""
     return [
         *rows(
             "embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")

@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints of any origin: finds the newest complete one in a folder, and copies it to this machine."""
+"""Finds the newest complete TensorFlow checkpoint of any origin in a folder, and copies checkpoints to this machine."""
 
 import os
 import re
@@ -28,7 +28,7 @@ UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 def local_checkpoint(path: str) -> str:
     """Returns a path on this machine with the checkpoint at `path` and the small files that describe its model.
 
-    These are the files of its folder except other checkpoints, and for `best/` those of the run. The path may also be a
+    These are the files of its folder except other checkpoints, and for `best/` those of the run. `path` may also be a
     name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
@@ -46,7 +46,7 @@ def local_checkpoint(path: str) -> str:
 
 
 def damage(prefix: str) -> str:
-    """Reads a whole checkpoint and returns the first error, or "" if it is complete."""
+    """Reads a whole checkpoint and returns the first error; "" if there is none."""
     try:
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
@@ -57,9 +57,9 @@ def damage(prefix: str) -> str:
 
 
 def newest_whole(folder: str) -> str | None:
-    """Returns the prefix of the newest readable checkpoint in a folder; warns about newer ones.
+    """Returns the prefix of the newest readable checkpoint in a folder; warns about newer ones that cannot be read.
 
-    Returns the newest one if none can be read, so that its reader reports the error; None if there are none. Raises
+    If none can be read, returns the newest one, so that its reader reports the error; None if there are none. Raises
     ValueError for a pipe or a device in the folder.
     """
     require_regular_files(os.path.join(folder, ""))

@@ -1,4 +1,4 @@
-"""`StoredModel`, a model read from a file of any format, under our names, and functions that formats share."""
+"""`StoredModel`, a model read from a file of any format, under our names, and functions that several formats use."""
 
 import dataclasses
 import json
@@ -115,7 +115,7 @@ class StoredModel:
 
 
 def head_of(weights: Mapping[str, Any], where: str) -> Head:
-    """Returns the head that weights belong to. Raises ValueError if they belong to several."""
+    """Returns the head that the weights belong to ("": none). Raises ValueError if they belong to several."""
     heads = sorted({head for prefix, head in HEAD_PREFIXES.items() if any(name.startswith(prefix) for name in weights)})
     if len(heads) > 1:
         raise ValueError(f"{where}: expected one kind of head, got {' and '.join(heads)}")
@@ -125,7 +125,7 @@ def head_of(weights: Mapping[str, Any], where: str) -> Head:
 def needs_pooler(stored: StoredModel) -> bool:
     """Returns whether the model uses the pooler.
 
-    Models for words, tags and spans do not, unless their rows pass it too (`pooler_norm`).
+    Models for words, tags and spans do not, unless their rows also pass through it (`pooler_norm`).
     """
     if stored.config is not None and stored.config.pooler_norm and stored.head != "replaced":
         return True
@@ -135,8 +135,9 @@ def needs_pooler(stored: StoredModel) -> bool:
 
 
 def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
-    """Returns the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError if weights are
-    missing.
+    """Returns the sizes of a model, as fields of ModelConfig, from its weights.
+
+    Raises ValueError if weights are missing.
     """
     if missing := [table.theirs(name) for name in SIZED if name not in weights]:
         raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
@@ -159,9 +160,9 @@ def class_names(stored: StoredModel) -> list[str]:
 
 
 def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
-    """Returns the number of spare rows in the word table: the model's own vocabulary may have fewer entries.
+    """Returns the number of unused rows in the word table: the model's own vocabulary may have fewer entries.
 
-    Raises ValueError for a vocabulary with more entries, and for a vocabulary other than its own with fewer.
+    Raises ValueError for a vocabulary with more entries, and for a vocabulary other than the model's own with fewer.
     """
     rows = len(stored.weights["embeddings/word_embeddings"])
     spare = 0 if stored.vocab is None else rows - len(stored.vocab)
@@ -169,7 +170,7 @@ def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
         assert stored.vocab is not None
         raise ValueError(
             f"{stored.origin}: the vocabulary has {len(stored.vocab)} entries, but the table of word embeddings "
-            f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)"
+            f"{rows} rows; give the model's own vocabulary ([unusedN] entries may fill it up)"
         )
     return spare
 
@@ -193,7 +194,7 @@ def read_tokenizer(folder: str) -> dict[str, bytes]:
 
 
 def write_vocab(stored: StoredModel, folder: str) -> None:
-    """Writes the vocabulary, or all files of another tokenizer into one file, if the model has one."""
+    """Writes the model's vocabulary, or the files of another tokenizer in one file, if it has one."""
     if stored.tokenizer:
         with open(os.path.join(folder, tokenizer_files.BUNDLE), "wb") as bundle:
             bundle.write(tokenizer_files.pack(stored.tokenizer))
@@ -213,7 +214,7 @@ def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
                 require_at_most(MOST_DIMENSIONS, len(shape), "dimensions", f"{path}: {name:.80}")
                 if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
                     raise ValueError(
-                        f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "
+                        f"{path}: {name}: {kind}: quantised weights are not supported; expected one of "
                         f"{', '.join(WEIGHT_TYPES)}"
                     )
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
@@ -243,11 +244,13 @@ def require_config(stored: StoredModel) -> ModelConfig:
 
 
 def refuse_architecture(config: ModelConfig, what: str) -> None:
-    """Raises ValueError for a model with layers or an attention direction that other implementations of BERT lack."""
+    """Raises ValueError for a model with a BiLSTM or another attention than bidirectional, which other formats of BERT
+    lack.
+    """
     if config.attention != "bidirectional":
         raise ValueError(
-            f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there "
-            "would be others; only --to=ours can hold it"
+            f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs would "
+            "differ there; only --to=ours can hold it"
         )
     if config.bilstm_layers:
         raise ValueError(
@@ -261,11 +264,12 @@ def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) 
     if others:
         values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)
         raise ValueError(
-            f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can hold it"
+            f"{what} computes only BERT, but the model has {values}: only --to=ours or --to=hugging_face can hold it"
         )
     if not config.type_vocab_size:
         raise ValueError(
-            f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it"
+            f"{what} has segments, but the model has none (type_vocab_size 0): only --to=ours or --to=hugging_face can "
+            "hold it"
         )
     refuse_acts(config, what, hidden_acts)
 

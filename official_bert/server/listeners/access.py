@@ -1,9 +1,9 @@
-"""Access control: host names, the pages of other sites (CORS), content types, and bearer tokens. Knows no protocol
+"""Access control: host names, pages of other sites (CORS), content types and bearer tokens. Imports no protocol
 library.
 
-A page that a user of this machine visits can send requests to it from the browser. Two things stop it. A name of the
-page's own that resolves to 127.0.0.1 (DNS rebinding) is no host that this server answers to, and a browser names the
-page's site in `Origin`, which must be the server's own or one of the allowed ones.
+A web page that a user of this machine visits can send requests to the server from the browser. Two checks stop it. If
+the page's own name resolves to 127.0.0.1 (DNS rebinding), the server refuses that host name. And the browser names the
+page's site in `Origin`, which must be the server's own or an allowed one.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ UNDECLARED = ("", "application/x-www-form-urlencoded", "application/octet-stream
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AccessRules:
-    """Whose requests are answered. Every check raises RequestError."""
+    """Rules that decide whose requests are answered. Every check raises RequestError."""
 
     any_host: bool = False  # the server is bound to an address that others can reach, and no names were given
     hosts: tuple[str, ...] = ()  # names beside those of this machine
@@ -45,7 +45,9 @@ class AccessRules:
     def for_server(
         cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (), tokens: Sequence[str] = ()
     ) -> "AccessRules":
-        """Returns the rules of a server listening on an address: names are checked on loopback, or if any are given."""
+        """Returns the rules of a server that listens on `bound_to`: host names are checked on loopback, or if any are
+        given.
+        """
         return cls(
             any_host=not hosts and not is_local(bound_to),
             hosts=tuple(hosts),
@@ -54,7 +56,7 @@ class AccessRules:
         )
 
     def check_host(self, host: str | None) -> None:
-        """Checks a `Host` header. None, from HTTP/1.0, passes: no browser leaves it out."""
+        """Checks a `Host` header. None, from HTTP/1.0, passes, because browsers always send one."""
         name = _host_name(host or "")
         if host is not None and not (self.any_host or is_local(name) or name in map(str.lower, self.hosts)):
             raise RequestError(
@@ -62,14 +64,14 @@ class AccessRules:
             )
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
-        """Checks an `Origin` header: none, the server itself as `Host` names it, or an allowed site."""
+        """Checks an `Origin` header: it must be missing, name the same server as `Host`, or name an allowed site."""
         if origin is not None and not self.is_allowed(origin) and not _same_site(origin, host or ""):
             raise RequestError(
                 "PERMISSION_DENIED", f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins"
             )
 
     def is_allowed(self, origin: str) -> bool:
-        """Returns whether a site is one of the allowed ones."""
+        """Returns whether a site is among the allowed ones."""
         return origin.lower() in map(str.lower, self.origins)
 
     def check_token(self, authorization: str) -> None:
@@ -85,10 +87,10 @@ class AccessRules:
 
 
 def accepts(content_type: str, from_browser: bool) -> bool:
-    """Returns whether a body of this type may be JSON.
+    """Returns whether a body with this content type may be JSON.
 
-    TF Serving looks at no type. Here JSON declares itself, which no page can do for another site without asking first
-    (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
+    TF Serving ignores the type. Here a browser must declare JSON, because a page may not send that type to another site
+    without a CORS preflight. Other clients may omit the type, or send the type that `curl -d` gives to every body.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     return (
@@ -99,7 +101,7 @@ def accepts(content_type: str, from_browser: bool) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Returns whether a name or address means the machine itself."""
+    """Returns whether a host name or address means this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -109,7 +111,10 @@ def is_local(host: str) -> bool:
 
 
 def read_tokens(path: str) -> list[str]:
-    """Reads a file of tokens, one a line, so that an old and a new one hold at the same time. Raises ValueError."""
+    """Returns the tokens in a file, one per line, so that an old and a new token can be valid together.
+
+    Raises ValueError.
+    """
     try:
         lines = read_bytes(path).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -129,7 +134,7 @@ def read_tokens(path: str) -> list[str]:
 
 
 def _host_name(host: str) -> str:
-    """The name in a `Host` header in lower case, without its port; "" for anything but a name or address and a port."""
+    """Returns the name in a `Host` header in lower case without its port; "" for an invalid header."""
     match = HOST.fullmatch(host)
     if not match or int(match["port"] or 0) > 65535:
         return ""
@@ -137,5 +142,5 @@ def _host_name(host: str) -> str:
 
 
 def _same_site(origin: str, host: str) -> bool:
-    """Whether a page of `origin` came from the server that `host` names."""
+    """Returns whether a page of `origin` came from the server that `host` names."""
     return bool(ORIGIN.fullmatch(origin)) and origin.partition("://")[2].lower() == host.lower()

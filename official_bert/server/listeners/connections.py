@@ -1,8 +1,8 @@
-"""Limits of HTTP connections: their number, how long they may be silent, and how much of unfinished bodies is kept.
+"""Limits HTTP connections: their number, how long they may be silent, and the memory for bodies that are still
+arriving.
 
-A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has
-waited longest without sending a whole request gives way to the new one: a client that sends its request at once is
-never that one.
+An open connection costs memory and a file descriptor. If there are too many, the server closes the connection that has
+waited longest without sending a whole request. A client that sends its request at once never loses its connection.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
 
 
 class Connections(web.Server):
-    """Answers HTTP by `answer`, whose task is cancelled if the client goes."""
+    """An HTTP server that calls `answer` for each request, and cancels its task if the client disconnects."""
 
     def __init__(self, answer: Handler, limits: Limits):
         super().__init__(
@@ -44,7 +44,7 @@ class Connections(web.Server):
         self._bytes = 0  # of bodies that are arriving
 
     def connection_made(self, handler: Any, transport: Any) -> None:
-        """Counts a connection; closes another if there are too many."""
+        """Counts a connection; closes the one that has waited longest if there are too many."""
         super().connection_made(handler, transport)
         self._waiting[handler] = None
         if len(self.connections) > self.limits.max_connections:
@@ -53,15 +53,15 @@ class Connections(web.Server):
             _abort(oldest)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        """Forgets a connection."""
+        """Stops counting a connection."""
         self._waiting.pop(handler, None)
         super().connection_lost(handler, exc)
 
     async def read_body(self, request: web.BaseRequest) -> bytes:
-        """Returns the body.
+        """Returns the body of a request.
 
-        Raises HTTPRequestEntityTooLarge for more than `max_request_bytes`, and RequestError: DEADLINE_EXCEEDED, or
-        UNAVAILABLE for a large one beside too many others.
+        Raises HTTPRequestEntityTooLarge for more than `max_request_bytes`, and RequestError: DEADLINE_EXCEEDED for a
+        body that arrives too slowly, UNAVAILABLE for a large body if too many are arriving.
         """
         limit = self.limits.max_request_bytes
         if (request.content_length or 0) > limit:
@@ -86,7 +86,7 @@ class Connections(web.Server):
 
     @contextlib.contextmanager
     def working(self, request: web.BaseRequest) -> Iterator[None]:
-        """Keeps a connection, whose request is whole, from giving way to others."""
+        """Protects a connection from being closed for another while its complete request is answered."""
         self._waiting.pop(request.protocol, None)
         try:
             yield
@@ -95,7 +95,10 @@ class Connections(web.Server):
                 self._waiting[request.protocol] = None
 
     def response(self, request: web.BaseRequest, body: bytes, content_type: str = "application/json") -> web.Response:
-        """Returns a large answer, which a client must take within `body_seconds`."""
+        """Returns a response with a large body.
+
+        Its connection is closed if the client does not read it within `body_seconds`.
+        """
         return _LargeResponse(request.protocol, body, content_type, self.limits.body_seconds)
 
     def abort(self) -> None:
@@ -105,7 +108,7 @@ class Connections(web.Server):
 
 
 class _LargeResponse(web.Response):
-    """A body that is sent within a time, or its connection is closed."""
+    """A response whose connection is closed if the client does not read the body in time."""
 
     def __init__(self, handler: Any, body: bytes, content_type: str, seconds: float):
         super().__init__(body=body, content_type=content_type)
@@ -118,7 +121,7 @@ class _LargeResponse(web.Response):
                 await super().write_eof(data)
         except TimeoutError:
             _abort(self._handler)
-            raise ConnectionResetError("the client does not take its answer") from None
+            raise ConnectionResetError("the client does not read its answer") from None
 
 
 def _abort(handler: Any) -> None:
@@ -127,9 +130,9 @@ def _abort(handler: Any) -> None:
 
 
 def unpack(body: bytes, limit: int) -> bytes:
-    """Decompresses gzip, all its members, without ever holding more than `limit` bytes.
+    """Returns a gzip body decompressed (all members), at most `limit` bytes.
 
-    Raises RequestError, HTTPRequestEntityTooLarge.
+    Raises RequestError if the body is no gzip, and HTTPRequestEntityTooLarge if it would be larger.
     """
     if body.count(MEMBER) > MOST_MEMBERS:
         raise invalid(f"expected a gzip body of at most {MOST_MEMBERS} members")

@@ -1,4 +1,7 @@
-"""The gates of REST and gRPC: access control, request ids, the access log, and the status of an error."""
+"""Checks that every REST and gRPC request passes: access control and framing.
+
+Also request ids, access log and errors.
+"""
 
 from official_bert.command_line import require_here
 
@@ -40,14 +43,17 @@ CORS_SECONDS = 600  # that a browser remembers an answer to its preflight
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """A certificate with its key, as each of the two protocols takes it."""
+    """A certificate with its key, for REST (`context`) and for gRPC (`credentials`)."""
 
     context: ssl.SSLContext
     credentials: grpc.ServerCredentials
 
     @classmethod
     def read(cls, certificate_file: str, key_file: str) -> "Tls | None":
-        """Reads PEM files; None for no names. Raises ValueError for one without the other, or files that do not fit."""
+        """Reads a certificate and its key (PEM); returns None if neither is named.
+
+        Raises ValueError if only one is named, or if the files are no matching pair.
+        """
         if not certificate_file and not key_file:
             return None
         if not certificate_file or not key_file:
@@ -67,8 +73,9 @@ class Tls:
 
 
 class AccessLog:
-    """Writes a JSON object per request to a file (`-`: standard error; empty: none). A file that was moved away is
-    created again.
+    """Writes a JSON object for each request to a file (`-`: standard error; empty: none).
+
+    A file that was moved away is made again.
     """
 
     def __init__(self, path: str = ""):
@@ -80,25 +87,25 @@ class AccessLog:
             self._logger.addHandler(handler)
 
     def write(self, started: float, **fields: Any) -> None:
-        """Writes a line about a request that began at `started` (of `time.perf_counter`)."""
+        """Writes the line of a request that began at `started` (a time of `time.perf_counter`)."""
         if self._logger.handlers:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
             milliseconds = round(1000 * (time.perf_counter() - started), 1)
             self._logger.info("%s", json.dumps({"time": now, **fields, "ms": milliseconds}))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the log file."""
         for handler in self._logger.handlers:
             handler.close()
 
 
 def request_id(header: Any) -> str:
-    """Returns a client's own id if it is a short plain word, else a new one."""
+    """Returns the client's request id if it has at most 64 plain characters, else a new one."""
     return header if isinstance(header, str) and REQUEST_ID.fullmatch(header) else uuid.uuid4().hex
 
 
 def error_response(status: int, message: str, path: str = "") -> web.Response:
-    """Returns an error in the form of the protocol to which a path belongs; TF Serving's is `{"error": ...}`."""
+    """Returns an error in the form of the protocol that `path` belongs to; TF Serving's is `{"error": ...}`."""
     headers = {"Retry-After": "1"} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return web.Response(
         body=json.dumps(error_body(path, status, message)).encode("utf-8"),
@@ -109,7 +116,7 @@ def error_response(status: int, message: str, path: str = "") -> web.Response:
 
 
 def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
-    """Returns what stands between a REST request and its handler."""
+    """Returns the coroutine function that checks and logs a REST request and calls its handler."""
 
     async def pass_through(request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         started, name, status, sent = time.perf_counter(), request_id(request.headers.get(ID_HEADER)), 499, 0
@@ -140,7 +147,9 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Refuses a request of which a proxy might see other bounds (RFC 9112, 6.1), or another host (RFC 9110, 7.2)."""
+    """Raises RequestError for a request whose end (RFC 9112, 6.1) or host (RFC 9110, 7.2) a proxy might read
+    differently.
+    """
     codings = request.headers.getall("Transfer-Encoding", [])
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
         raise invalid(f"Transfer-Encoding: expected chunked alone, got {', '.join(codings)!r:.80}")
@@ -149,7 +158,9 @@ def check_framing(request: web.BaseRequest) -> None:
 
 
 def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | None:
-    """Refuses what may not ask. Raises RequestError, or returns the answer if its status is not one of gRPC's."""
+    """Checks host, origin, content type and token. Returns a response for status 415, which gRPC lacks; raises
+    RequestError for the others.
+    """
     headers = request.headers
     rules.check_host(headers.get("Host"))
     rules.check_origin(headers.get("Origin"), headers.get("Host"))
@@ -164,7 +175,9 @@ def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | Non
 
 
 def _preflight(request: web.BaseRequest, rules: AccessRules) -> web.Response | None:
-    """Answers a browser that asks whether another site's page may ask; as in TF Serving, OPTIONS is nothing else."""
+    """Answers a CORS preflight, in which a browser asks whether another site's page may send a request; None for other
+    requests. As in TF Serving, OPTIONS has no other use.
+    """
     if request.method != "OPTIONS":
         return None
     rules.check_host(request.headers.get("Host"))
@@ -182,7 +195,7 @@ def _preflight(request: web.BaseRequest, rules: AccessRules) -> web.Response | N
 
 
 def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: AccessRules, name: str) -> None:
-    """Adds the id, and what a browser must know of the answer."""
+    """Adds the request id and the headers for browsers to a response."""
     response.headers[ID_HEADER] = name
     response.headers["X-Content-Type-Options"] = "nosniff"
     origin = request.headers.get("Origin")
@@ -195,18 +208,17 @@ def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: 
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Checks tokens, and that the bytes are a message, before a method runs; ends the call with the status of a
-    RequestError.
+    """Checks the token and parses the message of a gRPC call; ends the call with the status of a RequestError.
 
-    Health may be asked by anyone. A browser cannot speak gRPC without a proxy that translates, so hosts and origins are
-    not checked.
+    Health checks need no token. Hosts and origins are not checked, because a browser cannot speak gRPC without a proxy
+    that translates.
     """
 
     def __init__(self, rules: AccessRules, log: AccessLog):
         self.rules, self.log = rules, log
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """The method, made to read its request itself."""
+        """Returns a handler that checks, parses and logs a call around the method's own handler."""
         method = await continuation(details)
         if method is None or method.unary_unary is None:
             return method
@@ -243,10 +255,10 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 
     def _admit(self, data: bytes, metadata: Any, method: Any, path: str) -> Any:
-        """Returns the parsed request of a client that may ask.
+        """Checks a call's token and returns its parsed request (its bytes for the methods of `READ_LATER`).
 
-        Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a
-        stack for each.
+        Raises RequestError; INTERNAL for bytes that are no message, as TF Serving does. grpc.aio would report UNKNOWN
+        and log a stack for each.
         """
         if not path.startswith(HEALTH):
             self.rules.check_token(str(metadata.get("authorization", "")))

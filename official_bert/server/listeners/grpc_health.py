@@ -1,4 +1,4 @@
-"""gRPC's own protocol of health, `grpc.health.v1`: of the whole server, from the moment it listens."""
+"""The gRPC health protocol, `grpc.health.v1`, for the whole server, from the moment it listens."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,18 +13,18 @@ WATCH_SECONDS = 0.5  # between looks at the state for those who watch it
 
 
 class Readiness(Protocol):
-    """What knows whether the server answers: `RequestHandler`, and what stands for it until it is there."""
+    """The interface that tells whether the server is ready: of `RequestHandler`, and before that of `Starting`."""
 
     is_leaving: bool  # will stop in a moment: it answers, and says that it is not ready
     is_draining: bool  # refuses new requests
 
     def why_not_ready(self) -> str:
-        """Says why requests should go elsewhere; empty if every model answers."""
+        """Returns why requests should go to another server; "" if every model is ready."""
         ...
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The whole server (the service "") and its services are SERVING if every model answers."""
+    """Health of the server (the service "") and of its services: SERVING if every model is ready."""
 
     SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", SERVICE)
 
@@ -32,13 +32,13 @@ class Health(health_pb2_grpc.HealthServicer):
         self._readiness = readiness
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
-        """Tells the state of a service; NOT_FOUND if there is no such service."""
+        """Returns the state of a service. Raises RequestError NOT_FOUND for an unknown service."""
         if request.service not in self.SERVICES:
             raise RequestError("NOT_FOUND", f"expected one of {list(self.SERVICES)}")
         return health_pb2.HealthCheckResponse(status=self._status())
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Tells the state of a service now and whenever it changes; ends if the server stops."""
+        """Yields the state of a service now and at each change; ends when the server stops."""
         states = health_pb2.HealthCheckResponse
         last_status = None
         while True:

@@ -1,4 +1,4 @@
-"""The page on which a person tries the served models: one file, no other server asked, built on the REST interface."""
+"""The page for trying the served models: one file that loads nothing from other servers and uses the REST interface."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ def _policy(html: str) -> str:
 
 
 def response() -> web.Response:
-    """Returns the page as an answer over HTTP."""
+    """Returns the page as an HTTP response."""
     html = read()
     return web.Response(
         text=html,

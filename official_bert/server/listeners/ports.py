@@ -1,7 +1,7 @@
-"""The ports of REST and gRPC: bound before anything else, so that a taken one is known at once and probes are answered.
+"""The ports of REST and gRPC. They open before TensorFlow is imported, which takes seconds.
 
-Until the services are there (TensorFlow alone takes seconds), health is answered, and all else is told to come again.
-Nothing here imports TensorFlow.
+So a port that is in use is an error at once, and probes get answers. Until the services are ready, the ports answer
+health checks and refuse other requests with UNAVAILABLE. This module does not import TensorFlow.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ ALIVE = {"/healthz": {"status": "ok"}, "/v2/health/live": {"live": True}}
 
 
 class Starting:
-    """Stands for the request handler until it is there."""
+    """Answers requests until the request handler exists."""
 
     is_leaving = is_draining = False
 
     def why_not_ready(self) -> str:
-        """Says what the server waits for."""
+        """Returns the reason why the server is not ready."""
         return "the server is starting: TensorFlow is being imported"
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers REST. Raises RequestError UNAVAILABLE."""
+        """Answers liveness checks and the page. Raises RequestError UNAVAILABLE for other requests."""
         if request.path in ALIVE:
             return web.json_response(ALIVE[request.path])
         if request.path == "/" and request.method in ("GET", "HEAD"):
@@ -51,7 +51,7 @@ class Starting:
 
 
 class Ports:
-    """Listens from `open` to `close`; answers requests from `serve` on."""
+    """The open ports. They listen from `open` to `close`, and answer requests after `serve`."""
 
     def __init__(self, options: ServerOptions):
         self.options = options
@@ -68,7 +68,7 @@ class Ports:
         self._listening: list[Callable[[], Awaitable[None]]] = []  # how to stop it
 
     async def open(self) -> None:
-        """Listens. Raises OSError, naming the flag, for a port that cannot be had."""
+        """Opens the ports. Raises OSError that names the flag if a port or host is not available."""
         gate = rest_gate(self._access, self._access_log)
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
@@ -83,25 +83,27 @@ class Ports:
                 await start(port)
 
     def serve(self, answer: Handler, grpc_services: Sequence[Callable[[Any], Any]], readiness: Readiness) -> None:
-        """Answers requests from now on: those of REST by `answer`; each of `grpc_services` adds itself to a server."""
+        """Starts answering requests: REST by `answer`, gRPC by services that each of `grpc_services` adds to the
+        server.
+        """
         for add_to in grpc_services if self._grpc is not None else ():
             add_to(self._grpc)
         self._answer, self.readiness = answer, readiness
 
     async def close(self) -> None:
-        """Ends REST and gRPC together, after what they are answering, but not later than `drain_seconds`."""
+        """Closes REST and gRPC together, when their running requests are answered or after `drain_seconds`."""
         await asyncio.gather(*(stop() for stop in self._listening))
         self._stack.close()
 
     def addresses(self) -> str:
-        """Says where the server listens."""
+        """Returns a line with the addresses on which the server listens."""
         scheme = "https" if self._tls else "http"
         rest = f"REST and a page to try it: {scheme}://{self._host}:{self.rest_port}" if self.rest_port else ""
         return "; ".join(filter(None, [rest, f"gRPC: {self._host}:{self.grpc_port}" if self.grpc_port else ""]))
 
     @property
     def _host(self) -> str:
-        """Returns the host as it stands before a port."""
+        """Returns the host as it is written before a port: IPv6 in brackets."""
         return f"[{self.options.host}]" if ":" in self.options.host else self.options.host
 
     async def _open_rest(self, port: int) -> None:
@@ -163,7 +165,10 @@ class Ports:
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     def _cannot_listen(self, flag: str, port: int, error: OSError) -> OSError:
-        """Returns the error for a port, or else a host, that cannot be had; the resolver's have negative numbers."""
+        """Returns the error for a port or host that is not available.
+
+        Errors of the name resolver have negative numbers.
+        """
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return OSError(f"--{flag}={port}: cannot listen on {self._host}:{port}: {reason}; 0 takes a free port")
@@ -171,13 +176,13 @@ class Ports:
 
 
 class _ComeAgain(grpc.GenericRpcHandler):
-    """Refuses every call for the moment, until the services are there."""
+    """Refuses every gRPC call with UNAVAILABLE until the services are ready."""
 
     def __init__(self, ports: Ports):
         self._ports = ports
 
     def service(self, handler_call_details: Any) -> Any:
-        """Returns what answers a call; None once there are services."""
+        """Returns the handler that refuses a call; None once the services are ready."""
         starting = self._ports.readiness
         if not isinstance(starting, Starting):
             return None

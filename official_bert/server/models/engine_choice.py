@@ -1,7 +1,7 @@
-"""Chooses the engine that answers one text fastest: `--engine=auto`.
+"""Chooses the fastest engine for a single text: `--engine=auto`.
 
-Those that are exported beside a SavedModel and installed take turns with it. The choice is kept on this machine, by the
-content of the model's files, the runtimes and the processor, and measured again when one of them is another.
+Measures the installed engines that were exported beside the SavedModel, in turns with TensorFlow. The choice is cached
+on this machine and measured again if the model's files, the runtimes or the processor change.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ TOKENS = 16  # of a row of ids
 def choose_engine(
     servable: Servable, folder: str, threads: int = 0, most_loss: float | None = None, cache_folder: str = ""
 ) -> list[str]:
-    """Lets the fastest engine compute a version's split signatures, or TensorFlow; returns lines that say how it was
-    chosen.
+    """Makes a version's split signatures run in the fastest engine, or leaves them to TensorFlow; returns lines that
+    report the choice.
 
-    `folder` is the version's, models/NAME/text/VERSION. Formats of less precision take part if they lost at most
-    `most_loss` of the answers on the texts that `run_export` judged them by. Without a `cache_folder`, nothing is kept.
+    `folder` is the version's, models/NAME/text/VERSION. Formats of reduced precision take part if they lost at most
+    `most_loss` on the texts with which `run_export` checked them. Without `cache_folder`, the choice is not cached.
     """
     path = ""
     if cache_folder:
@@ -38,10 +38,10 @@ def choose_engine(
     try:
         engine = str(read_mapping(path)["engine"])
         runs = {} if engine == TENSORFLOW else load_runs(servable, folder, engine, threads, BOUND)[0]
-        lines = [f"--engine=auto takes {engine}, as {path} says"]
+        lines = [f"--engine=auto uses {engine} (from {path})"]
     except (KeyError, OSError, ValueError):  # nothing is kept, or what is does not load
         engine, runs, table = _measure(servable, folder, threads, most_loss)
-        lines = [*table, f"--engine=auto takes {engine}"]
+        lines = [*table, f"--engine=auto uses {engine}"]
         if path:
             with contextlib.suppress(OSError), written_whole(path) as file:  # else the next start measures again
                 file.write(json.dumps({"engine": engine, "table": table}, indent=1) + "\n")
@@ -53,10 +53,10 @@ def choose_engine(
 def _measure(
     servable: Servable, folder: str, threads: int, most_loss: float | None
 ) -> tuple[str, dict[str, EngineRun], list[str]]:
-    """Returns the fastest engine, what computes each signature by it, and the lines of a table.
+    """Returns the fastest engine, its run of each signature, and the lines of a table.
 
-    Each engine takes turns with TensorFlow, so that a machine which is slower for a while changes nothing; one beside
-    TensorFlow is in memory at a time, and the fastest so far.
+    Each engine takes turns with TensorFlow, so that a machine that is slow for a while does not change the order. At
+    most one engine, and the fastest so far, are in memory beside TensorFlow.
     """
     signature, own = servable.signature(""), list[float]()
     fastest: tuple[float, str, dict[str, EngineRun]] = 1.0, TENSORFLOW, {}
@@ -75,7 +75,7 @@ def _measure(
             ratios[form] = statistics.median(times[1]) / statistics.median(times[0]), difference
             fastest = min(fastest, (ratios[form][0], form, runs), key=lambda entry: entry[0])
     base = 1000 * statistics.median(own) if own else 0.0
-    table = [f"{processor()}: milliseconds of one text, the largest difference from {TENSORFLOW}"]
+    table = [f"{processor()}: milliseconds per text, largest difference from {TENSORFLOW}"]
     table += [f"{TENSORFLOW}: {base:.2f}"] if own else []
     table += [f"{form}: {ratio * base:.2f}, {difference:.1e}" for form, (ratio, difference) in ratios.items()]
-    return fastest[1], fastest[2], table + [f"{form}: not taken: {reason}" for form, reason in refusals.items()]
+    return fastest[1], fastest[2], table + [f"{form}: not used: {reason}" for form, reason in refusals.items()]

@@ -1,8 +1,8 @@
-"""ONNX Runtime, LiteRT or OpenVINO in the place of a SavedModel's own model: `--engine`.
+"""Lets ONNX Runtime, LiteRT or OpenVINO compute the model inside a SavedModel: `--engine`.
 
-`run_export --format=saved_model,onnx` writes models/NAME/onnx/VERSION beside models/NAME/text/VERSION, and cuts the
-signatures of the SavedModel in two: `prepare` gives the model's rows of ids, `finish` the answer of its outputs.
-Nothing here knows what a row means: the SavedModel also says in which groups rows are computed.
+`run_export --format=saved_model,onnx` writes models/NAME/onnx/VERSION beside models/NAME/text/VERSION. It splits each
+signature of the SavedModel in two: `prepare` turns a request into rows of ids and says which rows are computed
+together, and `finish` turns the model's outputs into the answer. So the code here is the same for every task.
 """
 
 import dataclasses
@@ -43,15 +43,16 @@ TEXTS = (
 
 @dataclasses.dataclass(frozen=True)
 class EngineRun:
-    """Answers requests of a signature by the two parts of its split graph and an engine between them."""
+    """Runs a signature in three steps: `prepare`, the engine, `finish`."""
 
     prepare: Signature
     finish: Signature
     engine: PortableModel
 
     def __call__(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs. Raises RequestError as `Signature.run` does; between two groups of rows for a deadline
-        that has passed.
+        """Returns the outputs of the signature.
+
+        Raises RequestError as `Signature.run` does, also between two groups of rows if the deadline has passed.
         """
         prepared = self.prepare.run(inputs, deadline)
         outputs = self._compute(prepared, deadline)
@@ -89,8 +90,10 @@ class EngineRun:
 
 
 def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0, bound: float = BOUND) -> str:
-    """Lets an engine compute a version's split signatures, once its answers are the SavedModel's; returns the
-    difference. Raises ValueError as `load_runs` does.
+    """Makes an engine compute a version's split signatures if its outputs equal the SavedModel's; returns a line about
+    it.
+
+    Raises ValueError as `load_runs` does.
     """
     runs, largest = load_runs(servable, folder, engine, threads, bound)
     for name, run in runs.items():
@@ -99,18 +102,17 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0, b
 
 
 def folder_of_engine(folder: str, engine: str) -> str:
-    """Returns the folder of an engine's file, models/NAME/ENGINE/VERSION beside models/NAME/text/VERSION."""
+    """Returns the folder of an engine's model: models/NAME/ENGINE/VERSION for models/NAME/text/VERSION."""
     return os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
 
 
 def load_runs(
     servable: Servable, folder: str, engine: str, threads: int = 0, bound: float = BOUND
 ) -> tuple[dict[str, EngineRun], float]:
-    """Returns what computes each split signature of a version by an engine, and how much its answers differ from the
-    SavedModel's.
+    """Returns an engine's run of each split signature of a version, and its largest difference from the SavedModel.
 
-    Raises ValueError if the engine has no folder, its runtime is not installed, no signature is split, or an answer
-    differs by more than `bound`, or than `run_export` says of less precision.
+    Raises ValueError if the engine has no folder, its runtime is not installed, no signature is split, or an output
+    differs by more than `bound` (for reduced precision, the bound that `run_export` wrote).
     """
     engine_folder = folder_of_engine(folder, engine)
     where = f"--engine={engine}"
@@ -118,7 +120,7 @@ def load_runs(
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(
             f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside "
-            f"{folder}, got no such folder; models that have no such form are refused there by name"
+            f"{folder}, got no such folder; run_export says why it cannot write one for this model"
         )
     if not servable.split_signatures:
         raise ValueError(
@@ -136,9 +138,10 @@ def load_runs(
 
 
 def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any], where: str, bound: float) -> float:
-    """Returns the largest difference between the SavedModel's answers and the engine's.
+    """Returns the largest difference between the SavedModel's outputs and the engine's.
 
-    Raises ValueError, naming `where`, beyond `bound`, or the one that `run_export` wrote for less precision.
+    Raises ValueError that begins with `where` if it is above `bound`, or above the bound that `run_export` wrote for
+    reduced precision.
     """
     largest, is_exact, bound = 0.0, "bound" not in description, description.get("bound", bound)
     for rows, length in ((1, 3), (3, min(description["limits"]["max_seq_length"], 64))):
@@ -162,7 +165,7 @@ def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any],
 def sample_request(
     inputs: Mapping[str, TensorSpec], limits: Mapping[str, int], rows: int, length: int
 ) -> dict[str, np.ndarray]:
-    """Makes a request for a signature of texts, or of ids of a length."""
+    """Returns a request for a signature: texts, or ids of a length."""
     draw = np.random.default_rng(0)
     below = {
         "input_ids": limits["vocab_size"],

@@ -1,7 +1,7 @@
-"""The versions of models that answer: folders are watched, new versions loaded, old ones unloaded.
+"""Manages the versions of models: watches their folders, loads new versions, unloads old ones.
 
-A new version answers before the old one ends, and a version ends only when its last request has its answer. A folder is
-read only when nothing in it has changed between two looks, so a version that is still being copied is never loaded.
+The old version is unloaded only after the new one is loaded and its own last request is answered. A folder is loaded
+only if it did not change between two polls, so a version that is still being copied is never loaded.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ Load = Callable[[str, int, str], Servable]
 
 @dataclasses.dataclass
 class Version:
-    """A version of a model and its state; the states are TF Serving's."""
+    """A version of a model and its state (the states of TF Serving)."""
 
     number: int
     folder: str
@@ -52,18 +52,18 @@ class ModelManager:
         self._is_starting = True
 
     def poll(self) -> None:
-        """Looks at the folders once: loads complete new versions, then ends those that the policy no longer chooses."""
+        """Polls the folders once: loads complete new versions, then unloads those that the policy no longer chooses."""
         with self._polling:
             for model in self.models.values():
                 self._poll_model(model)
             self._is_starting = False
 
     def is_asleep(self, name: str) -> bool:
-        """Returns whether a model waits for its first request to be loaded."""
+        """Returns whether a model is loaded on demand and has had no request yet."""
         return name in self._asleep
 
     def wake(self, name: str) -> None:
-        """Loads a model that was asleep."""
+        """Loads a model that is loaded on demand."""
         with self._polling:
             self._asleep.discard(name)
             self._poll_model(self.models[name])
@@ -83,7 +83,10 @@ class ModelManager:
                 del versions[number]
 
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
-        """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
+        """Loads the versions that the policy chooses, and returns their numbers.
+
+        If one fails, the next lower one is chosen.
+        """
         folders = {
             number: os.path.join(model.base_path, name) for number, name in model_versions(model.base_path).items()
         }
@@ -98,7 +101,7 @@ class ModelManager:
             failed |= failing
 
     def _load_if_complete(self, name: str, number: int, folder: str) -> None:
-        """Loads a version that is complete, unless it is loaded, or failed and has not changed since."""
+        """Loads a version whose folder is complete, unless it is loaded, or has failed and has not changed since."""
         versions = self._versions[name]
         version = versions.get(number)
         if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
@@ -128,7 +131,9 @@ class ModelManager:
         self._metrics.version_available(name, version.number, True)
 
     def _end(self, name: str, version: Version, timeout: float | None = None) -> None:
-        """Takes a version out of service, waits for its requests (up to `timeout` seconds), and frees its memory."""
+        """Unloads a version: refuses new requests, waits up to `timeout` seconds for running ones, and frees its
+        memory.
+        """
         with self._changed:
             version.state = "UNLOADING"
             self._changed.wait_for(lambda: not version.users, timeout)
@@ -143,10 +148,10 @@ class ModelManager:
 
     @contextlib.contextmanager
     def using(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
-        """Lends the servable of a version, a label, or the highest version; it stays loaded until given back.
+        """Yields the servable of a version, a label, or the highest version. It stays loaded inside the block.
 
-        Raises RequestError: NOT_FOUND; UNAVAILABLE while it is loaded; INVALID_ARGUMENT for an unknown label or no
-        name.
+        Raises RequestError: NOT_FOUND; UNAVAILABLE while it is being loaded; INVALID_ARGUMENT for an unknown label or
+        an empty name.
         """
         with self._changed:
             entry = self._find(name, version, label)
@@ -173,7 +178,7 @@ class ModelManager:
         return available[version]
 
     def _check_loading(self, name: str, number: int | None) -> None:
-        """Raises RequestError UNAVAILABLE, so that clients try again, for a version that will soon answer."""
+        """Raises RequestError UNAVAILABLE if a version will soon be loaded, so that clients try again."""
         versions = self._versions.get(name, {})
         coming = [entry for entry in versions.values() if number in (None, entry.number)]
         is_next = self._is_starting and name in self.models and not versions
@@ -187,7 +192,10 @@ class ModelManager:
         return model.labels[label]
 
     def statuses(self, name: str, number: int | None = None) -> list[Version]:
-        """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
+        """Returns a model's versions with their states, highest first.
+
+        Raises RequestError NOT_FOUND if there are none.
+        """
         with self._changed:
             entries = [
                 dataclasses.replace(entry)
@@ -205,7 +213,7 @@ class ModelManager:
         return sorted(entries, key=lambda entry: -entry.number)
 
     def waiting(self) -> list[str]:
-        """Returns the names of models without a version that answers, but not of those that are loaded on demand."""
+        """Returns the names of models without a loaded version, except those that are loaded on demand."""
         with self._changed:
             return [
                 name
@@ -215,7 +223,7 @@ class ModelManager:
             ]
 
     def errors(self) -> list[str]:
-        """Returns a line for each model without a version that answers, with the reason."""
+        """Returns a line with the reason for each model without a loaded version."""
         return [f"model {name}: {self._why_waiting(name)}" for name in self.waiting()]
 
     def _why_waiting(self, name: str) -> str:
@@ -228,7 +236,7 @@ class ModelManager:
         if changing := [entry.number for entry in versions if entry.state == "START"]:
             return f"{model.base_path}: version {max(changing)} is being written"
         if self._is_starting:
-            return "is loaded after the models before it"
+            return "waits for the models before it to be loaded"
         if (numbers := model_versions(model.base_path)) and not model.chosen(numbers):
             return (
                 f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got "

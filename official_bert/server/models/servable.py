@@ -1,7 +1,8 @@
-"""One version of a SavedModel in memory, loaded by the session loader as TF Serving loads it.
+"""One version of a SavedModel in memory, loaded by TensorFlow's session loader, as in TF Serving.
 
-Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session and not `tf.saved_model.load`, because
-its graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
+The code is independent of BERT: it serves any SavedModel with the tag `serve`. It uses a session and not
+`tf.saved_model.load`, because closing a session frees its graph, variables and threads. A server that reloads models
+for months needs that.
 """
 
 import dataclasses
@@ -36,9 +37,9 @@ HEADINGS = ("Graph execution error:", "Detected at node", "Node: ")  # lines of 
 class Signature:
     """Named inputs and outputs of a SavedModel, and the call that runs them.
 
-    `padded` says of outputs whose second axis is as long as the longest row of a batch needs what tells a row's own
-    length: an output, numbers of each row (`counted_by`), or an input that is as wide (`as_wide_as`). Raises KeyError
-    for a name that is not there.
+    `padded` names the outputs whose second axis is padded to the longest row of a batch. For each it names what gives a
+    row's own length: an output with counts (`counted_by`), or an input of the same width (`as_wide_as`). Raises
+    KeyError if `padded` names an unknown input or output.
     """
 
     def __init__(self, name: str, definition: Any, session: tf.compat.v1.Session, padded: Padded | None = None):
@@ -71,7 +72,10 @@ class Signature:
 
     @functools.cached_property
     def _call(self) -> Callable[..., Any] | None:
-        """The graph as a function, with a copy of its constants, which a signature that others compute does without."""
+        """The callable of the session.
+
+        It holds a copy of the graph's constants, so a signature that an engine computes makes none.
+        """
         if not self.is_dense:
             return None
         return self._session.make_callable(
@@ -81,20 +85,22 @@ class Signature:
         )
 
     def without_padding(self, inputs: Arrays, outputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of a request's rows, of a batch with other requests, as if the request had been alone."""
+        """Returns the outputs of one request from a batch, without the padding that longer rows of other requests
+        caused.
+        """
         widths = {name: int(np.max(outputs[count], initial=0)) for name, count in self._counted.items()}
         widths |= {name: inputs[key].shape[1] for name, key in self._as_wide.items()}
         return {name: array[:, : widths[name]] if name in widths else array for name, array in outputs.items()}
 
     def run(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that fit the signature, as `run_graph` does."""
+        """Returns the outputs for inputs that fit the signature, from the graph or an engine (`computed_by`)."""
         return (self.computed_by or self.run_graph)(inputs, deadline)
 
     def run_graph(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status.
 
-        A run that is not done at `deadline` (of `time.monotonic`) is cancelled: loops end at their next turn, and what
-        is not a loop runs to its end.
+        A run that is not done at `deadline` (of `time.monotonic`) is cancelled. TensorFlow cancels a loop at its next
+        step; other operations run to their end.
         """
         if self._call is None:
             raise RequestError("UNIMPLEMENTED", f'signature "{self.name}" has tensors that are not dense')
@@ -123,23 +129,26 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRun:
-    """Answers serialized Examples by a signature that parses them and the default one: weights are there once."""
+    """Answers serialized Examples: one signature parses them, the default one computes, so weights are stored once."""
 
     parse: Signature
     answer: Signature
 
     def __call__(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs, and what else was parsed. Raises RequestError as `Signature.run` does."""
+        """Returns the outputs, and the parsed features that are no inputs.
+
+        Raises RequestError as `Signature.run` does.
+        """
         parsed = self.parse.run(inputs, deadline)
         tensors = {name: parsed.pop(name) for name in self.answer.inputs}
         return self.answer.run(tensors, deadline) | parsed
 
 
 class LoadedGraph:
-    """A SavedModel in a session, which the tasks of several share: `users` of them. It is freed with the last one, and
-    the copy of its folder too.
+    """A SavedModel in a session, which several tasks may share. `users` counts them.
 
-    Raises OSError or ValueError for a folder that cannot be loaded.
+    When the last user releases it, the session is closed and a copy of its folder is deleted. Raises OSError or
+    ValueError if the folder cannot be loaded.
     """
 
     def __init__(self, path: str, session_config: tf.compat.v1.ConfigProto | None = None):
@@ -161,7 +170,7 @@ class LoadedGraph:
         }
 
     def release(self) -> None:
-        """Ends the use by one of the users; runs of the last one that are under way are cancelled."""
+        """Ends the use by one user. After the last one the session is closed, which cancels running requests."""
         self.users -= 1
         if not self.users:
             self.session.close()
@@ -171,9 +180,9 @@ class LoadedGraph:
 class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
-    `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
-    `labels.txt`: names that a model's exporter gives to its classes. `split_signatures` are parts of others. With
-    `task`, it is one of those in the folder, whose signature is the default here. The `graph` may be loaded already.
+    `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the names of
+    classes in `labels.txt`. `split_signatures` are the internal parts of other signatures. With `task`, the servable is
+    that task of the folder, and its signature is the default. `graph` is the graph if it is loaded already.
     """
 
     def __init__(
@@ -219,12 +228,12 @@ class Servable:
             raise _as_reported(error, folder) from None
 
     def fetch(self, path: str) -> str:
-        """Returns the path on this machine of a folder that goes with this version."""
+        """Returns the path on this machine of a folder beside this version; a copy is deleted with the servable."""
         self._fetched.append(locate(path))
         return self._fetched[-1].fetch()
 
     def signature(self, name: str) -> Signature:
-        """Returns the signature of a name, `serving_default` for "". Raises RequestError."""
+        """Returns the signature of a name, `serving_default` for "". Raises RequestError for an unknown name."""
         signature = self.signatures.get(name or DEFAULT_SIGNATURE)
         if signature is None:
             raise RequestError("FAILED_PRECONDITION", f'Serving signature key "{name or DEFAULT_SIGNATURE}" not found.')
@@ -234,8 +243,8 @@ class Servable:
         """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one
         fails.
 
-        TensorFlow rewrites the graph of each signature for seconds, in which it runs no other: nothing is left for
-        later.
+        At the first run of a signature TensorFlow optimises its graph for seconds, and blocks its other runs. After the
+        warm-up that is done.
         """
         from tensorflow_serving.apis import prediction_log_pb2
 
@@ -262,7 +271,7 @@ class Servable:
             raise ValueError(f"{place}: {error.message}") from None
 
     def close(self) -> None:
-        """Frees the memory; runs that are under way are cancelled."""
+        """Frees the memory; running requests are cancelled."""
         if self.graph is not None:
             self.graph.release()
             self.graph = None
@@ -273,8 +282,8 @@ class Servable:
 
 
 def _as_reported(error: BaseException, folder: str) -> BaseException:
-    """Returns the error to raise for one of loading a folder: of TensorFlow's, and of a tag, a tensor or metadata that
-    is not there, the first line.
+    """Returns the error to raise if a folder cannot be loaded. TensorFlow's errors, and errors about a missing tag,
+    tensor or metadata, become a ValueError of one line.
     """
     if isinstance(error, (tf.errors.OpError, RuntimeError, KeyError, TypeError, AttributeError)):
         return ValueError(f"{folder}: {_first_line(getattr(error, 'message', str(error)))}")
@@ -282,7 +291,7 @@ def _as_reported(error: BaseException, folder: str) -> BaseException:
 
 
 def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]:
-    """Returns the names of the signatures that are the two parts of another."""
+    """Returns the names of signatures that are halves of another one."""
     pairs = [
         (name, FINISH + name.removeprefix(PREPARE))
         for name, signature in signatures.items()
@@ -292,13 +301,13 @@ def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]
 
 
 def _status_name(error: tf.errors.OpError) -> str:
-    """Returns the gRPC name of a TensorFlow error: both use the same numbers."""
+    """Returns the gRPC status name of a TensorFlow error; both use the same numbers."""
     names = list(HTTP_STATUS)
     return names[error.error_code - 1] if 0 < error.error_code <= len(names) else "UNKNOWN"
 
 
 def _first_line(message: str) -> str:
-    """Returns the first line of a TensorFlow message that says what went wrong, without nodes and stacks."""
+    """Returns the first informative line of a TensorFlow message, without node names and stacks."""
     for line in (message or "").splitlines():
         text = re.sub(r"\{\{.*?\}\}|\(\d+\) [A-Z_]+:", "", line.split("[[{{")[0]).strip()
         if text and not text.startswith(HEADINGS) and not text.endswith("root error(s) found."):

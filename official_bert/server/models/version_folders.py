@@ -1,4 +1,4 @@
-"""A model's folder as TF Serving lays it out: a folder for each version, named by its number."""
+"""Model folders in the layout of TF Serving: a folder for each version, named by its number."""
 
 import os
 import re
@@ -13,18 +13,20 @@ UNFINISHED = r"\.tmp\.\d+\.[0-9a-f]{8}/"
 
 
 def model_versions(base_path: str) -> Mapping[int, str]:
-    """Lists the folders in `base_path` that are named by a number and hold a model: {number: name}."""
+    """Returns the versions in `base_path`, the folders that are named by a number and hold a model: {number: name}."""
     return files.list_versions(base_path, MODEL_FILES)
 
 
 def tasks_of(base_path: str) -> list[str]:
-    """Returns the names of the tasks in the newest version of a model; none unless it has several."""
+    """Returns the names of the tasks in a model's newest version; [] unless it has several tasks."""
     versions = model_versions(base_path)
     return task_names(os.path.join(base_path, versions[max(versions)])) if versions else []
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if changing or gone."""
+    """Returns (newest change, names, sizes and times of all files) of a SavedModel's folder; None if a file vanishes
+    meanwhile or the folder holds no model.
+    """
     entries = []
     for path in files.files_below(folder):
         try:
@@ -38,15 +40,18 @@ def fingerprint(folder: str) -> tuple | None:
 
 
 def _inode_changed(path: str) -> int:
-    """When the inode of a file changed, in nanoseconds: copying with `cp -p` or rsync makes new files look old."""
+    """Returns when a file's inode changed, in nanoseconds.
+
+    `cp -p` and rsync keep the old modification time of a new file.
+    """
     return os.stat(path).st_ctime_ns if os.path.exists(path) else 0
 
 
 def find_models(folder: str) -> Mapping[str, str]:
-    """Finds the exported models below a folder, or in it: the folders of their versions by name, in the order of names.
+    """Returns the exported models in or below a folder: the folder of their versions by name, sorted by name.
 
-    A name is that of the folder that an export writes: NAME for NAME/text, NAME_ids for NAME/ids, and NAME itself for
-    another layout. Raises ValueError if there is none, if two have one name, or if addresses cannot hold a name.
+    The name is that of the export's folder: NAME for NAME/text, NAME_ids for NAME/ids, and NAME itself for another
+    layout. Raises ValueError if there is no model, if two have one name, or if a name cannot stand in an address.
     """
     if not files.is_folder(folder):
         raise ValueError(f"--models={folder}: no such folder")
@@ -60,7 +65,7 @@ def find_models(folder: str) -> Mapping[str, str]:
         name = _name_of(base)
         if set("/:") & set(name) or not name:
             raise ValueError(
-                f"--models={folder}: {base}: expected a folder whose name has no : in it, because it is the model's "
+                f"--models={folder}: {base}: expected a folder name without a colon, because it becomes the model's "
                 f"name"
             )
         if other := models.get(name):
@@ -78,14 +83,14 @@ def find_models(folder: str) -> Mapping[str, str]:
 
 
 def _name_of(base: str) -> str:
-    """The name of the model whose versions a folder has."""
+    """Returns the name of the model whose versions a folder holds."""
     path = files.absolute(base)
     form, above = os.path.basename(path), os.path.basename(os.path.dirname(path))
     return {"text": above, "ids": f"{above}_ids"}.get(form, form) if above else form
 
 
 def why_no_versions(base_path: str) -> str:
-    """Says what is wrong with a folder without versions, with a hint for the two usual mistakes."""
+    """Returns what is wrong with a folder without versions, with a hint for the two usual mistakes."""
     if not files.is_folder(base_path):
         return f"{base_path}: no such folder"
     below = sorted(name for name in files.list_names(base_path) if model_versions(os.path.join(base_path, name)))

@@ -1,4 +1,4 @@
-"""The form of an error in each protocol over REST, by the address that was asked."""
+"""Forms of errors over REST: each protocol, known by the address, has its own."""
 
 from typing import Any
 
@@ -14,7 +14,9 @@ TEXT_TYPES = {429: "overloaded", 503: "overloaded", 504: "overloaded"}
 
 
 def error_body(path: str, status: int, message: str) -> dict[str, Any]:
-    """Returns the JSON object of an error: OpenAI's, text-embeddings-inference's, or that of TF Serving and KServe."""
+    """Returns the JSON object of an error for an address: OpenAI's form, text-embeddings-inference's, or that of TF
+    Serving and KServe.
+    """
     if path == EMBEDDINGS_PATH:
         error_type = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         return {

@@ -1,4 +1,4 @@
-"""The fields of a JSON object: of one type each, and no unknown ones."""
+"""Reads the fields of a JSON object: each has one type, and unknown keys are errors."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,17 @@ TYPE_NAMES = {
 
 
 def check_keys(request: Mapping[str, Any], keys: Sequence[str]) -> None:
-    """Raises RequestError for a key that is not one of `keys`."""
+    """Raises RequestError for a key that is not among `keys`."""
     if unknown := sorted(set(request) - set(keys)):
         raise invalid(f"expected the keys {', '.join(keys)}, got {unknown[0]!r:.60}")
 
 
 def field(request: Mapping[str, Any], key: str, kind: type, default: Any = None, owner: str = "") -> Any:
-    """Returns a value of exactly this type; null is as good as none. A default of None: it must be there.
+    """Returns the value of a key, which must have exactly the type `kind`. A missing key or null gives `default`,
+    unless that is None.
 
-    Raises RequestError, which names the key and its `owner` (" of a tensor"); also for a string with half a character.
+    Raises RequestError that names the key and its `owner` (" of a tensor") for another type, and for a string with a
+    lone surrogate.
     """
     value = request.get(key)
     if value is None and default is not None:
@@ -40,5 +42,5 @@ def field(request: Mapping[str, Any], key: str, kind: type, default: Any = None,
 
 
 def describe_type(value: Any) -> str:
-    """Names the type of a JSON value."""
+    """Returns the name of a JSON value's type."""
     return TYPE_NAMES.get(type(value), "null")

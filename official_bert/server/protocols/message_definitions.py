@@ -1,4 +1,4 @@
-"""Messages of protocol buffers from their definitions as text, for protocols whose generated code no package has."""
+"""Makes message classes of protocol buffers from text definitions, for protocols without packaged generated code."""
 
 import importlib.resources
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 
 
 def message_classes(package: str, file_name: str) -> Callable[[str], Any]:
-    """Returns what gives a message's class by its name, for a file of a package that holds a `FileDescriptorProto`.
+    """Returns a function from a message's name to its class, for a `FileDescriptorProto` in a file of a package.
 
-    The messages are in a pool of their own: a client in the same process may define the same names.
+    The messages are in a pool of their own, because a client in the same process may define the same names.
     """
     text = importlib.resources.files(package).joinpath(file_name).read_text(encoding="utf-8")
     file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())

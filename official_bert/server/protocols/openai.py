@@ -1,7 +1,6 @@
-"""OpenAI's embeddings: `POST /v1/embeddings`. (`GET /v1/models`, TF Serving's neighbour, has the fields of OpenAI's
-list.)
+"""OpenAI's embeddings: `POST /v1/embeddings`. (`GET /v1/models` also has the fields of OpenAI's list of models.)
 
-Source: OpenAI's API reference. Vectors have length 1, as there; `dimensions` takes the first numbers of a vector.
+Source: OpenAI's API reference. As there, vectors have length 1; `dimensions` keeps the first numbers of each vector.
 """
 
 import base64
@@ -20,10 +19,10 @@ from official_bert.server.tensors import Arrays
 
 
 class OpenAI(RestProtocol):
-    """Answers with vectors of texts, or of rows of ids."""
+    """Answers with the vectors of texts or of rows of ids."""
 
     def route(self, method: str, path: str) -> Route | None:
-        """Embeddings only."""
+        """Returns the handler of `/v1/embeddings`; None for other addresses."""
         return self._embeddings if (method, path) == ("POST", EMBEDDINGS_PATH) else None
 
     async def _embeddings(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
@@ -43,7 +42,8 @@ class OpenAI(RestProtocol):
 
 
 def check_ends(inputs: Arrays, about: Mapping[str, Any]) -> None:
-    """Raises RequestError for a row of ids that does not begin and end as the model's rows do, if its export says how.
+    """Raises RequestError if a row of ids has another first or last id than the model's rows (if the export names
+    these).
 
     Clients such as LangChain send ids of OpenAI's vocabulary by default, which mean other words here.
     """
@@ -61,7 +61,7 @@ def check_ends(inputs: Arrays, about: Mapping[str, Any]) -> None:
 
 
 def to_json(vectors: np.ndarray, tokens: int, model: str, more: Mapping[str, Any]) -> bytes:
-    """Returns the body of an answer; `base64` is that of little-endian float32."""
+    """Returns the body of an answer. With `base64`, vectors are little-endian float32."""
     if more["encoding"] == "base64":
         values: list = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
     else:

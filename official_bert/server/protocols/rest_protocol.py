@@ -1,6 +1,6 @@
-"""The base of protocols over REST: reading a body, choosing a model, running it, writing the answer.
+"""The base class of REST protocols: reads a body, chooses a model, runs it, and writes the answer.
 
-Everything else is that of every request here: limits, tokens, metrics, batches, deadlines.
+Limits, tokens, metrics, batches and deadlines are the same for all protocols.
 """
 
 import asyncio
@@ -27,30 +27,33 @@ IsAble = Callable[[Signature], bool]  # whether a model can answer at an address
 
 
 def any_model(signature: Signature) -> bool:
-    """Every model is able."""
+    """Returns True: every model can answer."""
     return True
 
 
 def gives_vectors(signature: Signature) -> bool:
-    """Returns whether a model gives a vector."""
+    """Returns whether a signature has an output `embedding`."""
     return "embedding" in signature.outputs
 
 
 class RestProtocol:
-    """A protocol: `route` gives what answers an address. `default_model` answers requests that name none."""
+    """A REST protocol; `route` returns the handler of an address.
+
+    `default_model` answers requests that name no model.
+    """
 
     def __init__(self, handler: RequestHandler, connections: Connections, default_model: str = ""):
         self.handler, self.connections, self.default_model = handler, connections, default_model
 
     def route(self, method: str, path: str) -> Route | None:
-        """Returns what answers an address; None if it is not of this protocol."""
+        """Returns the handler of an address; None if the protocol lacks it."""
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def admitted(
         self, request: web.BaseRequest, api: str, deadline: float | None, name: str = ""
     ) -> AsyncIterator[tuple[bytes, Admission]]:
-        """Gives the body of a request, which is counted until it has its answer."""
+        """Yields the body of a request and its admission. The request counts as running inside the block."""
         body = await self.connections.read_body(request)
         with self.connections.working(request), self.handler.admitted(name, api, "REST", deadline) as admission:
             if "gzip" in request.headers.get("Content-Encoding", ""):  # TF Serving ignores other encodings
@@ -68,10 +71,10 @@ class RestProtocol:
         is_able: IsAble | None = None,
         **task: Any,
     ) -> AsyncIterator[Reading]:
-        """Gives a request as one of `readers` reads it, counted for its model until it has its answer.
+        """Yields a parsed request, which counts as running for its model inside the block.
 
-        `name` is the model that its path names. With `is_able`, the path names none: if the body does not either, the
-        address is that of the `chosen_model`.
+        `reader` is a name in `readers`, `name` the model in the path. `is_able` is given if the path names no model: if
+        the body names none either, `chosen_model` decides.
         """
         async with self.admitted(request, api, deadline, name) as (body, admission):
             reading = await self.handler.reader.read(reader, body, **task)
@@ -86,8 +89,9 @@ class RestProtocol:
         outputs: Iterable[str] = (),
         kind: str = "",
     ) -> Answer:
-        """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises
-        RequestError.
+        """Runs a model and returns its answer.
+
+        Raises RequestError if the model lacks one of `outputs`, and names the `kind` of model that was expected.
         """
         async with self.handler.using(*address) as servable:
             if reading.signature not in ("", *(prompts := prompts_of(servable))):
@@ -107,10 +111,10 @@ class RestProtocol:
             return await self.handler.predict(servable, reading, deadline)
 
     async def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
-        """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes
-        these inputs.
+        """Returns the name of a served model that takes these inputs: `name` itself, or the other form (`text`, `ids`)
+        of its export.
 
-        Raises RequestError: NOT_FOUND for no such model.
+        Raises RequestError if neither is served: NOT_FOUND if `name` is unknown.
         """
         models, takes_ids = self.handler.manager.models, "input_ids" in inputs
         if name not in models:
@@ -128,9 +132,9 @@ class RestProtocol:
         )
 
     async def chosen_model(self, is_able: IsAble = any_model) -> str:
-        """Returns the model for requests that name none: the default, the only one, or the only one that is able.
+        """Returns the model for requests that name none: the default, the only one, or the only one that `is_able`.
 
-        The two forms of an export are one. Raises RequestError if there are several.
+        The two forms (`text`, `ids`) of an export count as one. Raises RequestError if several models remain.
         """
         models = self.handler.manager.models.values()
         names = sorted(model.name for model in models if not is_ids_twin(model, models))
@@ -154,7 +158,9 @@ class RestProtocol:
         write: Callable[[], bytes],
         content_type: str = "application/json",
     ) -> web.Response:
-        """Returns a response whose body `write` makes of an answer. Raises RequestError for too large a body."""
+        """Returns a response with the body that `write` returns. Raises RequestError if the body is larger than
+        `max_answer_bytes`.
+        """
         body = await answer.written(write)
         if len(body) > (most := self.handler.limits.max_answer_bytes):
             raise answer_too_large(most)
@@ -164,13 +170,13 @@ class RestProtocol:
 
 
 def json_response(value: Any) -> web.Response:
-    """Returns a small answer of JSON."""
+    """Returns a small JSON response."""
     return web.Response(body=json.dumps(value).encode("utf-8"), content_type="application/json")
 
 
 def prompts_of(servable: Servable) -> list[str]:
-    """Returns the names of a model's prompts: of signatures that take a text, and give at least what the default one
-    gives.
+    """Returns the names of a model's prompts: signatures with the one input `text` and at least the outputs of the
+    default.
     """
     names, default = servable.signatures, servable.signature("")
     return sorted(
@@ -183,19 +189,16 @@ def prompts_of(servable: Servable) -> list[str]:
 
 
 def packed_type(signature: Signature) -> str:
-    """Returns the type of a signature's vectors if they are codes of fewer bits (`run_export --vectors=int8`,
-    `binary`); else "".
-    """
+    """Returns the type of a signature's vectors if they are quantized (`run_export --vectors=int8`), else ""."""
     spec = signature.outputs.get("embedding")
     kind = NUMPY_TYPES.get(spec.dtype) if spec else None
     return kind.name if kind is not None and kind.kind != "f" and kind.name != "bfloat16" else ""
 
 
 def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
-    """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and then, if asked for, of length
-    1.
+    """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and, with `normalize`, of length 1.
 
-    Raises RequestError for more dimensions than there are, and for numbers beyond float32.
+    Raises RequestError if the model has fewer dimensions, and for numbers beyond float32.
     """
     with np.errstate(over="ignore"):
         vectors = np.asarray(answer.outputs["embedding"], np.float32)
@@ -213,7 +216,7 @@ def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
 
 
 def check_whole(answer: Answer, remedy: str = "") -> None:
-    """Refuses texts of which the model saw a part only, if nobody allowed that."""
+    """Raises RequestError if the model truncated a text; `remedy` is appended to the message."""
     truncated = answer.outputs.get("truncated")
     if truncated is not None and truncated.any():
         raise invalid(f"text {int(np.argmax(truncated))} has more tokens than the model takes{remedy}")

@@ -1,4 +1,4 @@
-"""REST: all its protocols on one port, and beside them a page to try models, a list of them, health and metrics.
+"""REST: all protocols on one port, and besides the page to try models, the list of models, health and metrics.
 
 GET  /  /v1/models  /healthz  /readyz  /monitoring/prometheus/metrics
 """
@@ -26,7 +26,7 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 
 
 class RestService:
-    """REST over a RequestHandler. An empty `metrics_path` means no metrics."""
+    """REST over a RequestHandler. An empty `metrics_path` disables metrics."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RestService:
         self.protocols = [protocol(handler, connections, default_model) for protocol in PROTOCOLS]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers any request. Raises RequestError for what goes wrong in it, which the gate answers."""
+        """Answers any request. Raises RequestError, which `rest_gate` turns into a response, if it fails."""
         try:
             deadline = asyncio.get_running_loop().time() + self.timeout_seconds
             async with asyncio.timeout_at(deadline + GRACE_SECONDS):
@@ -70,7 +70,7 @@ class RestService:
         raise RequestError("NOT_FOUND", f"Nothing at {path}")
 
     def _other(self, path: str) -> web.Response | None:
-        """Answers what TF Serving lacks (a page, health, the list of models), and metrics."""
+        """Answers the addresses that belong to no protocol: page, health, list of models, metrics. None for others."""
         if path == "/":
             return page.response()
         if path == "/healthz":  # alive: it answers at all

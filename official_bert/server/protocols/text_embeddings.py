@@ -1,12 +1,10 @@
-"""The protocol of Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`,
-`/health`.
+"""Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`, `/health`.
 
-Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`, or of the only
-model that can answer there. `POST /` is `/embed`, which is what `huggingface_hub.InferenceClient` asks if it is given
-the server's address alone.
+Source: TEI's OpenAPI description. Its addresses name no model: `--default_model` answers, or the only model that can.
+`POST /` is `/embed`, because `huggingface_hub.InferenceClient` uses it if it gets the server's address alone.
 
-What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a
-`score` of two texts.
+The outputs of a model's signature tell what it can do: `embedding`; ids and weights of tokens, [B,K] each; a `score`
+for two texts.
 """
 
 from collections.abc import Sequence
@@ -34,10 +32,10 @@ CUT = '; with "truncate": true its end is cut off'
 
 
 class TextEmbeddings(RestProtocol):
-    """Answers for the default model, or the only one that is able."""
+    """Answers TEI's requests with the default model, or with the only one that can."""
 
     def route(self, method: str, path: str) -> Route | None:
-        """Every address of the protocol."""
+        """Returns the handler of one of TEI's addresses; None for other addresses."""
         return {
             ("POST", "/"): self._embed,
             ("POST", "/embed"): self._embed,
@@ -94,7 +92,7 @@ class TextEmbeddings(RestProtocol):
     async def _predict(
         self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (), kind: str = ""
     ) -> Answer:
-        """Runs a model, which may cut texts only if the request allows it."""
+        """Runs a model. Raises RequestError if it truncates a text and the request does not allow that."""
         answer = await self.predict(ModelAddress(name), reading, deadline, outputs, kind)
         if not reading.more["truncate"]:
             check_whole(answer, CUT)
@@ -134,15 +132,15 @@ def _by_kind(signature: Signature) -> dict[str, list[str]]:
 
 
 def gives_sparse_vectors(signature: Signature) -> bool:
-    """Returns whether a model gives ids of tokens and their weights."""
+    """Returns whether a signature gives token ids and their weights."""
     return [len(names) for names in _by_kind(signature).values()] == [1, 1]
 
 
 def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
-    """Returns the names of the outputs with ids of tokens and with their weights: the only integers and the only floats
-    of shape [B,K].
+    """Returns the names of the outputs with token ids and weights: the only integers and the only floats of shape
+    [B,K].
 
-    Raises RequestError for a model that has no such pair.
+    Raises RequestError if the model has no such pair.
     """
     if not gives_sparse_vectors(signature):
         raise invalid(
@@ -154,7 +152,7 @@ def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
 
 
 def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
-    """Returns lists of tokens with their weights; those of weight 0 fill up a row and are left out."""
+    """Returns lists of token ids with their weights. Entries of weight 0 are padding and are left out."""
     return orjson.dumps(
         [
             [{"index": int(token), "value": float(weight)} for token, weight in zip(*row) if weight]
@@ -164,7 +162,7 @@ def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
 
 
 def _kind(signature: Signature, labels: list[str]) -> dict:
-    """Returns what a model is, as TEI says it."""
+    """Returns the type of a model in TEI's form."""
     if gives_vectors(signature):
         return {"embedding": {}}
     if is_reranker(signature):

@@ -1,7 +1,7 @@
-"""Reads the JSON of protocols that send texts: OpenAI's embeddings, and those of text-embeddings-inference (TEI).
+"""Reads the JSON of protocols that send texts: OpenAI's embeddings and text-embeddings-inference (TEI).
 
-Their texts become the inputs of our models: `text`, `text_pair`, or rows of ids. Unknown keys are refused, as the
-servers of these protocols do, because a key that does nothing would be a mistake that nobody sees.
+The texts become inputs of our models: `text`, `text_pair`, or rows of ids. Unknown keys are errors, as in these
+protocols' own servers, because a key without effect would be a silent mistake.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ MOST_ID = (1 << 31) - 1
 
 
 def read_openai(body: bytes, limits: Limits) -> Reading:
-    """Reads a request for `/v1/embeddings`. Raises RequestError."""
+    """Reads a request for `/v1/embeddings`. Raises RequestError if it is invalid."""
     request = parse_body(body)
     check_keys(request, ("input", "model", "encoding_format", "dimensions", "user"))
     encoding = field(request, "encoding_format", str, "float")
@@ -35,13 +35,13 @@ def read_openai(body: bytes, limits: Limits) -> Reading:
 
 
 def read_embed(body: bytes, limits: Limits) -> Reading:
-    """Reads a request for TEI's `/embed` or `/embed_sparse`. Raises RequestError."""
+    """Reads a request for TEI's `/embed` or `/embed_sparse`. Raises RequestError if it is invalid."""
     request = parse_body(body)
     check_keys(request, ("inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"))
     prompt = field(request, "prompt_name", str, "")
     inputs = _texts_or_ids(request, "inputs", limits)
     if prompt and "input_ids" in inputs:
-        raise invalid("'prompt_name': expected texts with it, got token ids")
+        raise invalid("'prompt_name': expected texts beside it, got token ids")
     return Reading(
         signature=prompt,
         inputs=inputs,
@@ -54,7 +54,7 @@ def read_embed(body: bytes, limits: Limits) -> Reading:
 
 
 def read_rerank(body: bytes, limits: Limits) -> Reading:
-    """Reads a request for TEI's `/rerank`: each text is a row, with the query before it. Raises RequestError."""
+    """Reads a request for TEI's `/rerank`: each row is the query and a text. Raises RequestError if it is invalid."""
     request = parse_body(body)
     check_keys(request, ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"))
     query, texts = field(request, "query", str), field(request, "texts", list)
@@ -75,7 +75,7 @@ def read_rerank(body: bytes, limits: Limits) -> Reading:
 
 
 def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Arrays:
-    """Returns the inputs, texts or rows of ids; one of either may stand without a list around it."""
+    """Returns the inputs, texts or rows of ids. A single text or row needs no list around it."""
     value = request.get(key)
     if isinstance(value, str):
         return {"text": _strings(key, [value], limits)}
@@ -92,7 +92,7 @@ def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Array
 
 
 def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
-    """Returns rows of ids, padded with 0 to the longest, their mask and segments 0."""
+    """Returns rows of ids, padded with 0 to the longest row, their mask, and segment ids 0."""
     for place, row in enumerate(rows):
         if not isinstance(row, list) or not row:
             raise invalid(
@@ -105,13 +105,13 @@ def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
     for place, row in enumerate(rows):
         for number in row:
             if type(number) is not int or not 0 <= number <= MOST_ID:
-                raise invalid(f"{key!r}, item {place}: expected token ids from 0, got {number!r:.60}")
+                raise invalid(f"{key!r}, item {place}: expected token ids of at least 0, got {number!r:.60}")
         ids[place, : len(row)], mask[place, : len(row)] = row, 1
     return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
 def _strings(key: str, values: list, limits: Limits) -> np.ndarray:
-    """Returns texts as an array of bytes, each within the limits."""
+    """Returns texts as an array of bytes, checked against the limits."""
     array = np.empty(len(values), object)
     for place, value in enumerate(values):
         if not isinstance(value, str):
@@ -125,7 +125,7 @@ def _strings(key: str, values: list, limits: Limits) -> np.ndarray:
 
 
 def _check_size(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limits) -> None:
-    """Refuses too many rows or elements, before there is an array of them."""
+    """Raises RequestError for too many rows or elements, before their array is made."""
     rows = next(iter(shapes.values()))[1][0]
     if rows > limits.max_request_rows:
         raise invalid(f"expected at most {limits.max_request_rows} texts in a request, got {rows}")
@@ -133,7 +133,7 @@ def _check_size(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limit
 
 
 def _dimensions(request: Mapping[str, Any]) -> int:
-    """Returns the length of the vectors to answer; 0: as long as they are."""
+    """Returns the length of the vectors to return; 0: their full length."""
     if request.get("dimensions") is None:
         return 0
     dimensions = field(request, "dimensions", int)
@@ -143,7 +143,7 @@ def _dimensions(request: Mapping[str, Any]) -> int:
 
 
 def _truncate(request: Mapping[str, Any]) -> bool:
-    """Returns whether texts may be cut, which models here do at the end."""
+    """Returns whether texts may be truncated, which the models here do at the end."""
     direction = field(request, "truncation_direction", str, "right")
     if direction.lower() != "right":
         raise invalid(

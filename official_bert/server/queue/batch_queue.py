@@ -1,9 +1,9 @@
-"""The batching queue: tasks that wait for a batch, and the choice among them: rows of similar length, always with the
-oldest task.
+"""The queue of tasks that wait for a batch, and the choice of the next batch: the oldest task and tasks of similar
+length.
 
-A batch costs its rows x its longest row, because shorter rows are padded (or run as groups of their own). So the choice
-goes by *work*: bytes of text, or numbers of ids (`request_checks.row_work`). Rows of other inputs have none, and are
-chosen by age alone.
+A batch costs its number of rows times its longest row, because shorter rows are padded (or run as groups of their own).
+So tasks are chosen by *work*: bytes of text, or numbers of ids (`request_checks.row_work`). Rows of other inputs have
+no work and are chosen by age alone.
 """
 
 import asyncio
@@ -28,7 +28,10 @@ LONG = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchingParameters:
-    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy alone."""
+    """TF Serving's `BatchingParameters`, field by field.
+
+    The defaults suit a model whose single run keeps all cores busy.
+    """
 
     max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
     batch_timeout_micros: int = 0
@@ -46,7 +49,7 @@ class BatchingParameters:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.batch_timeout_micros < 0 or not 0 <= self.max_execution_batch_size <= self.max_batch_size:
             raise ValueError(
-                f"expected batch_timeout_micros from 0 and max_execution_batch_size up to max_batch_size, got "
+                f"expected batch_timeout_micros >= 0 and 0 <= max_execution_batch_size <= max_batch_size, got "
                 f"{self.batch_timeout_micros} and {self.max_execution_batch_size}"
             )
         sizes = self.allowed_batch_sizes
@@ -58,11 +61,11 @@ class BatchingParameters:
 
     @property
     def largest(self) -> int:
-        """Returns the most rows that run at once."""
+        """The largest number of rows that run at once."""
         return (self.max_execution_batch_size if self.enable_large_batch_splitting else 0) or self.max_batch_size
 
     def filled(self, rows: int) -> int:
-        """Returns the rows that run for so many, filled up to an allowed batch size."""
+        """Returns the number of rows that run for `rows`: the next allowed batch size, or `rows` if none is set."""
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
 
 
@@ -75,8 +78,9 @@ DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch
 
 @dataclasses.dataclass(eq=False)
 class BatchTask:
-    """Waiting rows, and the future of (their outputs, the size of these in bytes). `length` is the work of its longest
-    row.
+    """Waiting rows, and the future of their (outputs, size of the outputs in bytes).
+
+    `length` is the work of the longest row.
     """
 
     inputs: Arrays
@@ -95,8 +99,8 @@ class BatchTask:
 class BatchQueue:
     """Tasks that may share a batch, the oldest first.
 
-    `run_cost` is what starting a run of the model costs, as work that could be done meanwhile; 0: batches are chosen by
-    age and bounded by rows alone.
+    `run_cost` is the cost of starting a run of the model, in the unit of work. With 0, batches are chosen by age and
+    bounded by rows alone.
     """
 
     def __init__(self, parameters: BatchingParameters, limits: Limits, run_cost: int = 0):
@@ -109,12 +113,12 @@ class BatchQueue:
 
     @property
     def oldest(self) -> BatchTask:
-        """Returns the task that has waited longest."""
+        """The task that has waited longest."""
         return next(iter(self.tasks))
 
     @property
     def is_full(self) -> bool:
-        """Whether what waits is enough for a batch."""
+        """Whether the waiting tasks are enough for a batch."""
         return self.rows >= self.parameters.largest or self.work >= self.full_work
 
     def add(self, task: BatchTask) -> None:
@@ -126,22 +130,22 @@ class BatchQueue:
         self.grew.set()
 
     def drop(self, task: BatchTask) -> None:
-        """Removes a task that is taken, or has its answer, or whose client has gone."""
+        """Removes a task: one that was taken or answered, or whose client has disconnected."""
         if task in self.tasks:
             del self.tasks[task]
             self.rows -= task.size
             self.work -= task.size * task.length
 
     def take(self) -> list[BatchTask]:
-        """Removes and returns the tasks of the next batch, the oldest at least if there are any."""
+        """Removes and returns the tasks of the next batch, with the oldest among them; [] if the queue is empty."""
         batch = self._choose() if self.tasks else []
         for task in batch:
             self.drop(task)
         return batch
 
     def _choose(self) -> list[BatchTask]:
-        """Returns the oldest task and those nearest to it in length: so many that the most work is saved against
-        running each alone.
+        """Returns the oldest task and those nearest to it in length: the number that saves most work compared with
+        single runs.
         """
         window = list(itertools.islice(self.tasks, max(WINDOW, self.parameters.largest)))
         if self.run_cost:
@@ -161,19 +165,23 @@ class BatchQueue:
         return window[:count]
 
     def _most_rows(self, extents: np.ndarray) -> float:
-        """Returns how many rows of these extents may run at once, and their answers be held."""
+        """Returns how many rows of these extents may run at once without exceeding the limits of a batch and of its
+        answers.
+        """
         return min(most_rows(extents, self.parameters, self.limits), self.limits.max_answer_bytes / self.row_bytes)
 
 
 def row_extents(inputs: Arrays) -> np.ndarray:
-    """Returns [2, inputs]: the elements and the squares of a row of each input (`request_checks.row_extent`)."""
+    """Returns [2, inputs]: the elements and the squares of one row of each input (`request_checks.row_extent`)."""
     return np.array(
         [row_extent(type_name(array), array.shape, max(1, longest_string(array))) for array in inputs.values()]
     ).T
 
 
 def most_rows(extents: np.ndarray, parameters: BatchingParameters, limits: Limits) -> int:
-    """Returns how many rows of these extents may run at once: at least one, and an allowed batch size if one fits."""
+    """Returns how many rows of these extents may run at once: at least one, and an allowed batch size if one is small
+    enough.
+    """
     width, square = np.maximum(1, extents.sum(axis=1)).tolist()
     most = min(parameters.largest, limits.max_batch_elements // width, limits.max_batch_squares // square)
     return max((size for size in parameters.allowed_batch_sizes if size <= most), default=max(1, most))

@@ -1,13 +1,14 @@
-"""Dynamic batching: requests that wait together run together, under TF Serving's batching parameters.
+"""Dynamic batching: requests that wait at the same time run together, under TF Serving's batching parameters.
 
-Tasks of one version, signature and inner shape are concatenated along the first axis. A batch is formed when it is
-full, or when its oldest task has waited `batch_timeout_micros` and a thread is free; so a busy server forms large
-batches by itself. `batch_queue` chooses its tasks.
+Tasks of one version, signature and inner shape are concatenated along the first axis. A batch starts when it is full,
+or when its oldest task has waited `batch_timeout_micros` and a thread is free. So a busy server forms large batches by
+itself. `batch_queue` chooses the tasks.
 
-Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
-padding is with 0 along the last axis of numbers (there along all axes, also of strings, with the first value); a batch
-that fails runs again in halves, so that only the guilty request gets the error; a batch is also bounded by its
-elements, not by rows alone.
+Differences from TF Serving:
+- Tasks of other inner shapes form batches of their own. (TF Serving refuses them unless padding is on.)
+- Padding is 0 along the last axis of numbers. (TF Serving pads all axes, also of strings, with the first value.)
+- A batch that fails runs again in halves, so that only the request at fault gets the error.
+- A batch is also bounded by its elements, not only by its rows.
 """
 
 import asyncio
@@ -38,10 +39,11 @@ Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]  # the time (of `t
 
 
 class Batcher:
-    """`answer(key, inputs, run)` gives what `run(inputs, None)` would, in a batch with others of the same key.
+    """Runs requests in batches: `answer(key, inputs, run)` returns the same as `run(inputs, None)`.
 
-    Lives in one event loop; `run` is called in `num_batch_threads` threads. A key has its own parameters if they are
-    given; the threads are shared. `run_cost` says how batches are chosen (`BatchQueue`).
+    Requests of the same key share batches. A batcher belongs to one event loop and calls `run` in `num_batch_threads`
+    threads, which all keys share. A key may have its own parameters. `run_cost` influences the choice of batches
+    (`BatchQueue`).
     """
 
     def __init__(
@@ -68,10 +70,10 @@ class Batcher:
         parameters: BatchingParameters | None = None,
         trim: Trim | None = None,
     ) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that share their first axis; `trim` takes from them what only other requests'
-        rows need.
+        """Returns the outputs for inputs that share their first axis. `trim` removes the padding that other requests'
+        rows caused.
 
-        Raises RequestError: UNAVAILABLE for a full queue, RESOURCE_EXHAUSTED if `deadline` passes in the queue and
+        Raises RequestError: UNAVAILABLE for a full queue, RESOURCE_EXHAUSTED if `deadline` passes in the queue,
         DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size` or too large an
         answer.
         """
@@ -100,8 +102,9 @@ class Batcher:
     async def alone(
         self, inputs: Arrays, run: Run, has_rows: bool, deadline: float | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer`
-        does.
+        """Returns the outputs for inputs that are not batched, as `run_alone` does.
+
+        Raises RequestError as `answer` does.
         """
         is_running = False
         try:
@@ -112,7 +115,7 @@ class Batcher:
             raise _late(is_running) from None
 
     def close(self) -> None:
-        """Ends the threads; one that runs a model ends when that is done."""
+        """Ends the threads. A thread that runs a model ends after that run."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _enqueue(
@@ -152,7 +155,7 @@ class Batcher:
             queue.drop(task)
 
     async def _serve(self, key: Hashable, queue: BatchQueue, run: Run) -> None:
-        """Forms and starts batches until the queue is empty, which ends it."""
+        """Forms and starts batches until the queue is empty, then removes the queue."""
         while queue.tasks:
             await self._until_full_or_late(queue)
             await self._free_threads.acquire()
@@ -164,7 +167,7 @@ class Batcher:
         del self._queues[key]
 
     async def _until_full_or_late(self, queue: BatchQueue) -> None:
-        """Returns when the queue holds a full batch, or its oldest task has waited long enough."""
+        """Waits until the queue holds a full batch, or its oldest task has waited long enough."""
         deadline = queue.oldest.enqueued + queue.parameters.batch_timeout_micros / 1e6
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -173,7 +176,7 @@ class Batcher:
                     await queue.grew.wait()
 
     async def _execute(self, queue: BatchQueue, tasks: Sequence[BatchTask], run: Run) -> None:
-        """Runs a batch in the thread that `_serve` acquired, and gives every task its rows."""
+        """Runs a batch in the thread that `_serve` acquired, and gives each task its outputs."""
         now = asyncio.get_running_loop().time()
         self.metrics.batch_formed(sum(task.size for task in tasks), [now - task.enqueued for task in tasks])
         for task in tasks:
@@ -206,10 +209,9 @@ class Batcher:
 
 
 def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: Sequence[BatchTask]) -> list:
-    """Returns the outputs of each task with their bytes, or the exception that it causes by itself.
+    """Returns for each task its outputs and their size in bytes, or the exception that it causes.
 
-    A batch that fails runs again in halves, so that one bad request costs its neighbours a few runs, and not their
-    answers.
+    A batch that fails runs again in halves. So one bad request costs its neighbours a few runs, but not their answers.
     """
     if all(task.future.done() for task in tasks):  # all clients have gone
         return [_late(True)] * len(tasks)
@@ -232,7 +234,7 @@ def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: 
 def run_alone(
     run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, limits: Limits
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs for one request's inputs; rows run in parts that are within the bounds of a batch.
+    """Returns the outputs for the inputs of one request. Its rows run in parts within the bounds of a batch.
 
     Raises RequestError if the outputs are too large.
     """
@@ -251,7 +253,7 @@ def run_alone(
 
 
 def answer_bytes(outputs: Arrays) -> int:
-    """Returns the size of outputs in memory; a string takes its bytes and a pointer."""
+    """Returns the size of outputs in memory, in bytes; a string takes its bytes and a pointer."""
     return sum(
         array.nbytes + (sum(map(len, array.ravel().tolist())) if array.dtype == object else 0)
         for array in outputs.values()
@@ -263,7 +265,7 @@ def _internal(error: BaseException) -> RequestError:
 
 
 def _late(is_running: bool) -> RequestError:
-    """Returns TF Serving's errors for a deadline that passes while the model runs, or before."""
+    """Returns TF Serving's error for a deadline that passes in the model (`is_running`) or in the queue."""
     if is_running:
         return RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded: no answer in time")
     return RequestError("RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue")
@@ -295,9 +297,9 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
 
 
 def _unpadded_shape(array: np.ndarray) -> tuple[int, ...]:
-    """Returns the axes within a row that are not padded: all but the last of numbers, and all of strings.
+    """Returns the inner axes that are not padded: all but the last of numbers, and all of strings.
 
-    A 0 behind the ids of a text is masked; a choice of 0 or "" among a text's choices would get a share of their
+    A 0 after the ids of a text is masked. But a padded choice (0 or "") among a text's choices would get a share of the
     probability.
     """
     return array.shape[1:] if array.dtype == object else array.shape[1:-1]
@@ -310,12 +312,12 @@ def split_rows(inputs: Arrays, most: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 def join_outputs(answers: Sequence[Arrays]) -> dict[str, np.ndarray]:
-    """Joins the outputs for parts of a request."""
+    """Returns the outputs for the parts of a request, joined."""
     return {name: join([answer[name] for answer in answers]) for name in answers[0]}
 
 
 def join(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenates arrays along the first axis; other axes are padded with 0 or "" to the longest."""
+    """Returns arrays concatenated along the first axis; other axes are padded with 0 or "" to the longest."""
     if len(arrays) == 1:
         return arrays[0]
     inner = np.max([array.shape[1:] for array in arrays], axis=0, initial=0) if arrays[0].ndim > 1 else ()

@@ -1,4 +1,4 @@
-"""The process that reads large requests: one after the other from a pipe, until that ends."""
+"""The process that parses large requests: it reads them from a pipe, one after the other, until the pipe is closed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KEPT_MEMORY = 300 << 20  # holding more after a request, the process ends, and a
 
 
 def main() -> None:
-    """Reads the limits and the message's definition, then requests."""
+    """Reads the limits and the message's definition from the pipe, then parses requests."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     os.nice(1)  # what is small goes first
     pipe = Connection(int(sys.argv[1]))
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _message(pipe: Connection) -> Any:
-    """Returns the class of the message whose name and definition come next."""
+    """Returns the class of the message whose name and definition come next in the pipe."""
     name, pool = pipe.recv_bytes().decode(), descriptor_pool.DescriptorPool()
     while data := pipe.recv_bytes():
         pool.AddSerializedFile(data)

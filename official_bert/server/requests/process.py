@@ -1,8 +1,8 @@
-"""Reads requests: small ones at once, large ones in a process of its own, so that no body can hold up the server.
+"""Parses requests: small ones at once, large ones in a second process, so that no body can block the server.
 
-Parsing holds Python's interpreter lock for as long as it takes, in whatever thread: up to a second for 8 MiB of JSON,
-five for gRPC. The other process is started for the first large request, reads one at a time, and ends with the server.
-The pipe carries JSON and the arrays' own bytes; no pickles.
+Parsing holds Python's interpreter lock in any thread: up to a second for 8 MiB of JSON, five for gRPC. The second
+process starts with the first large request, parses one at a time, and ends with the server. The pipe carries JSON and
+the arrays' bytes; no pickles.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ LONGEST_SECONDS = 20.0  # that the process may take for one request
 
 
 class RequestReader:
-    """Reads requests of all protocols within `limits`. `message` is the class `PredictRequest`."""
+    """Parses requests of all protocols within `limits`. `message` is the class `PredictRequest`."""
 
     def __init__(self, limits: Limits, message: Any):
         self.limits, self._message, self._readers = limits, message, readers(message)
@@ -39,11 +39,10 @@ class RequestReader:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "reading")
 
     async def read(self, protocol: str, body: bytes, **task: Any) -> Reading:
-        """Returns what a request of a protocol (`readers`) holds; `task` are further arguments of its reader. Raises
-        RequestError.
+        """Returns a parsed request of a protocol (a name in `readers`); `task` are further arguments of its reader.
 
-        A large one waits for the process to be free, then for its answer; it is dropped if its client goes while it
-        waits.
+        A large request waits until the process is free, and is dropped if its client disconnects before. Raises
+        RequestError if the request is invalid, or if too many large ones wait.
         """
         if len(body) < LARGE_BYTES:
             return self._readers[protocol](body, self.limits, **task)
@@ -57,7 +56,7 @@ class RequestReader:
             self._waiting -= len(body)
 
     def close(self) -> None:
-        """Ends the process, whatever it is reading."""
+        """Kills the process, also while it parses a request."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._end()
 
@@ -81,13 +80,13 @@ class RequestReader:
             LOG.warning("the process that reads large requests ended: %s", error)
             raise RequestError(
                 "RESOURCE_EXHAUSTED",
-                f"a request of {len(body)} bytes could not be read within {LONGEST_SECONDS:g} s and the memory for it",
+                f"a request of {len(body)} bytes could not be read within {LONGEST_SECONDS:g} s and its memory limit",
             ) from None
         finally:
             timer.cancel()
 
     def _start(self) -> subprocess.Popen:
-        """Starts the process, and gives it the limits and the definition of the message, which it cannot import without
+        """Starts the process and sends it the limits and the message's definition, which it cannot import without
         TensorFlow.
         """
         self._pipe, other_end = multiprocessing.Pipe()
@@ -116,14 +115,12 @@ class RequestReader:
 
 
 def _files(file: Any) -> list[Any]:
-    """Returns a definition file of protocol buffers, preceded by all that it needs; those that several need come
-    several times.
-    """
+    """Returns a protocol buffer file, preceded by all files that it imports; a file may appear several times."""
     return [*(needed for dependency in file.dependencies for needed in _files(dependency)), file]
 
 
 def send_reading(pipe: Connection, answer: Reading | RequestError) -> None:
-    """Writes a request that was read, or the error."""
+    """Writes a parsed request, or the error, to a pipe."""
     if isinstance(answer, RequestError):
         pipe.send_bytes(json.dumps({"code": answer.code, "message": answer.message}).encode())
         return
@@ -135,7 +132,7 @@ def send_reading(pipe: Connection, answer: Reading | RequestError) -> None:
 
 
 def receive_reading(pipe: Connection) -> Reading:
-    """Reads what `send_reading` wrote. Raises RequestError if it wrote one."""
+    """Reads the parsed request that `send_reading` wrote. Raises RequestError if it wrote an error."""
     head = json.loads(pipe.recv_bytes())
     if "code" in head:
         raise RequestError(head["code"], head["message"])

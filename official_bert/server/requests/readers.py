@@ -1,4 +1,4 @@
-"""How a request of each protocol is read: bytes and limits in, a `Reading` out. Knows no TensorFlow."""
+"""The readers of all protocols: each turns bytes and limits into a `Reading`. Imports no TensorFlow."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from official_bert.server.requests import reading
 
 
 def readers(predict_request: Any) -> Mapping[str, Callable[..., reading.Reading]]:
-    """Returns the readers by name; `predict_request` is the class of TF Serving's message."""
+    """Returns the readers by name. `predict_request` is the class of TF Serving's message."""
     return {
         "predict_rest": reading.read_rest,
         "predict_grpc": functools.partial(reading.read_grpc, message=predict_request),

@@ -1,6 +1,6 @@
-"""From the bytes of a request to named arrays that are within the limits; knows the models' inputs, but no TensorFlow.
+"""Parses the bytes of a request into named arrays within the limits. Imports no TensorFlow.
 
-Runs in the server for small requests and in a process of its own for large ones (`process`).
+It runs in the server for small requests, and in a second process for large ones (`process`).
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ MOST_OUTPUTS = 1000  # that a gRPC request may name
 
 
 class ModelAddress(NamedTuple):
-    """The model that a request asks for: a version by number or label, or else the highest."""
+    """The model that a request asks for, and its version: by number, by label, or (neither) the highest."""
 
     name: str = ""
     version: int | None = None
@@ -27,7 +27,7 @@ class ModelAddress(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any) -> "ModelAddress":
-        """Reads a `ModelSpec`."""
+        """Returns the address in a `ModelSpec`."""
         choice = spec.WhichOneof("version_choice")
         return cls(
             spec.name,
@@ -38,7 +38,7 @@ class ModelAddress(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A request that was read."""
+    """A parsed request."""
 
     inputs: Arrays
     signature: str = ""
@@ -51,7 +51,10 @@ class Reading:
 
 
 def read_rest(body: bytes, limits: Limits, signatures: Mapping[str, Specs]) -> Reading:
-    """Reads a JSON body for a model with these signatures (specs may be lists, as in JSON). Raises RequestError."""
+    """Reads a JSON body for a model with these signatures (specs may be lists, as in JSON).
+
+    Raises RequestError if the body is invalid or the signature unknown.
+    """
     request = rest_json.parse_body(body)
     name = rest_json.signature_name(request)
     specs = signatures.get(name or DEFAULT_SIGNATURE)
@@ -64,9 +67,9 @@ def read_rest(body: bytes, limits: Limits, signatures: Mapping[str, Specs]) -> R
 
 
 def read_grpc(data: bytes, limits: Limits, message: Any) -> Reading:
-    """Reads a serialized `PredictRequest`; `message` is that class. Raises RequestError.
+    """Reads a serialized `PredictRequest`, whose class is `message`. Raises RequestError if it is invalid.
 
-    The sizes that tensors declare are checked before they are expanded.
+    Checks the sizes that tensors declare before it expands them.
     """
     request = parse_message(message, data, "output_filter")
     if not request.HasField("model_spec"):
@@ -83,8 +86,9 @@ def read_grpc(data: bytes, limits: Limits, message: Any) -> Reading:
 
 
 def parse_message(message: Any, data: bytes, names: str) -> Any:
-    """Parses a message of a class, with at most `MOST_OUTPUTS` in its field `names`. Raises RequestError; INTERNAL for
-    garbage, as TF Serving.
+    """Parses a message of a class, with at most `MOST_OUTPUTS` names in its field `names`.
+
+    Raises RequestError; INTERNAL for bytes that are no such message, as TF Serving does.
     """
     try:
         request = message.FromString(data)

@@ -1,6 +1,6 @@
-"""Checks of a request before it reaches a model: names, types, shapes, sizes.
+"""Checks a request before it reaches a model: names, types, shapes, sizes.
 
-A request that is refused here costs nothing and cannot spoil the batch that it would have shared.
+A request that is refused here costs little and cannot make the batch fail that it would have shared.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ BYTES_OF_A_STRING = 16  # what an empty string costs, counted in elements
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds on one request, one batch, and all clients together."""
+    """Limits for one request, for one batch, and for all clients together."""
 
     max_request_bytes: int = 8 << 20  # of a body, after decompression
     max_request_rows: int = 1024  # texts in one request
@@ -39,7 +39,7 @@ class Limits:
 
 
 def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limits) -> None:
-    """Refuses tensors that would be too large, by their types and shapes alone: they need not exist yet."""
+    """Raises RequestError for tensors that would be too large. It needs their types and shapes only."""
     total = 0
     for name, (dtype, shape) in shapes.items():
         # A size of 0 makes no tensor of any other sizes harmless: these are counted as if it were 1.
@@ -63,9 +63,9 @@ def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Li
 
 
 def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[int, int]:
-    """Returns (elements, squares) of one row of an input; `longest` is the number of bytes of its longest string.
+    """Returns (elements, squares) of one row of an input; `longest` is the length of its longest string in bytes.
 
-    Only integers are sequences that a model may attend over; its last axis is then the length of the sequence.
+    Squares stand for the cost of attention. They count for integers only, whose last axis may be a sequence.
     """
     width = math.prod(shape[1:]) * (longest if dtype == "string" else 1)
     is_sequence = len(shape) > 1 and dtype in NUMPY_TYPES and NUMPY_TYPES[dtype].kind in "iu"
@@ -73,8 +73,9 @@ def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[in
 
 
 def row_work(inputs: Arrays, limits: Limits) -> int:
-    """Returns the work of the longest row: bytes of text and numbers of ids. Other inputs (images, features) say
-    nothing about it.
+    """Returns the work of the longest row: bytes of text and numbers of ids.
+
+    Other inputs (images, features) count as 0.
     """
     work = 0
     for name, array in inputs.items():
@@ -85,12 +86,12 @@ def row_work(inputs: Arrays, limits: Limits) -> int:
 
 
 def longest_string(array: np.ndarray) -> int:
-    """Returns the bytes of the longest string of an array, 0 if it has none."""
+    """Returns the length of the longest string of an array in bytes; 0 for other arrays."""
     return max(map(len, array.ravel().tolist()), default=0) if array.dtype == object else 0
 
 
 def check_strings(name: str, strings: Any, limits: Limits) -> None:
-    """Refuses strings that are too long, and text that is not UTF-8."""
+    """Raises RequestError for strings that are too long and for text that is not UTF-8."""
     for index, value in enumerate(strings):
         if len(value) > limits.max_text_bytes:
             raise invalid(
@@ -104,15 +105,16 @@ def check_strings(name: str, strings: Any, limits: Limits) -> None:
 
 
 def check_all_strings(inputs: Arrays, limits: Limits) -> None:
-    """Checks the strings of all inputs."""
+    """Checks the strings of all inputs as `check_strings` does."""
     for name, array in inputs.items():
         if array.dtype == object:
             check_strings(name, array.ravel(), limits)
 
 
 def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
-    """Refuses inputs that do not fit a `Signature`, with one sentence that names the input. Sizes and strings are
-    checked before.
+    """Raises RequestError that names the input if inputs do not fit a `Signature`.
+
+    Sizes and strings have been checked before.
     """
     check_names(signature.inputs, inputs)
     for name, spec in signature.inputs.items():
@@ -126,12 +128,12 @@ def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
 
 
 def have_rows(signature: Any, inputs: Arrays) -> bool:
-    """Returns whether the first axis of all inputs is the batch; an input of unknown rank may have no axis."""
+    """Returns whether the first axis of all inputs is the batch. An input of unknown rank may be a scalar."""
     return signature.is_batched and all(array.ndim for array in inputs.values())
 
 
 def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
-    """Checks type and sizes against the signature."""
+    """Raises RequestError if an array's type or shape does not fit the signature."""
     if type_name(array) != spec.dtype:
         raise invalid(f"input {name!r}: expected {spec}, got {type_name(array)}")
     fits = spec.shape is None or (
@@ -143,7 +145,7 @@ def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
 
 
 def _check_rows(inputs: Arrays) -> None:
-    """Checks that all inputs have the same number of rows, at least one."""
+    """Raises RequestError unless all inputs have the same number of rows, at least one."""
     rows = {name: len(array) for name, array in inputs.items()}
     if len(set(rows.values())) > 1:
         raise invalid(f"expected the same number of rows in all inputs, got {rows}")

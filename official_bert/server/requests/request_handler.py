@@ -1,4 +1,4 @@
-"""Answers requests of every protocol within deadlines: finds the model, checks the arrays, runs them in batches."""
+"""Answers requests of every protocol within deadlines: finds the model, checks the inputs, runs batches."""
 
 import asyncio
 import contextlib
@@ -28,31 +28,34 @@ CLOCK_SECONDS = 0.1  # a client that goes so shortly before its deadline goes be
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The outputs, and the version and signature that gave them."""
+    """The outputs, and the version and signature that computed them."""
 
     version: int
     signature: str
     outputs: Arrays
 
     async def written(self, write: Callable[[], Body]) -> Body:
-        """Returns what `write` makes of the outputs (a body, checks), in a thread if that takes milliseconds."""
+        """Returns the result of `write`, which writes or checks the outputs.
+
+        Runs it in a thread if that takes milliseconds.
+        """
         return await asyncio.to_thread(write) if self.is_large else write()
 
     @property
     def is_large(self) -> bool:
-        """Whether there are many values."""
+        """Whether the outputs have many values."""
         return sum(array.size for array in self.outputs.values()) > LARGE_ANSWER
 
 
 @dataclasses.dataclass
 class Admission:
-    """A request under way; its model's name may become known only when it is read."""
+    """A running request. The name of its model may become known only when the request is parsed."""
 
     name: str = ""
 
 
 class RequestHandler:
-    """Answers requests of any protocol; knows how many are under way and refuses them while the server stops."""
+    """Answers requests of any protocol; counts the running ones and refuses new ones while the server stops."""
 
     def __init__(
         self,
@@ -71,9 +74,9 @@ class RequestHandler:
 
     @contextlib.contextmanager
     def admitted(self, name: str, api: str, entrypoint: str, deadline: float | None = None) -> Iterator[Admission]:
-        """Counts a request, whose body is whole, from here to its answer.
+        """Counts a request as running inside the block, from its complete body to its answer.
 
-        Raises RequestError UNAVAILABLE if there are too many, or the server is stopping.
+        Raises RequestError UNAVAILABLE if too many are running, or the server is stopping.
         """
         started, status, admission = time.perf_counter(), "OK", Admission(name)
         try:
@@ -106,10 +109,10 @@ class RequestHandler:
             self.metrics.request_done(known, status, api, entrypoint, time.perf_counter() - started)
 
     async def predict(self, servable: Servable, request: Reading, deadline: float | None = None) -> Answer:
-        """Runs the signature that a request names.
+        """Runs the signature that a request names and returns its answer.
 
-        Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of
-        `time.monotonic`), and INTERNAL for an answer that is not finite.
+        Raises RequestError: DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of
+        `time.monotonic`), INTERNAL if an output is not finite.
         """
         signature = servable.signature(request.signature)
         _check_outputs(signature, request.outputs)
@@ -122,7 +125,7 @@ class RequestHandler:
         return answer
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
-        """Runs in a batch if the signature has rows and batching is on."""
+        """Runs a request: in a batch if the signature has rows and batching is on."""
 
         def run(batch: Arrays, batch_deadline: float | None) -> dict[str, np.ndarray]:
             started = time.perf_counter()
@@ -146,13 +149,11 @@ class RequestHandler:
         )
 
     def statuses(self, address: ModelAddress) -> list[Version]:
-        """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it
-        here.
-        """
+        """Returns the versions of a model and their states. As in TF Serving, a label in the address is ignored."""
         return self.manager.statuses(address.name, address.version)
 
     def why_not_ready(self) -> str:
-        """Says why requests should go elsewhere; empty if every model answers that awaits no first request."""
+        """Returns why requests should go to another server; "" if all models but those loaded on demand are ready."""
         if self.is_leaving or self.is_draining:
             return "the server is stopping"
         errors, total = self.manager.errors(), sum(not model.on_demand for model in self.manager.models.values())
@@ -160,7 +161,7 @@ class RequestHandler:
 
     @contextlib.asynccontextmanager
     async def using(self, name: str, version: int | None = None, label: str | None = None) -> AsyncIterator[Servable]:
-        """Lends a version as `ModelManager.using` does; a model that is loaded on demand is loaded first."""
+        """Lends a version as `ModelManager.using` does. A model that is loaded on demand is loaded first."""
         if self.manager.is_asleep(name) and name not in self._waking:
             self._waking[name] = asyncio.ensure_future(asyncio.to_thread(self.manager.wake, name))
             self._waking[name].add_done_callback(lambda _: self._waking.pop(name))
@@ -171,7 +172,10 @@ class RequestHandler:
 
 
 def check_finite(outputs: Arrays, has_rows: bool = True) -> None:
-    """Refuses an answer with NaN or infinity: no protocol has an error for a single row, so the message names it."""
+    """Raises RequestError for an answer with NaN or infinity.
+
+    It names the row, because no protocol has errors of rows.
+    """
     if found := not_finite(outputs, has_rows):
         row, name = found
         place = f"row {row}, output {name!r}" if has_rows else f"output {name!r}"
@@ -179,7 +183,7 @@ def check_finite(outputs: Arrays, has_rows: bool = True) -> None:
 
 
 def _check_outputs(signature: Signature, names: Sequence[str]) -> None:
-    """Checks the names of an output filter: they exist, none twice."""
+    """Raises RequestError if a request names an unknown output, or an output twice."""
     for name in names:
         if name not in signature.outputs:
             raise invalid(

@@ -1,6 +1,6 @@
 """Compares an exported file with the SavedModel's own graph before it is published.
 
-Exact formats must give the same numbers for rows of ids; formats with smaller weights are judged by their answers to a
+Exact formats must give the same numbers for rows of ids. Formats of reduced precision are checked by their answers to a
 user's texts.
 """
 
@@ -85,8 +85,8 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
 
 
 def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -> Any:
-    """Returns the places of an output that mean something: those of real tokens, or all; of ids in the order of their
-    weights, those whose weight is no neighbour's, because others may change places.
+    """Returns the index of the values of an output that are compared: those of real tokens, or all. For ids sorted by
+    weight, only those whose neighbours have clearly other weights, because near ones may swap places.
     """
     if served.padded_ids.get(name) == "input_ids":
         return inputs["input_mask"].astype(bool)
@@ -101,9 +101,9 @@ def check_answers(
 ) -> tuple[float, str]:
     """Compares the answers to texts with the SavedModel's; returns the loss, and a description of it.
 
-    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it. For
-    numeric answers (scores, vectors), it is the unexplained share of their variance. Raises ValueError, naming `where`,
-    for more than `most_loss`.
+    With labels, the loss is the loss of accuracy. Without, it is the share of texts whose answer changes, an upper
+    bound of it. For numeric answers (scores, vectors), it is the unexplained share of their variance. Raises ValueError
+    that begins with `where` for a loss above `most_loss`.
     """
     before = answers_of(served, texts.rows)
     after = answers_of(served, texts.rows, engine, description)
@@ -123,7 +123,9 @@ def answers_of(
     description: Mapping[str, Any] | None = None,
     at_once: int = BATCH,
 ) -> list[dict[str, Any]]:
-    """Returns the answers to rows of texts, computed by `engine` with its `description` if given."""
+    """Returns the answers to rows of texts, computed by `engine` with its `description`, or by the model if there is
+    none.
+    """
     served.engine = as_model(engine, description) if engine and description else None
     try:
         function: Callable = function_of(served)
@@ -174,11 +176,11 @@ def loss_of(
         for first, second in zip(before, after)
     )
     lost /= max(spread, 1e-12)
-    return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
+    return lost, f"{lost:.2e} of the variance of {name} on {count} texts differs from the SavedModel's"
 
 
 def _vector(answer: Mapping[str, Any], name: str, words: int) -> np.ndarray:
-    """Returns an answer's numbers, float64; of weights of words, the vector [words] that has them at their ids."""
+    """Returns an answer's numbers, float64. Weights of words become a vector [words] with the weights at their ids."""
     if name != "weights":
         return np.asarray(answer[name], np.float64)
     return np.bincount(answer["ids"], answer["weights"], words)  # what fills up a row weighs nothing
@@ -189,7 +191,7 @@ def _text(value: Any) -> str:
 
 
 def _kept(value: Any) -> Any:
-    """Returns a decision without what fills it up; of words for a blank, the first."""
+    """Returns a decision without its padding; of several words for a blank, the first."""
     if not isinstance(value, np.ndarray):
         return value
     first = value[:, 0] if value.ndim == 2 else value

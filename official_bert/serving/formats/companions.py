@@ -1,7 +1,7 @@
 """Writes the files of a Hugging Face folder beside a model of another runtime, for third-party programs.
 
-`tokenizer.json` for `tokenizers`, `config.json` with sizes and labels, and for vectors of texts the modules of
-sentence-transformers with pooling and prompts. Files that cannot describe a model are left out.
+These are `tokenizer.json` for `tokenizers`, `config.json` with sizes and labels and, for embeddings, the modules of
+sentence-transformers with pooling and prompts. A file that cannot describe the model is left out.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "config.json"
 
 
 def write_companions(served: ServedModel, config: Config, folder: str) -> None:
-    """Writes the files into a model's folder."""
+    """Writes the Hugging Face files into a model's folder."""
     stored = StoredModel(
         origin="this model",
         weights={},
@@ -54,7 +54,7 @@ def write_companions(served: ServedModel, config: Config, folder: str) -> None:
 
 
 def _write_config(served: ServedModel, stored: StoredModel, folder: str) -> None:
-    """Writes sizes and labels. Raises ValueError for a model that Hugging Face's classes do not compute."""
+    """Writes sizes and labels. Raises ValueError for a model that Hugging Face's classes cannot compute."""
     size = stored_models.require_config(stored)
     stored_models.refuse_architecture(size, "Hugging Face's BERT")
     member, model_type = member_for(size, stored.model_type)
@@ -71,7 +71,7 @@ def _write_config(served: ServedModel, stored: StoredModel, folder: str) -> None
 
 
 def _write_tokenizer(served: ServedModel, stored: StoredModel, folder: str) -> None:
-    """Writes the tokenizer: the files of another than WordPiece as they are."""
+    """Writes `tokenizer.json`, or a copy of the tokenizer's files if it is not WordPiece."""
     vocab_file = served.tokenizer.vocab_file
     if tokenizer_files.is_subwords(vocab_file):
         tokenizer_files.write_files(tokenizer_files.read(vocab_file), folder)
@@ -84,7 +84,10 @@ def _write_tokenizer(served: ServedModel, stored: StoredModel, folder: str) -> N
 
 
 def word_pieces(vocab: Any, lower_case: bool, length: int) -> dict[str, Any]:
-    """Returns the `tokenizer.json` of 2018's tokenizer: rows of [CLS] A [SEP] or [CLS] A [SEP] B [SEP] of a length."""
+    """Returns the `tokenizer.json` of the 2018 tokenizer, for rows [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+    Rows are truncated to `length` tokens.
+    """
 
     def special(token: str, segment: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": token, "type_id": segment}}

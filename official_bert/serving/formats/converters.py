@@ -1,5 +1,5 @@
-"""Writes a dense pass as a file of ONNX (tf2onnx), OpenVINO (which reads ONNX files), or LiteRT (TensorFlow's own
-converter, builtin operations only).
+"""Converts a dense pass to a file of ONNX (tf2onnx), OpenVINO (from the ONNX file), or LiteRT (TensorFlow's converter,
+builtin operations only).
 """
 
 import base64
@@ -34,7 +34,7 @@ LEAST_BYTES = 1 << 16
 
 
 def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> None:
-    """Writes an ONNX file. Raises ValueError, naming `where` and the layer, for operations without an ONNX
+    """Writes an ONNX file. Raises ValueError that names `where` and the layer for operations without an ONNX
     counterpart.
     """
     with installed(where, "onnx"):
@@ -69,7 +69,7 @@ def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any],
             dim.dim_param = size
     for value in model.graph.output:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
+    model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; see metadata_props"
     onnx.helper.set_model_props(
         model,
         {
@@ -87,7 +87,7 @@ def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any],
 
 
 def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
-    """Writes the two files of an OpenVINO model, float32, by way of ONNX. Raises ValueError as `to_onnx` does."""
+    """Writes the two files of an OpenVINO model, float32, from an ONNX file. Raises ValueError as `to_onnx` does."""
     with installed(where, "openvino"):
         import openvino
     with tempfile.TemporaryDirectory() as folder:
@@ -96,10 +96,10 @@ def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
 
 
 def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> None:
-    """Writes a LiteRT file with weights of a type; int8 means dynamic-range quantization, which scales each product's
-    rows at run time.
+    """Writes a LiteRT file with weights of a type. int8 means dynamic-range quantization, which also quantizes the rows
+    of each product at run time.
 
-    Raises ValueError, naming `where` and the layer, for an operation that is not built in.
+    Raises ValueError that names `where` and the layer for an operation that is not built into LiteRT.
     """
     with tempfile.TemporaryDirectory() as folder, hidden_output() as log:
         dense.save(folder)
@@ -118,7 +118,7 @@ def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = 
             line = next((line for line in message.splitlines() if "op is neither" in line), message)
             if place := re.search(r'fused\["(\w+):", "([\w/.]+)@', line):
                 raise _lacks(where, "LiteRT", place[1], place[2]) from None
-            raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
+            raise ValueError(f"{where}: the LiteRT converter fails: {str(error).splitlines()[0][:200]}") from None
     pathlib.Path(path).write_bytes(content)
 
 
@@ -128,8 +128,8 @@ def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
 
 
 def _tokenizer_in(vocab_file: str) -> dict[str, str]:
-    """Returns a tokenizer as metadata by the name of its file: the list of WordPieces, or the files of another in a
-    zip, as base64.
+    """Returns a tokenizer as metadata under the name of its file: the list of WordPieces, or other tokenizers' files in
+    a zip as base64.
     """
     name, content = loading.stored_name(vocab_file), loading.content_of(vocab_file)
     return {"vocab": content.decode()} if name == loading.VOCAB_FILE else {name: base64.b64encode(content).decode()}
@@ -138,8 +138,8 @@ def _tokenizer_in(vocab_file: str) -> dict[str, str]:
 def take_weights(definition: Any) -> dict[str, np.ndarray]:
     """Turns large constants of a `GraphDef` into inputs; returns their values by tensor name.
 
-    So tf2onnx converts a graph without its weights: each of its 24 passes of optimization copies a graph's constants
-    about three times, and Python finds most of the copies only later, because they are parts of cycles.
+    So tf2onnx converts a graph without its weights. Otherwise each of its 24 optimization passes copies a graph's
+    constants about three times, and Python frees most copies late, because they are parts of cycles.
 
     Only constants that products and gathers use directly become inputs. Others stay, so that tf2onnx can fold
     operations on them, such as transpositions.

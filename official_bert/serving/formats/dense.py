@@ -1,7 +1,7 @@
-"""Freezes a served model's answer to rows of ids into one dense pass with constant weights, for other runtimes.
+"""Freezes a served model's computation for rows of ids into one dense pass with constant weights, for other runtimes.
 
-Rows are not sorted into groups, as the SavedModels do, because that takes loops that collect tensors, which other
-runtimes lack. Names of classes are not part of it: they travel beside the numbers (`description`).
+The SavedModels sort rows into groups; a dense pass does not, because that needs loops that collect tensors, which other
+runtimes lack. It returns no class names: they are stored beside it (`description`).
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class Dense:
     outputs: dict[str, tf.TensorSpec]
 
     def save(self, folder: str) -> None:
-        """Writes the graph as a SavedModel, from which converters take the names of inputs and outputs."""
+        """Writes the graph as a SavedModel, from which converters read the names of inputs and outputs."""
 
         @tf.function(autograph=False)
         def by_name(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -44,10 +44,10 @@ class Dense:
 
 
 def dense_pass(served: ServedModel, where: str) -> Dense:
-    """Returns the dense pass of a served model: the outputs of its `ids` SavedModel, and the model outputs behind them.
+    """Returns the dense pass of a served model: the outputs of its `ids` SavedModel, and the model's own outputs.
 
-    Raises ValueError, naming `where`, for a model whose answer needs loops, and for more weights than such a file may
-    hold.
+    Raises ValueError that begins with `where` for a model whose answer needs loops, and for more weights than such a
+    file can hold.
     """
     if served.why_not_dense:
         raise ValueError(f"{where}: expected saved_model alone for this model, because {served.why_not_dense}")

@@ -1,8 +1,8 @@
-"""Describes a model of another runtime (names, limits, pre- and post-processing of texts), and plugs such a model into
-a served model.
+"""Describes a model of another runtime (names, limits, packing of texts), and makes such a model the engine of a served
+model.
 
-`model.json` stands beside the file, `assets/` as in a SavedModel (vocabulary, labels, configuration); an ONNX file has
-all of it inside as well, because such files are moved alone.
+`model.json` is beside the file, and `assets/` is as in a SavedModel (vocabulary, labels, configuration). An ONNX file
+also contains all of it, because such files are copied alone.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from official_bert.serving.served_model import ServedModel
 
 
 def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, version: int) -> dict[str, Any]:
-    """Returns the description of a model, of JSON's types."""
+    """Returns the description of a model as JSON values."""
     return {
         "format": form,
         "version": version,
@@ -47,7 +47,7 @@ def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, ve
 
 
 def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
-    """Returns an engine in the form of `ServedModel.engine`: a function of tensors, also in graphs."""
+    """Returns an engine as a function for `ServedModel.engine`, which takes and returns tensors, also in graphs."""
     outputs = {name: (tf.as_dtype(dtype), shape) for name, (dtype, shape) in sorted(description["outputs"].items())}
 
     def compute(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -1,7 +1,7 @@
-"""Writes what TensorFlow's graph spells out in the form that runtimes know and compute faster: a layer norm as ONNX's
-own operation, GELU with a quotient, and products of rows [B,S,D] without making a matrix of them and rows again.
+"""Rewrites an ONNX graph with operations that runtimes compute faster: a layer norm as one operation, GELU with a
+division, and products of rows [B,S,D] without reshapes to a matrix and back.
 
-A part that is not exactly as expected stays as it is; numbers are compared after it (`checking`).
+A pattern that does not match exactly stays unchanged. The numbers are compared afterwards (`checking`).
 """
 
 import itertools
@@ -23,7 +23,7 @@ GELU = ("Mul", ("Mul", "x", 0.5), ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))),
 
 
 class _Graph:
-    """The nodes of an ONNX graph by what they give and who takes it."""
+    """The nodes of an ONNX graph, indexed by the tensors that they make and take."""
 
     def __init__(self, graph: Any):
         from onnx import numpy_helper
@@ -34,7 +34,7 @@ class _Graph:
         self._numpy = numpy_helper
 
     def inputs(self, name: str, kind: str) -> list[str]:
-        """Returns the inputs of the node that makes a tensor, if it is of a kind; [] if not."""
+        """Returns the inputs of the node that makes a tensor, if its operation is `kind`; else []."""
         node = self.maker.get(name)
         if node is None or node.op_type not in (MEANS if kind == "Mean" else (kind,)):
             return []
@@ -42,12 +42,12 @@ class _Graph:
         return [] if kind == "Mean" and axes not in ([], [[2]]) else list(node.input)
 
     def constant(self, name: str) -> np.ndarray | None:
-        """Returns the value of a constant."""
+        """Returns the value of a constant; None for other tensors."""
         return self._numpy.to_array(self._constants[name]) if name in self._constants else None
 
     def match(self, tensor: str, pattern: Pattern, named: dict[str, str]) -> dict[str, str] | None:
-        """Returns the tensors of the names in a pattern and of those that are `named`; None if a tensor is not computed
-        so.
+        """Returns the tensors for the names in a pattern, added to `named`; None if `tensor` is not computed like the
+        pattern.
         """
         if isinstance(pattern, str):
             return named | {pattern: tensor} if named.get(pattern, tensor) == tensor else None
@@ -70,12 +70,12 @@ class _Graph:
         return [node for node in self.graph.node if name in node.input]
 
     def leave_out(self, node: Any) -> None:
-        """Those that take what a node gives take its first input instead."""
+        """Makes the nodes that take a node's output take its first input instead."""
         for taker in self.takers(node.output[0]):
             taker.input[:] = [node.input[0] if name == node.output[0] else name for name in taker.input]
 
     def add_constant(self, value: np.ndarray) -> str:
-        """Returns the name of a constant of this value."""
+        """Returns the name of a constant with this value, which is added to the graph if it is new."""
         name = "constant_" + "_".join(map(str, value.tolist()))
         if name not in self._constants:
             self.graph.initializer.append(self._numpy.from_array(value, name))
@@ -83,7 +83,7 @@ class _Graph:
         return name
 
     def shape(self, name: str) -> list[int | None]:
-        """Returns what a tensor that is a shape says, None for what is computed; [] if that is not known."""
+        """Returns the sizes in a tensor that is a shape, with None for computed sizes; [] if they are not known."""
         if (value := self.constant(name)) is not None:
             return value.tolist()
         if cast := self.inputs(name, "Cast"):
@@ -94,8 +94,8 @@ class _Graph:
 
 
 def use_own_operations(model: Any, opset: int) -> None:
-    """Changes an ONNX model: each layer norm becomes one operation (from opset 17 on), GELU has x / √2 instead of x
-    times its inverse, and rows of layer norms and heads stay rows.
+    """Rewrites an ONNX model in place: each layer norm becomes one operation (from opset 17 on), GELU divides by √2
+    instead of multiplying by its inverse, and rows from layer norms and attention heads are not reshaped to a matrix.
     """
     graph, rows = _Graph(model.graph), list[str]()
     for node in list(model.graph.node):
@@ -113,7 +113,7 @@ def use_own_operations(model: Any, opset: int) -> None:
 
 
 def _layer_norm(graph: _Graph, node: Any) -> tuple[list[str], float] | None:
-    """Returns x, gamma, beta, and epsilon, of the layer norm whose last operation is `node`."""
+    """Returns ([x, gamma, beta], epsilon) of the layer norm whose last operation is `node`; None if there is none."""
     if (names := graph.match(node.output[0], LAYER_NORM, {})) is None:
         return None
     gamma, beta, epsilon = (graph.constant(names[name]) for name in ("gamma", "beta", "epsilon"))
@@ -123,10 +123,9 @@ def _layer_norm(graph: _Graph, node: Any) -> tuple[list[str], float] | None:
 
 
 def _keep_rows(graph: _Graph, start: Any, are_rows: bool) -> None:
-    """Leaves out a `Reshape` of rows [B,S,D] to a matrix [B*S,D], and those that make rows or heads of what is computed
-    of it.
+    """Removes a `Reshape` of rows [B,S,D] to a matrix [B*S,D], and the reshapes of its results back to rows or heads.
 
-    `are_rows`: its input is rows. Heads [B,S,N,H] of a transposition become rows.
+    `are_rows` tells that its input is rows; otherwise the heads [B,S,N,H] of a transposition are reshaped to rows.
     """
     shape = graph.shape(start.input[1])
     if len(shape) != 2 or shape[0] != -1 or not shape[1] or not (are_rows or graph.inputs(start.input[0], "Transpose")):
@@ -148,10 +147,9 @@ def _keep_rows(graph: _Graph, start: Any, are_rows: bool) -> None:
 
 
 def _takers_of_matrix(graph: _Graph, matrix: str) -> tuple[list[Any], list[Any]] | None:
-    """Returns the reshapes to [B,S,...] at which a matrix [B*S,D] and what is computed of it end, and the splits before
-    them.
+    """Returns the reshapes back to [B,S,...] that end the computations on a matrix [B*S,D], and the splits before them.
 
-    None if anything there needs a matrix.
+    Returns None if an operation there needs a matrix.
     """
     matrices, done, ends, splits = {matrix}, set[str](), list[Any](), list[Any]()
     while takers := [node for name in matrices for node in graph.takers(name) if node.output[0] not in done]:
@@ -176,7 +174,7 @@ def _takers_of_matrix(graph: _Graph, matrix: str) -> tuple[list[Any], list[Any]]
 
 
 def _takes_rows(graph: _Graph, node: Any, matrices: set[str]) -> bool:
-    """Whether a node computes the same of rows [B,S,D] as of matrices."""
+    """Returns whether a node computes the same from rows [B,S,D] as from matrices."""
     constants = [value for value in map(graph.constant, node.input) if value is not None]
     if node.op_type == "Split":
         return _attribute(node, "axis").i == 1
@@ -196,7 +194,7 @@ def _replace(node: Any, kind: str, inputs: list[str], **attributes: Any) -> None
 
 
 def _write_gelu(graph: Any, node: Any, x: str) -> None:
-    """Puts x (1 + erf(x / √2)) 0.5 in front of a node, which becomes its last operation."""
+    """Inserts x (1 + erf(x / √2)) 0.5 before a node, which becomes its last operation."""
     from onnx import helper, numpy_helper
 
     root, one, half, quotient, erf, total, product = (

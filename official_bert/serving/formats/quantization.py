@@ -1,7 +1,7 @@
-"""Quantizes the products of an exported file to integers with nncf; a user's texts calibrate the activation ranges.
+"""Quantizes the products of an exported file to integers with nncf. A user's texts calibrate the ranges of activations.
 
-Each column of weights has a scale, and each tensor one for all rows. Columns with large numbers give some of their size
-to the weights (SmoothQuant), and the mean error goes into the biases.
+Weights have a scale per column; activations have one scale per tensor. Large columns of activations are scaled down,
+and their weights up (SmoothQuant). The mean error is corrected in the biases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,16 @@ class Recorder(PortableModel):
 def recorded_rows(
     served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: Sequence[Mapping[str, Any]]
 ) -> list[Arrays]:
-    """Returns the rows of ids that an engine receives for texts, one text at a time and so without padding."""
+    """Returns the rows of ids that an engine receives for texts, one text at a time so that there is no padding."""
     answers_of(served, texts[:MOST_ROWS], recorder := Recorder(engine), description, at_once=1)
     return recorder.rows
 
 
 def quantize(form: str, path: str, rows: Sequence[Arrays], where: str, has_distances: bool) -> None:
-    """Quantizes a float32 file in place. Raises ValueError, naming `where`, if nncf is not installed.
+    """Quantizes a float32 file in place. Raises ValueError that begins with `where` if nncf is not installed.
 
-    ONNX Runtime has no product of integers with tables of distances (DeBERTa): products of tokens stay float32 then.
+    With `has_distances` (DeBERTa), products of tokens stay float32 in ONNX Runtime, which has no integer product for
+    tables of distances.
     """
     with installed(where, "int8"), hidden_output():
         import nncf

@@ -55,7 +55,7 @@ NO_TEXT: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """The user's choices about other formats."""
+    """The user's options for formats of other runtimes."""
 
     opset: int = DEFAULT_OPSET  # of ONNX
     texts: CheckTexts | None = None  # to judge formats of less precision
@@ -63,7 +63,7 @@ class FormatOptions:
 
 
 class Converters(Protocol):
-    """The interface of `converters.py`, which only an export in these formats needs."""
+    """The interface of `converters.py`, which is imported only to export these formats."""
 
     to_onnx: Callable[..., None]
     to_litert: Callable[..., None]
@@ -92,7 +92,7 @@ def check_formats(names: Sequence[str]) -> None:
 
 
 def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
-    """Raises ValueError for choices that conflict with the formats, before any work is done."""
+    """Raises ValueError for options that conflict with the formats, before any work is done."""
     check_formats(names)
     formats = [name for name in names if name in FORMATS]
     judged = [name for name in formats if name in JUDGED_BY_ANSWERS]
@@ -121,8 +121,8 @@ def write_format(
     """Writes a folder with the model's file, `model.json`, `assets/` and files for other programs; returns a line about
     it.
 
-    The file is first compared with the SavedModel's graph. Raises ValueError if its answers differ, `RefusedError` if
-    it cannot be written or run.
+    The file is compared with the SavedModel's graph first. Raises ValueError if its answers differ, `RefusedError` if
+    the file cannot be written or run.
     """
     where = f"--format={form}"
     converters: Converters = by_name("official_bert.serving.formats.converters")
@@ -149,7 +149,7 @@ def write_format(
         description["loss"], finding = check_answers(served, engine, description, options.texts, where)
         description["bound"] = BOUND_FACTOR * largest_difference(served, engine)[0]
     else:
-        remedy = "; --check_file judges it by its answers" * (form in JUDGED_BY_EITHER)
+        remedy = "; with --check_file, its answers are compared instead" * (form in JUDGED_BY_EITHER)
         finding = check_numbers(served, engine, where, remedy)
     pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     size = sum(entry.stat().st_size for entry in os.scandir(folder))

@@ -184,7 +184,7 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
         (
             "使用语言\n\n模型的\n",
             ["--masking=whole_word", "--word_separator=/"],
-            "text.txt: expected units of several tokens, --word_separator=/, and the text has none",
+            "text.txt: expected units of several tokens, --word_separator=/, but the text has none",
         ),
         (
             "a [[new\nyork]] b\n",

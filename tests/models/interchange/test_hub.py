@@ -91,7 +91,7 @@ def test_a_repository_is_fetched_once_without_programs_and_then_needs_no_network
         assert offline[1].startswith(
             "ERROR google-bert/other: no such file or folder, and the Hugging Face hub cannot be reached ("
         )
-        assert offline[1].endswith("download it once with a network, or give the path of a folder with the files")
+        assert offline[1].endswith("download it once while connected, or give the path of a folder with the files")
     read = formats.read(str(folder))
     assert read.head == "pretraining" and list(read.vocab)[-1] == "river"
 

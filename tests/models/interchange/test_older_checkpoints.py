@@ -172,11 +172,11 @@ def test_a_class_of_ones_own_is_read_by_the_names_of_its_weights(folder, caplog)
     model = formats.read(str(path))
     assert (model.head, model.unknown) == ("classifier", ["crf.transitions"])
     assert model.warnings == [
-        "BertWithCRF is a class of its own, read by the names of its weights (head: classifier); its other "
-        "computations are not done here"
+        "BertWithCRF is not a class of Hugging Face; it is read by the names of its weights (head: classifier), "
+        "without its other computations"
     ]
     restore_for_inference(str(path))
-    assert "not used: crf.transitions" in caplog.text and "BertWithCRF is a class of its own" in caplog.text
+    assert "not used: crf.transitions" in caplog.text and "BertWithCRF is not a class of Hugging Face" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", ["model.bert.", "encoder.", "module.bert.", "backbone."])
@@ -242,7 +242,7 @@ def test_what_a_class_of_ones_own_has_more_is_dropped_by_the_converter(folder, t
         with pytest.raises(ValueError, match=r"left over, .*: cls\.extra\.\w+, cls\.extra\.\w+"):
             convert()
         convert("--drop=cls.extra.*")
-    assert "Mine is a class of its own" in capsys.readouterr().out
+    assert "Mine is not a class of Hugging Face" in capsys.readouterr().out
     assert_same(formats.read(str(tmp_path / "out")), "pretraining")
 
 
@@ -277,4 +277,4 @@ def test_added_tokens_that_the_tokenizer_passes_over_are_told(tmp_path, caplog):
     )
     (tmp_path / "added_tokens.json").write_text('{"<user>": 6}', encoding="utf-8")
     assert official_bert.load_tokenizer(tmp_path).tokenize("a") == ["a"]
-    assert f"{tmp_path}: its added tokens (<user>) are split into pieces here, as other text is" in caplog.text
+    assert f"{tmp_path}: its added tokens (<user>) are split into pieces here, like other text" in caplog.text

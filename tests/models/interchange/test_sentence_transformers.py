@@ -337,9 +337,9 @@ def retyped(folder, kind, place):
 @pytest.mark.parametrize(
     ("kind", "place", "told"),
     [
-        ("custom_st.Transformer", 0, "the module custom_st.Transformer is not computed here"),
+        ("custom_st.Transformer", 0, "the module custom_st.Transformer is not supported"),
         ("my.Pooling", 1, "the module my.Pooling"),
-        ("sentence_transformers.models.CNN", 2, "the module CNN is not computed here"),
+        ("sentence_transformers.models.CNN", 2, "the module CNN is not supported"),
         (
             "sentence_transformers.models.Pooling",
             2,
@@ -373,7 +373,7 @@ def test_other_modules_are_refused_by_their_class(plain, tmp_path, kind, place, 
         ),
         (
             {"modules": [("Dense", {**DENSE[1], "use_residual": True}, DENSE[2])]},
-            "use_residual: true is not computed here",
+            "use_residual: true is not supported",
         ),
         (
             {"modules": [("Dense", {**DENSE[1], "out_features": 7}, DENSE[2])]},

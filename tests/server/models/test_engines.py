@@ -289,19 +289,19 @@ def engine_of(servable):
 def test_the_fastest_engine_is_taken_of_those_that_agree(halved):
     servable, place, missing, speeds, _ = halved
     lines = engine_choice.choose_engine(servable, place)
-    assert lines[-1] == "--engine=auto takes onnx" and engine_of(servable).error == 5e-5
+    assert lines[-1] == "--engine=auto uses onnx" and engine_of(servable).error == 5e-5
     assert "onnx: 1000.00, 5.0e-05" in lines and "openvino: 1600.00, 0.0e+00" in lines
-    (refused,) = [line for line in lines if line.startswith("litert: not taken: ")]
+    (refused,) = [line for line in lines if line.startswith("litert: not used: ")]
     assert "expected the answers of the SavedModel within 0.0001, got words with a difference of 0.0005" in refused
-    assert any(line.startswith("openvino_int8: not taken: --most_loss admits it") for line in lines)
-    assert engine_choice.choose_engine(servable, place, most_loss=0.003)[-1] == "--engine=auto takes onnx"
-    assert engine_choice.choose_engine(servable, place, most_loss=0.01)[-1] == "--engine=auto takes openvino_int8"
+    assert any(line.startswith("openvino_int8: not used: --most_loss admits a model") for line in lines)
+    assert engine_choice.choose_engine(servable, place, most_loss=0.003)[-1] == "--engine=auto uses onnx"
+    assert engine_choice.choose_engine(servable, place, most_loss=0.01)[-1] == "--engine=auto uses openvino_int8"
     missing.add("onnx")
     lines = engine_choice.choose_engine(servable, place)
-    assert lines[-1] == "--engine=auto takes openvino" and "onnx: not taken: onnx is not installed" in lines
+    assert lines[-1] == "--engine=auto uses openvino" and "onnx: not used: onnx is not installed" in lines
     speeds["openvino"] = 1.5  # slower than TensorFlow
     servable.signature("").computed_by = None
-    assert engine_choice.choose_engine(servable, place)[-1] == "--engine=auto takes saved_model"
+    assert engine_choice.choose_engine(servable, place)[-1] == "--engine=auto uses saved_model"
     assert engine_of(servable) is None
 
 
@@ -314,13 +314,13 @@ def test_a_choice_is_kept_for_the_content_of_a_model(halved, tmp_path):
     loads.clear()
     speeds["openvino"] = 0.1  # is not seen: nothing is measured
     (line,) = engine_choice.choose_engine(servable, place, cache_folder=str(cache))
-    assert line.startswith(f"--engine=auto takes onnx, as {cache}/engine-") and loads == ["onnx"]
+    assert line.startswith(f"--engine=auto uses onnx (from {cache}/engine-") and loads == ["onnx"]
     missing.add("onnx")  # what is kept does not load any more
-    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes openvino"
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto uses openvino"
     missing.clear()
     for file in cache.iterdir():
         file.write_text("{")
-    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes openvino"
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto uses openvino"
     (tmp_path / "openvino" / "1" / "model.json").write_text(json.dumps({"limits": LIMITS, "other": 1}))
     speeds["openvino"] = 0.9
-    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto takes onnx"
+    assert engine_choice.choose_engine(servable, place, cache_folder=str(cache))[-1] == "--engine=auto uses onnx"

@@ -50,7 +50,7 @@ def test_the_folder_may_be_the_export_itself_or_the_current_one(tmp_path, monkey
             "expected different names of models, got ner twice: {root}/a/ner/text and {root}/b/ner/text",
         ),
         (("ner/ids/1", "ner_ids/text/1"), "got ner_ids twice"),
-        (("a:b/text/1",), "{root}/a:b/text: expected a folder whose name has no : in it"),
+        (("a:b/text/1",), "{root}/a:b/text: expected a folder name without a colon"),
     ],
 )
 def test_nothing_found_and_doubled_names_are_refused(tmp_path, folders, told):

@@ -213,7 +213,7 @@ def test_json_by_hand(server):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({}, "a tensor at least"),
+        ({}, "at least one tensor"),
         ({"inputs": {}}, "a list of objects"),
         ({"inputs": [1]}, "a list of objects"),
         (of(name=1), "'name' of a tensor"),
@@ -224,7 +224,7 @@ def test_json_by_hand(server):
         (of(shape=[1] * 9), "at most 8 sizes"),
         (of(shape=[1 << 40]), "at most 2097152 elements"),
         (of(datatype="TEXT"), "datatype: expected one of BOOL"),
-        (of(datatype="FP16"), "JSON cannot stand for FP16"),
+        (of(datatype="FP16"), "JSON cannot represent FP16"),
         (of(data="ab"), "expected data"),
         (of(data=[["a"], ["b", "c"]]), "lists of equal length"),
         (of(data=[1, 2]), "not of expected type: string"),

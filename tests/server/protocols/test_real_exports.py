@@ -84,7 +84,7 @@ def test_vectors_with_prompts_are_those_of_predictor(serve, exported, golden):
     for body, told in (
         ({"inputs": "a", "prompt_name": "title"}, "expected one of passage, query, got 'title'"),
         ({"inputs": "a", "prompt_name": "examples"}, "expected one of passage, query"),
-        ({"inputs": [5, 6], "prompt_name": "query"}, "expected texts with it, got token ids"),
+        ({"inputs": [5, 6], "prompt_name": "query"}, "expected texts beside it, got token ids"),
     ):
         status, answer = server.ask("/embed", json.dumps(body).encode())
         assert status == 400 and told in json.loads(answer)["error"]

@@ -178,7 +178,7 @@ def test_a_run_is_a_discriminator_for_every_task_and_two_folders_for_hugging_fac
     for name, weight in weights_by_name(model).items():
         if "pooler" not in name:
             np.testing.assert_allclose(found[name], weight, atol=1e-6, err_msg=name)
-    with pytest.raises(ValueError, match="a run that detects replaced tokens also trains a generator, .*--leave_out"):
+    with pytest.raises(ValueError, match="a run that detects replaced tokens also needs a generator, .*--leave_out"):
         formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "ours"))
     values = run_config.checkpoint_values(str(tmp_path / "run"), pretraining=True).values["options"]
     assert values == {"objective": "replaced_tokens", "generator_width": 0.5, "embedding_sharing": sharing}
@@ -296,7 +296,7 @@ def test_the_commands_take_a_run_as_a_discriminator(tmp_path, sharing):
     assert resized.returncode == 0 and "its generator is left out" in resized.stdout, resized.stderr
     assert not (tmp_path / "resized" / "generator").exists()
     refused = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/served")
-    assert refused.returncode == 1 and "a head that detects replaced tokens is not served" in refused.stderr
+    assert refused.returncode == 1 and "a head that detects replaced tokens cannot be served" in refused.stderr
     filled = run_here(
         "-m", "official_bert.run_predict", "--task=fill_mask", f"--model={tmp_path}/there/generator", "a [MASK] c"
     )

@@ -1,4 +1,4 @@
-"""Low-rank products: merges them into the weights of a base, and names the products that can have one."""
+"""Low-rank adapters: merges them into the weights of a base, and lists the products that can have one."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,11 @@ def product_names(config: ModelConfig) -> list[str]:
 
 
 def modules(config: ModelConfig, member: Member, table: NameTable) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the products of a member by their names there, with ours that each is made of (three in Wqkv): of each,
-    the outputs that the module has, in its order (half of those of a gated unit, or both halves exchanged).
+    """Returns the products of a member by their names in Hugging Face's files, each with our products that it contains
+    (three in Wqkv).
+
+    For each of ours it gives the numbers of its outputs that the module has, in the module's order: half of those of a
+    gated unit, or both halves exchanged.
     """
     names = product_names(config)
     most = max(2 * config.intermediate_size, config.hidden_size) + 1
@@ -58,9 +61,9 @@ def outputs_of(name: str, config: ModelConfig) -> int:
 
 
 def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
-    """Returns our names of the products that `target_modules` selects, by PEFT's rules.
+    """Returns our names of the products that `target_modules` selects by PEFT's rules.
 
-    Names may be ours or those in Hugging Face's files. Raises ValueError for a name that no product has.
+    Names may be ours or those in Hugging Face's files. Raises ValueError for a name that matches no product.
     """
     names = {name: [name.replace("/", ".")] for name in product_names(config)}
     with contextlib.suppress(ValueError):  # Hugging Face has no such model
@@ -90,7 +93,7 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
 
 
 def digest(base: StoredModel) -> str:
-    """Returns the SHA-256 of a base's encoder, whatever its format."""
+    """Returns the SHA-256 of the weights of a base's encoder. It is the same in every format."""
     total = hashlib.sha256()
     for name in sorted(name for name in base.weights if name.startswith(ENCODER_PREFIXES)):
         total.update(name.encode() + np.ascontiguousarray(base.weights[name], np.float32).tobytes())
@@ -98,8 +101,8 @@ def digest(base: StoredModel) -> str:
 
 
 def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> StoredModel:
-    """Returns the complete model of a run whose checkpoint holds adapters and head, with the adapters merged into the
-    base.
+    """Returns the complete model of a run whose checkpoint holds only adapters and head: the adapters are merged into
+    the base.
     """
     stems = [name.removesuffix(f"{ADAPTER}A") for name in run.weights if name.endswith(f"{ADAPTER}A")]
     products = {

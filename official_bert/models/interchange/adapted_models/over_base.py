@@ -1,4 +1,4 @@
-"""Complete models from adapters and their base: of PEFT folders, and of runs that trained adapters."""
+"""Makes complete models from adapters and their base: of PEFT folders, and of runs that trained adapters."""
 
 import os
 from typing import Any
@@ -16,7 +16,10 @@ LONGEST_NAME = 256  # of a base, as many characters as a file system allows
 
 
 def read_peft(path: str, folder: str, base: str) -> StoredModel:
-    """Returns the model of a PEFT folder with `base`, or with the base that the folder names if `base` is empty."""
+    """Returns the model of a PEFT folder on `base`, or on the base that the folder names if `base` is empty.
+
+    Raises ValueError if the base is itself a PEFT folder or not named, and as `peft.read` does.
+    """
     base = base or _named_base(path, folder)
     if formats.find_format(base)[0] == "peft":
         raise ValueError(f"{path}: expected a whole model as its base, got {base}, a PEFT folder")
@@ -26,9 +29,10 @@ def read_peft(path: str, folder: str, base: str) -> StoredModel:
 
 
 def _named_base(path: str, folder: str) -> str:
-    """Returns the base that a PEFT folder names: a folder of the hub's cache, or, with a warning, what is to be opened.
+    """Returns the base that a PEFT folder names: its folder in the hub's cache, or, with a warning, the name itself.
 
-    Raises ValueError for no name, and for one that only the user's own rights would open (`s3://...`).
+    Raises ValueError if there is no name, and for a remote path (`s3://...`), which would be opened with the user's
+    rights.
     """
     named: Any = read_mapping(os.path.join(folder, formats.ADAPTER_FILE)).get("base_model_name_or_path")
     if not isinstance(named, str) or not 0 < len(named) < LONGEST_NAME or not named.isprintable() or is_remote(named):
@@ -38,19 +42,19 @@ def _named_base(path: str, folder: str) -> str:
         )
     if cached := hub.cached_folder(named):
         return cached
-    logging.warning("%s: opens its base, which adapter_config.json names: %.80s; --base names another", path, named)
+    logging.warning("%s: opens the base named in adapter_config.json: %.80s; --base names another", path, named)
     return named
 
 
 def over_base(model: StoredModel, run: RunFolder) -> StoredModel:
-    """Returns the model of a run whose checkpoints hold adapters and head.
+    """Returns the complete model of a run whose checkpoints hold adapters and head.
 
-    Raises ValueError if its base is missing or has changed.
+    Raises ValueError if the base is missing or has changed.
     """
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:
         raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
-    logging.warning("%s: reads its base, which %s names: %.200s", model.origin, BASE_FILE, record["path"])
+    logging.warning("%s: reads the base named in %s: %.200s", model.origin, BASE_FILE, record["path"])
     try:
         base = formats.read(record["path"])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Adapter folders of Hugging Face's PEFT (LoRA), read over their base and written, without PEFT."""
+"""Reads adapter folders of Hugging Face's PEFT (LoRA) over their base, and writes them, without PEFT."""
 
 import dataclasses
 import os
@@ -66,10 +66,10 @@ PART = re.compile(
 
 
 def read(folder: str, base: StoredModel) -> StoredModel:
-    """Returns the model of an adapter over its base, with the products merged into the kernels.
+    """Returns the model of an adapter on its base, with the products merged into the kernels.
 
-    Raises ValueError for unsupported adapters, for tensors that do not fit the base, and, with their names, for weights
-    that neither of the two has.
+    Raises ValueError for unsupported adapters, for tensors that do not fit the base, and, with the names, for weights
+    that neither adapter nor base has.
     """
     path = os.path.join(folder, CONFIG_FILE)
     config = read_mapping(path)
@@ -133,7 +133,7 @@ def read(folder: str, base: StoredModel) -> StoredModel:
 
 def _check_config(config: Mapping[str, Any], path: str) -> None:
     if (kind := config.get("peft_type", "LORA")) != "LORA":
-        raise ValueError(f"{path}: peft_type: {kind!r:.80} is not computed here; expected 'LORA'")
+        raise ValueError(f"{path}: peft_type: {kind!r:.80} is not supported; expected 'LORA'")
     if wrong := next(
         (
             key
@@ -142,7 +142,7 @@ def _check_config(config: Mapping[str, Any], path: str) -> None:
         ),
         "fan_in_fan_out" if config.get("fan_in_fan_out") else "",
     ):
-        raise ValueError(f"{path}: {wrong}: {config[wrong]!r:.80} is not computed here; expected none")
+        raise ValueError(f"{path}: {wrong}: {config[wrong]!r:.80} is not supported; expected none")
     patterns = _mapping(config, "alpha_pattern", path)
     require_at_most(MOST_PATTERNS, len(patterns), "patterns", f"{path}: alpha_pattern")
     for key, alpha in (("lora_alpha", config.get("lora_alpha", 8)), *patterns.items()):
@@ -190,8 +190,8 @@ def _read_tensors(folder: str) -> Mapping[str, np.ndarray]:
 def _sorted_tensors(
     tensors: Mapping[str, np.ndarray], member: Member, folder: str
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Divides tensors into those of adapters, by module and part, and whole weights, all by the names of classes with
-    heads. Raises ValueError for tensors that are not computed here, and for two of one name.
+    """Returns adapters' tensors, by module and part, and whole weights, named as in classes with heads. Raises
+    ValueError for unsupported tensors, and for two of one name.
     """
     low_rank: dict[str, dict[str, np.ndarray]] = {}
     plain: dict[str, np.ndarray] = {}
@@ -204,19 +204,19 @@ def _sorted_tensors(
             module = member.usual_name(f"{match['module']}.weight").removesuffix(".weight")
             known = low_rank.setdefault(module, {}).setdefault(match["part"], tensor)
         elif "lora_" in name:
-            raise ValueError(f"{folder}: {full_name}: not computed here")
+            raise ValueError(f"{folder}: {full_name}: not supported")
         else:
             known = plain.setdefault(member.usual_name(name), tensor)
         if known is not tensor and not COPY.search(full_name):
-            raise ValueError(f"{folder}: {full_name}: another tensor claims this name, too")
+            raise ValueError(f"{folder}: {full_name}: another tensor has the same name")
     return low_rank, plain
 
 
 def _form_of(config: Mapping[str, Any], base: StoredModel, plain: Mapping[str, Any], member: Member, path: str) -> Form:
-    """Returns the class for which an adapter was trained: that of its task, its head's, or its base's."""
+    """Returns the class for which an adapter was trained: that of its task, of its head, or of its base."""
     task = config.get("task_type")
     if task not in (*HEADS, None):
-        raise ValueError(f"{path}: task_type: {task!r:.80} is not computed here; expected one of {', '.join(HEADS)}")
+        raise ValueError(f"{path}: task_type: {task!r:.80} is not supported; expected one of {', '.join(HEADS)}")
     head = HEADS[task] if task else stored_models.head_of(member.table().all_ours(plain)[0], path) or base.head
     forms = [form for form in member.forms.values() if form.head == head]
     if not forms:
@@ -227,15 +227,13 @@ def _form_of(config: Mapping[str, Any], base: StoredModel, plain: Mapping[str, A
 
 
 def _weights_of_base(base: StoredModel, member: Member, table: NameTable) -> dict[str, np.ndarray]:
-    """Returns the base's weights that the adapter's class has too: RoBERTa's pooler belongs to the head of a
-    classifier.
-    """
+    """Returns the base's weights that the adapter's class has too. (RoBERTa's pooler belongs to its classifier.)"""
     own = member.table(member.form_of(base.head, base.weights)[1])
     return {name: weight for name, weight in base.weights.items() if table.theirs(name) == own.theirs(name) is not None}
 
 
 def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form, path: str) -> Any:
-    """Returns the function of a rank that gives the factor of a module's product."""
+    """Returns a function from a rank to the scale factor of a module's product."""
     name = module if form.head else module.removeprefix(member.prefix)
     alpha = next(
         (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _means(pattern, name, path)),
@@ -245,7 +243,7 @@ def _scale(config: Mapping[str, Any], module: str, member: Member, form: Form, p
 
 
 def _means(pattern: str, name: str, path: str) -> bool:
-    """Whether a pattern means a module, by PEFT's rule; RE2, unlike Python's expressions, takes linear time."""
+    """Returns whether a pattern matches a module, by PEFT's rule. RE2 takes linear time, unlike Python's module re."""
     try:
         return bool(tf.strings.regex_full_match(name, rf"(.*\.)?({pattern})"))
     except tf.errors.InvalidArgumentError:
@@ -254,7 +252,9 @@ def _means(pattern: str, name: str, path: str) -> bool:
 
 @dataclasses.dataclass
 class _Change:
-    """What an adapter changes in the weights of a model; products of ours that are one there share its A."""
+    """Collects the changes that an adapter makes to a model's weights. Our products that are one module there share its
+    A.
+    """
 
     weights: dict[str, np.ndarray]
     modules: Mapping[str, Mapping[str, np.ndarray]]
@@ -265,14 +265,14 @@ class _Change:
     replaced: dict[str, None] = dataclasses.field(default_factory=dict)  # in their order
 
     def add(self, module: str, parts: Mapping[str, np.ndarray], scale: Any) -> None:
-        """Adds the tensors of a module. Raises ValueError, naming it, if they do not fit."""
+        """Adds the tensors of a module. Raises ValueError that names it if they do not fit."""
         if "embedding_A" in parts and "masked_lm/output_bias" in self.weights:
             raise ValueError(
-                f"{self.folder}: {module}.lora_embedding_A: not computed here below a head for words, "
-                "which has the table without the adapter"
+                f"{self.folder}: {module}.lora_embedding_A: not supported for a model with a masked-LM head, "
+                "which uses the table without the adapter"
             )
         if "embedding_A" in parts and "magnitude_vector" in parts:
-            raise ValueError(f"{self.folder}: {module}.lora_magnitude_vector: not computed here for a table")
+            raise ValueError(f"{self.folder}: {module}.lora_magnitude_vector: not supported for a table")
         name = self.table.ours(f"{module}.weight") or ""
         if "embedding_A" in parts and np.ndim(self.weights.get(name, 0)) == 2:
             down, up = self._pair(module, parts, "embedding_A", "embedding_B", self.weights[name].shape)
@@ -287,7 +287,7 @@ class _Change:
             raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")
 
     def _replace(self, name: str, weight: np.ndarray) -> None:
-        """Gives a weight of ours other numbers."""
+        """Replaces one of our weights."""
         self.weights[name] = weight.reshape(self.weights[name].shape).astype(np.float32)
         self.replaced[name] = None
 
@@ -357,8 +357,8 @@ class _Change:
 
 
 def _first_product(kernel: np.ndarray, rank: int, scale: float, start: Any) -> np.ndarray:
-    """Returns the product [K,N] that PEFT takes out of a kernel before training: of the largest singular values (PiSSA,
-    Meng et al. 2024), of the first rows of a QR decomposition (OLoRA, Bueyuekakyuez 2024), or zeros.
+    """Returns the product [K,N] that PEFT subtracts from a kernel before training: the largest singular values (PiSSA,
+    Meng et al. 2024), the first rows of a QR decomposition (OLoRA, Bueyuekakyuez 2024), or zeros.
     """
     if start == "pissa":
         left, values, right = np.linalg.svd(kernel, full_matrices=False)
@@ -370,8 +370,7 @@ def _first_product(kernel: np.ndarray, rank: int, scale: float, start: Any) -> n
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes the adapters of a model and its weights that differ from the base; returns the names of those left out.
-
+    """Writes a model's adapters and its weights that differ from the base; returns the names of weights left out.
     Raises ValueError for a model without adapters.
     """
     if stored.adapters is None:
@@ -451,7 +450,7 @@ def _whole_tensors(
     member: Member,
     tensors: Mapping[str, Any],
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Returns the tensors of whole weights by their names, and which of them are biases alone."""
+    """Returns the tensors of whole weights by their names, and the names of those that are biases without a kernel."""
     config = stored_models.require_config(stored)
     named = {name: weight for name, weight in weights.items() if table.theirs(name)}
     theirs = member.pack(hugging_face.as_tensors(named, table), config)
@@ -482,7 +481,7 @@ def _summed(one: LowRank, other: LowRank) -> LowRank:
 
 
 def _joined(parts: Sequence[LowRank | None], shapes: Sequence[tuple[int, ...]]) -> LowRank:
-    """Returns one product for several beside each other: with their A if they share it, else with all of theirs."""
+    """Returns one product for several adjacent ones. It has their A if they share it, else all of theirs joined."""
     first = next(part for part in parts if part is not None)
     if all(part is not None and np.array_equal(part.down, first.down) and part.scale == first.scale for part in parts):
         return LowRank(first.down, np.concatenate([part.up for part in parts if part is not None], axis=1), first.scale)

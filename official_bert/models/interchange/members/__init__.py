@@ -1,1 +1,1 @@
-"""The members of BERT's family: a table each of names of weights and of keys of `config.json`, used both ways."""
+"""The members of BERT's family. Each is a table of names of weights and keys of `config.json`, used both ways."""

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): narrow tables, and groups of layers that share their weights."""
+"""ALBERT (Lan et al. 2020): narrow embedding tables, and groups of layers that share their weights."""
 
 import re
 
@@ -29,8 +29,9 @@ POOLER, WORDS = (
 
 
 def all_layers(values: Values) -> Fields:
-    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a
-    product.
+    """Returns our number of layers: one of ALBERT's is a group of `inner_group_num` of ours.
+
+    Raises ValueError without groups or without a width of the tables.
     """
     for key in ("num_hidden_groups", "embedding_size"):
         if values[key] == 0:
@@ -42,12 +43,12 @@ def all_layers(values: Values) -> Fields:
 
 
 def their_layers(config: ModelConfig) -> Fields:
-    """The reverse of `all_layers`."""
+    """Returns ALBERT's number of layers: the reverse of `all_layers`."""
     return {"num_hidden_layers": config.num_hidden_layers // config.layers_in_group}
 
 
 def unpack(tensors: Tensors, config: ModelConfig) -> Tensors:
-    """Numbers the layers of all groups."""
+    """Returns the tensors with layers numbered through all groups."""
 
     def numbered(match: re.Match) -> str:
         return f"{match[1]}.{int(match[2]) * config.layers_in_group + int(match[4])}.{match[3]}.0."
@@ -56,7 +57,7 @@ def unpack(tensors: Tensors, config: ModelConfig) -> Tensors:
 
 
 def pack(tensors: Tensors, config: ModelConfig) -> Tensors:
-    """The reverse of `unpack`."""
+    """Returns the tensors with ALBERT's numbers of groups and layers: the reverse of `unpack`."""
 
     def numbered(match: re.Match) -> str:
         group, layer = divmod(int(match[2]), config.layers_in_group)
@@ -138,7 +139,7 @@ TF1_TABLE = NameTable(
 
 
 def tf1_layer(name: str, config: ModelConfig) -> str:
-    """A variable's name with the number of its layer among those of all groups."""
+    """Returns a variable's name with the number of its layer counted through all groups."""
     return re.sub(
         r"group_(\d+)/inner_group_(\d+)/",
         lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/",
@@ -147,7 +148,7 @@ def tf1_layer(name: str, config: ModelConfig) -> str:
 
 
 def tf1_name(name: str, config: ModelConfig) -> str:
-    """The reverse of `tf1_layer`."""
+    """Returns Google's name of a variable: the reverse of `tf1_layer`."""
     return re.sub(
         r"group_(\d+)/inner_group_0/",
         lambda match: "group_{}/inner_group_{}/".format(*divmod(int(match[1]), config.layers_in_group)),
@@ -156,12 +157,12 @@ def tf1_name(name: str, config: ModelConfig) -> str:
 
 
 def tf1_config(values: Values, path: str) -> Fields:
-    """Translates an `albert_config.json`, whose gelu is the tanh form, to the keys of ModelConfig."""
+    """Returns the fields of ModelConfig for an `albert_config.json`, whose gelu is the tanh form."""
     act = values.get("hidden_act")
     return ALBERT.read_config({**values, "hidden_act": "gelu_new" if act == "gelu" else act}, path)
 
 
 def tf1_values(config: ModelConfig) -> Fields:
-    """The reverse of `tf1_config`."""
+    """Returns the values of an `albert_config.json`: the reverse of `tf1_config`."""
     values = ALBERT.write_config(config)
     return {key: value for key, value in values.items() if key != "layer_norm_eps"} | {"hidden_act": config.hidden_act}

@@ -1,5 +1,5 @@
-"""ELECTRA (Clark et al. 2020): the discriminator, whose head tells replaced tokens, and the generator, which has one
-for words.
+"""ELECTRA (Clark et al. 2020): the discriminator, whose head detects replaced tokens, and the generator, whose head
+predicts words.
 """
 
 import re
@@ -25,7 +25,7 @@ from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTabl
 
 
 def narrow_tables(values: Values) -> Fields:
-    """A product follows the tables if they are narrower than the layers."""
+    """Returns the tables' width if they are narrower than the layers (a projection follows them), else 0."""
     width = values["embedding_size"]
     return {"embedding_size": 0 if width == values["hidden_size"] else width}
 
@@ -77,29 +77,28 @@ TF1_GENERATOR = ("generator/", "generator_predictions/")
 
 
 def tf1_generator(names: Iterable[str]) -> list[str]:
-    """Returns the variables of the generator, which shares the discriminator's tables of embeddings unless it has its
-    own.
-    """
+    """Returns the names of the generator's variables, with the discriminator's tables unless it has its own."""
     generator_names = [name for name in names if name.startswith(TF1_GENERATOR)]
     shared = () if any(name.startswith("generator/embeddings/") for name in generator_names) else names
     return generator_names + [name for name in shared if name.startswith("electra/embeddings/")]
 
 
 def tf1_row(name: str) -> str:
-    """A variable's name in the table, which has one model and no number but those of layers."""
+    """Returns a variable's name in the table, which has one model and no numbers except those of layers."""
     return re.sub("^generator/", "electra/", name.replace("/dense_1/", "/dense_one/"))
 
 
 def tf1_name(name: str, generator: bool) -> str:
-    """The reverse of `tf1_row`."""
+    """Returns Google's name of a variable: the reverse of `tf1_row`."""
     name = name.replace("/dense_one/", "/dense_1/")
     return re.sub("^electra/(?!embeddings/)", "generator/", name) if generator else name
 
 
 def tf1_sizes(weights: Mapping[str, np.ndarray], config: ModelConfig | None, where: str) -> ModelConfig:
-    """Takes the sizes from the weights, and the rest from a configuration beside them if it is of this width.
+    """Returns the configuration with the sizes of the weights, and other fields from `config` if that has the same
+    width.
 
-    Otherwise a head has 64 numbers, as in Google's code. Raises ValueError for weights that are missing.
+    Otherwise each head has 64 numbers, as in Google's code. Raises ValueError if weights are missing.
     """
     sizes = stored_models.sizes_in(weights, TF1_TABLE, where)
     width = sizes["hidden_size"]

@@ -1,6 +1,4 @@
-"""The members of BERT's family whose checkpoints are computed here: names of weights and of keys of `config.json`, used
-both ways.
-"""
+"""The supported members of BERT's family: names of weights and keys of `config.json`, used both ways."""
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.albert import ALBERT
@@ -32,7 +30,7 @@ from official_bert.models.interchange.members.nomic_bert import NOMIC_BERT
 
 # BERT; SpanBERT is one without the head for sentences; ERNIE has a table of tasks.
 def bert_forms(prefix: str) -> dict[str, Form]:
-    """BERT's classes over an encoder with this prefix."""
+    """Returns BERT's classes over an encoder with this prefix."""
     pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")
     return {
         "Model": Form("", pooler),
@@ -44,12 +42,12 @@ def bert_forms(prefix: str) -> dict[str, Form]:
 
 
 def task_table(values: Values) -> Fields:
-    """The rows of the table of tasks, if it is used."""
+    """Returns the number of rows in the table of task types, 0 if that is not used."""
     return {"task_type_vocab_size": values["task_type_vocab_size"] if values["use_task_id"] else 0}
 
 
 def their_task_table(config: ModelConfig) -> Fields:
-    """The reverse of `task_table`."""
+    """Returns ERNIE's keys for the table of task types: the reverse of `task_table`."""
     rows_there = config.task_type_vocab_size
     return {"use_task_id": bool(rows_there)} | ({"task_type_vocab_size": rows_there} if rows_there else {})
 
@@ -84,21 +82,25 @@ BIG_BIRD_POOLER = dense("pooler/", "bert.pooler.")
 
 
 def row_limit(values: Values) -> Fields:
-    """Sparse attention begins above (5 + 2 random blocks) blocks of tokens: longer rows are refused."""
+    """Returns the longest row that is computed (0: no limit): above (5 + 2 * random blocks) blocks of tokens, BigBird's
+    attention is sparse.
+
+    Raises ValueError for other block sizes than those of the published models.
+    """
     kind, blocks = values["attention_type"], (values["block_size"], values["num_random_blocks"])
     most = (5 + 2 * RANDOM_BLOCKS) * BIG_BIRD_BLOCK
     if kind not in ("original_full", "block_sparse"):
         raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r:.80}")
     if kind == "block_sparse" and blocks != (BIG_BIRD_BLOCK, RANDOM_BLOCKS):
         raise ValueError(
-            f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
+            f"attention_type: block_sparse is not supported with block_size and num_random_blocks {blocks}; "
             f"expected {BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full"
         )
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 
 
 def their_attention(config: ModelConfig) -> Fields:
-    """The reverse of `row_limit`."""
+    """Returns BigBird's keys for attention: the reverse of `row_limit`."""
     return {
         "attention_type": "block_sparse" if config.row_limit else "original_full",
         "block_size": BIG_BIRD_BLOCK,
@@ -148,7 +150,11 @@ REPLACED = "mask_predictions."  # spelt classifer in the authors' code
 
 
 def distances(values: Values) -> Fields:
-    """Buckets of distances, and the span beyond which all have the last."""
+    """Returns the fields of relative positions: the buckets, the span beyond which all distances share a bucket, and
+    the convolution.
+
+    Raises ValueError for values that are not supported.
+    """
     types = values["pos_att_type"]
     if sorted(types.split("|") if isinstance(types, str) else types or ()) != ["c2p", "p2c"]:
         raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r:.80}")
@@ -173,7 +179,7 @@ def distances(values: Values) -> Fields:
 
 
 def their_distances(config: ModelConfig) -> Fields:
-    """The reverse of `distances`."""
+    """Returns DeBERTa's keys: the reverse of `distances`."""
     span = config.position_span
     return {
         "max_relative_positions": -1 if span == config.max_position_embeddings else span,
@@ -190,10 +196,10 @@ def their_distances(config: ModelConfig) -> Fields:
 
 
 def older_names(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """Gives a head for words of the newer form the names of the older.
+    """Returns tensors with the older names of the masked-LM head in place of the newer ones.
 
-    Published files of v3 hold the discriminator's head, and with it one for words, which only their generator used: it
-    is left out.
+    Published files of v3 hold the discriminator's head, and also the masked-LM head that only their generator used. The
+    latter is left out.
     """
     if any(name.startswith(REPLACED) for name in tensors):
         tensors = {
@@ -281,7 +287,7 @@ DEBERTA = Member(
 
 # RoBERTa, and XLM-R and CamemBERT, which have its weights over other vocabularies (Liu et al. 2019; docs/family.md).
 def roberta_forms(prefix: str) -> dict[str, Form]:
-    """RoBERTa's classes over an encoder with this prefix; the head for classes has a pooler of its own."""
+    """Returns RoBERTa's classes over an encoder with this prefix; the head for classes has its own pooler."""
     pooler = dense("pooler/", f"{prefix}pooler.dense.")
     return {
         "Model": Form("", pooler),
@@ -291,14 +297,14 @@ def roberta_forms(prefix: str) -> dict[str, Form]:
 
 
 def first_position(values: Values) -> Fields:
-    """Positions begin after the padding's, whose row is its id (fairseq)."""
+    """Returns the first position: in fairseq's code, positions begin after the padding's id."""
     if not isinstance(row := values["pad_token_id"], int) or row < 0:
-        raise ValueError(f"pad_token_id: expected the padding's id, which says where positions begin, got {row!r:.80}")
+        raise ValueError(f"pad_token_id: expected the padding's id, after which positions begin, got {row!r:.80}")
     return {"first_position": row + 1}
 
 
 def padding(config: ModelConfig) -> Fields:
-    """The reverse of `first_position`."""
+    """Returns the padding's id: the reverse of `first_position`."""
     return {"pad_token_id": config.first_position - 1}
 
 
@@ -320,22 +326,25 @@ MPNET_BUCKETS, MPNET_TABLE = 32, "mpnet.encoder.relative_attention_bias.weight"
 
 
 def buckets(values: Values) -> Fields:
-    """Their code counts in 32 buckets, whatever the number of rows in `config.json`; fewer rows make it fail."""
+    """Returns the fields of MPNet's relative positions. MPNet's code counts in 32 buckets, whatever `config.json` says.
+
+    Raises ValueError for a table of fewer rows, with which that code fails.
+    """
     if (rows_there := values["relative_attention_num_buckets"]) < MPNET_BUCKETS:
         raise ValueError(
-            f"relative_attention_num_buckets: expected at least {MPNET_BUCKETS}, which the code counts in, got "
+            f"relative_attention_num_buckets: expected at least {MPNET_BUCKETS}, which MPNet's code uses, got "
             f"{rows_there}"
         )
     return {"relative_buckets": MPNET_BUCKETS, "first_position": 2, "type_vocab_size": 0}
 
 
 def their_buckets(config: ModelConfig) -> Fields:
-    """The reverse of `buckets`."""
+    """Returns MPNet's keys: the reverse of `buckets`."""
     return {"relative_attention_num_buckets": config.relative_buckets, "pad_token_id": config.first_position - 1}
 
 
 def used_buckets(tensors: Tensors, _: ModelConfig) -> Tensors:
-    """Leaves out rows beyond the buckets: no distance has them."""
+    """Returns the tensors without the rows of the distance table beyond the buckets, which no distance uses."""
     return {name: tensor[:MPNET_BUCKETS] if name == MPNET_TABLE else tensor for name, tensor in tensors.items()}
 
 
@@ -417,8 +426,9 @@ FAMILY = (
 
 
 def member_of(values: Values, path: str) -> tuple[Member, str]:
-    """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for
-    another.
+    """Returns the member of a `config.json`, and its `model_type`.
+
+    Raises ValueError that lists the known types for others.
     """
     architectures = values.get("architectures") or []
     if not (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)):
@@ -437,9 +447,9 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
 
 
 def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
-    """Returns the member that computes what a configuration says, and its `model_type`; the given one if it fits.
+    """Returns a member that can compute a configuration, and its `model_type`; the given type if it fits.
 
-    Raises ValueError, naming the fields, if none does.
+    Raises ValueError that names the fields if no member fits.
     """
     named_members = [member for member in FAMILY if model_type in member.stems]
     differing = [(member, member.differences(config)) for member in (*named_members, *FAMILY)]
@@ -449,6 +459,4 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
             return member, usual if usual in member.stems else next(iter(member.stems))
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
     values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
-    raise ValueError(
-        f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it"
-    )
+    raise ValueError(f"no Hugging Face model has {values}; the nearest is {nearest.title}; only --to=ours can hold it")

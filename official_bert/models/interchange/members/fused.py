@@ -1,4 +1,4 @@
-"""Products that lie side by side in one tensor of a file, and apart, or in another order, in a member's table."""
+"""Products that are joined in one tensor of a file, and separate or in another order in a member's table."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Modules = Mapping[str, str]  # ends of modules' names, and a letter for each pro
 
 
 def encoder(prefix: str, attention: str) -> Rows:
-    """The rows of the encoder of NomicBERT and jina-embeddings-v3, which name the attention otherwise."""
+    """Returns the rows of the encoder of NomicBERT and jina-embeddings-v3, which differ in the attention's name."""
     parts = {f"attention/{part}": f"{attention}.{part[0]}" for part in ("query", "key", "value")}
     return (
         *tables(prefix, ("word_embeddings", "token_type_embeddings"))[:2],
@@ -40,22 +40,24 @@ def encoder(prefix: str, attention: str) -> Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """Queries, keys and values (`{"attn.Wqkv": "qkv"}`), or the halves of a gated unit: in files, and in a table."""
+    """Queries, keys and values (`{"attn.Wqkv": "qkv"}`), or the halves of a gated unit, as files and as the table join
+    them.
+    """
 
     theirs: Modules
     table: Modules
 
     def unpack(self, tensors: Tensors, _: ModelConfig) -> Tensors:
-        """Gives a file's tensors the names and shapes of the table."""
+        """Returns a file's tensors with the names and shapes of the table."""
         return regrouped(tensors, self.theirs, self.table)
 
     def pack(self, tensors: Tensors, _: ModelConfig) -> Tensors:
-        """The reverse."""
+        """Returns the table's tensors with the names and shapes of a file."""
         return regrouped(tensors, self.table, self.theirs)
 
 
 def regrouped(tensors: Tensors, source: Modules, target: Modules) -> Tensors:
-    """Cuts the tensors of the modules `source` [M*rows,...], and joins the pieces to those of `target`."""
+    """Splits the tensors of the modules `source` [M*rows,...] and joins the pieces to those of `target`."""
     kept: Tensors = {}
     pieces: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     for name, tensor in tensors.items():

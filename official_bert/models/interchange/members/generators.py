@@ -1,4 +1,4 @@
-"""A discriminator and its generator in one run's checkpoint, told apart, and put together again."""
+"""Separates a discriminator and its generator in a run's checkpoint, and joins them again."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -16,15 +16,15 @@ TABLES, NORM = "_embeddings", "embeddings/LayerNorm/"  # what a generator may sh
 
 
 def _own_name(name: str) -> str:
-    """The name in a model of its own of a generator's weight."""
+    """Returns the name that a generator's weight has in a model of its own."""
     return name.removeprefix(OF_ITS_ENCODER) if name.startswith(OF_ITS_ENCODER) else name.removeprefix(f"{GENERATOR}/")
 
 
 def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
-    """Returns a discriminator whose generator is a model of its own, each with all its tables, if the weights are those
-    of both.
+    """Returns a discriminator with its generator as a separate model, each with all its tables, if the weights are of
+    both.
 
-    Without the `config` of their run, which says how large the generator is, it is left out.
+    Without the `config` of their run, which has the generator's size, the generator is left out.
     """
     of_generator = {
         _own_name(name): weight for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")
@@ -37,7 +37,7 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
         weights[table] = of_generator[table] + weights.pop(name)
     if config is None:
         return dataclasses.replace(
-            stored, weights=weights, notes=[*stored.notes, "its generator is not used: no configuration beside it"]
+            stored, weights=weights, notes=[*stored.notes, "its generator is not used: there is no configuration"]
         )
     shared = {name: weight for name, weight in weights.items() if name.endswith(TABLES) or name.startswith(NORM)}
     sizes = generator_config(
@@ -63,10 +63,10 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
 
 
 def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:
-    """Returns a discriminator with its generator's weights among its own, for a model of both that has weights of these
+    """Returns a discriminator with its generator's weights among its own, for a model of both with weights of these
     `names`.
 
-    Without a generator, tables that this one lends are the discriminator's.
+    Without a generator, the discriminator's tables are also used for the generator.
     """
     weights: dict[str, np.ndarray] = dict(stored.weights)
     lent: Mapping[str, np.ndarray] = {} if stored.generator is None else stored.generator.weights

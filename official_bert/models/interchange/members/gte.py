@@ -25,7 +25,7 @@ WRITTEN = Fused({"attention.qkv_proj": "qkv", "mlp.up_gate_proj": "ug"}, FUSED.t
 
 
 def parts(values: Values) -> Fields:
-    """Positions, and the activation of the head for words, which transformers' own class fixes."""
+    """Returns the fields of positions, and the activation of the masked-LM head, which transformers' class fixes."""
     act = values.get("hidden_act", "gelu") if values.get("model_type") == "new" else "gelu"
     return rotary.rotary(values, ("ntk",)) | {"masked_lm_act": ACTS[act]}
 

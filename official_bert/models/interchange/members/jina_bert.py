@@ -1,6 +1,6 @@
-"""JinaBERT v2 (Günther et al. 2023): slopes of distances instead of positions, gated units; and its variant for code.
+"""JinaBERT v2 (Günther et al. 2023): ALiBi slopes instead of positions, gated units; and its variant for code.
 
-Their `config.json` says `model_type: bert`; the authors' classes, which `auto_map` names, tell the two apart.
+Its `config.json` has `model_type: bert`; the authors' classes in `auto_map` distinguish the two.
 """
 
 import functools
@@ -30,7 +30,7 @@ HALVES = Fused({"mlp.up_gated_layer": "ug"}, {"mlp.gated_up_layer": "gu"})
 
 
 def is_jina(values: Values) -> bool:
-    """Returns whether a BERT is a JinaBERT."""
+    """Returns whether a `config.json` of type `bert` is a JinaBERT's."""
     return values.get("position_embedding_type") == "alibi" or "jina-bert-" in _named(values)
 
 
@@ -39,12 +39,12 @@ def _named(values: Values) -> str:
 
 
 def activations(values: Values) -> Fields:
-    """Those of the gate and of the head for words, which may differ."""
+    """Returns the activations of the gate and of the masked-LM head, which may differ."""
     return {"hidden_act": UNITS[values["feed_forward_type"]], "masked_lm_act": ACTS[values.get("hidden_act", "gelu")]}
 
 
 def their_values(config: ModelConfig, repository: str) -> Fields:
-    """The reverse, and the keys by which a JinaBERT is known."""
+    """Returns JinaBERT's keys: the reverse of `activations`, and the keys by which a JinaBERT is recognised."""
     heads = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
     return {
         "hidden_act": OUR_ACTS[config.masked_lm_act or config.hidden_act],
@@ -61,7 +61,7 @@ def their_values(config: ModelConfig, repository: str) -> Fields:
 
 
 def member(parts: dict[str, str], repository: str, fixed: Fields, **fields: Any) -> Member:
-    """Makes one of the two, whose layers have these further names and fixed fields."""
+    """Returns one of the two members, with further names of its layers' parts and further fixed fields."""
     return Member(
         stems={"bert": "JinaBert"},
         prefix=PREFIX,

@@ -35,7 +35,7 @@ JINA_V3 = Member(
         r"\bself_attn\.o_proj\.": "mixer.out_proj.",
         r"\bself_attn\.([qkv])_proj\.": r"mixer.\1.",
     },
-    left_out={".lora_": "its adapters of tasks (lora_adaptations) are left out: vectors are those without a task"},
+    left_out={".lora_": "its task adapters (lora_adaptations) are left out: vectors are those without a task"},
     unpack=FUSED.unpack,
     pack=FUSED.pack,
     fixed={"masked_lm_act": "gelu_erf"},

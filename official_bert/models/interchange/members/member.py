@@ -1,5 +1,5 @@
-"""What a table of a member holds, and how it translates names of weights and `config.json` both ways (Hugging Face's
-side).
+"""`Member`, the table of a family member, and the translation of weights' names and `config.json` from and to Hugging
+Face's.
 """
 
 import dataclasses
@@ -61,13 +61,14 @@ PARTS = {
 
 
 def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
-    """The rows of a layer; `names` are the parts that are not called as BERT's, and those that BERT does not have."""
+    """Returns the rows of a layer. `names` are the parts with other names than BERT's, and those that BERT lacks."""
     return layer_rows(theirs, {**PARTS, **names}, ".", LINEAR)
 
 
 def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:
-    """The classes for texts, choices, tokens and answers under BERT's names; with `own_pooler`, that for texts has its
-    own (RoBERTa).
+    """Returns the classes for texts, choices, tokens and answers under BERT's names.
+
+    With `own_pooler`, the class for texts has its own pooler (RoBERTa).
     """
     classifier = output("classifier/", "classifier.")
     own = Form("classifier", dense("pooler/", "classifier.dense."), output("classifier/", "classifier.out_proj."))
@@ -82,7 +83,7 @@ def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:
 def tables(
     prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 ) -> list:
-    """The rows of embedding tables and their layer norm under BERT's names."""
+    """Returns the rows of embedding tables and their layer norm under BERT's names."""
     return [
         *((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
         *norm("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm."),
@@ -90,17 +91,17 @@ def tables(
 
 
 def dense(ours: str, theirs: str) -> list[tuple[str, str]]:
-    """The rows of a product with a bias."""
+    """Returns the rows of a product with a bias."""
     return rows(ours, theirs, DENSE, LINEAR)
 
 
 def norm(ours: str, theirs: str) -> list[tuple[str, str]]:
-    """The rows of a layer norm."""
+    """Returns the rows of a layer norm."""
     return rows(ours, theirs, NORM, LINEAR)
 
 
 def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
-    """The rows of the head for words."""
+    """Returns the rows of the masked-LM head."""
     return [
         *dense("masked_lm/transform/", transform),
         *norm("masked_lm/LayerNorm/", layer_norm),
@@ -112,7 +113,7 @@ WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.Lay
 
 
 def bert_tied(prefix: str) -> dict[str, str]:
-    """The second names of the word table and of the words' bias."""
+    """Returns the second names of the word table and of the masked-LM head's bias."""
     return {
         "cls.predictions.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -120,7 +121,7 @@ def bert_tied(prefix: str) -> dict[str, str]:
 
 
 def roberta_tied(prefix: str) -> dict[str, str]:
-    """The second names of the word table and of the words' bias."""
+    """Returns the second names of the word table and of the masked-LM head's bias."""
     return {
         "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -128,18 +129,18 @@ def roberta_tied(prefix: str) -> dict[str, str]:
 
 
 def output(ours: str, theirs: str) -> list[tuple[str, str]]:
-    """The rows of an output layer."""
+    """Returns the rows of an output layer."""
     return rows(ours, theirs, ("output_weights", "output_bias"), LINEAR)
 
 
 class Form:
-    """A class of a member: its head, and the names of the weights that it has beside the encoder's."""
+    """A class of a member: its head, and the names of its weights beside the encoder's."""
 
     def __init__(self, head: Head, *rows: Rows):
         self.head, self.rows = head, tuple(row for part in rows for row in part)
 
     def of_head(self) -> list[str]:
-        """Their names of the weights of the head."""
+        """Returns Hugging Face's names of the head's weights."""
         return [theirs for ours, theirs in self.rows if ours.startswith(tuple(HEAD_PREFIXES))]
 
 
@@ -325,21 +326,21 @@ PASSED_OVER = frozenset((*RATES, *itertools.chain(*HARMLESS.values())))
 
 
 def check_keys(values: Values, switches: Mapping[str, tuple], read: frozenset[str]) -> None:
-    """Raises ValueError for a key with a value that is not computed; `switches` are a member's own, `read` the keys
-    that it reads.
+    """Raises ValueError for a key with an unsupported value; `switches` are a member's own, `read` the keys that it
+    reads.
     """
     for key, usual in {**{key: usual for key, usual in SWITCHES.items() if key not in read}, **switches}.items():
         if values.get(key) not in usual:
             expected = repr(usual[0])
             if key.endswith("_config"):
                 expected = "none: no quantised weights, but float32, float16 or bfloat16"
-            raise ValueError(f"{key}: {values[key]!r:.80} is not computed here; expected {expected}")
+            raise ValueError(f"{key}: {values[key]!r:.80} is not supported; expected {expected}")
     usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(
         ("head_dim", "attention_head_size"), _head_size(values)
     )
     for key in OF_OTHERS:
         if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):
-            raise ValueError(f"{key}: {values[key]!r:.80} is not computed here in a model of this type; expected none")
+            raise ValueError(f"{key}: {values[key]!r:.80} is not supported in a model of this type; expected none")
 
 
 def _head_size(values: Values) -> int | None:
@@ -348,18 +349,18 @@ def _head_size(values: Values) -> int | None:
 
 
 def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
-    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and unknown keys."""
+    """Returns remarks on ignored keys: dropout rates that differ from a task's, and unknown keys."""
     drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
     remarks = list[str]()
     if rates:
         remarks.append(
-            f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"
+            f"{', '.join(rates)}: ignored, because options.dropout sets the dropout of a task's head in training"
         )
     if unknown:
         remarks.append(
-            "keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
+            "keys of its config.json that neither this package nor Hugging Face's classes know are ignored: "
             f"{', '.join(unknown)}"
         )
     return remarks
@@ -367,9 +368,7 @@ def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Member:
-    """A member of the family: its classes, names and keys. Names of classes begin with a stem and end with a key of
-    `forms`.
-    """
+    """A member of the family: its classes, names and keys. A class's name is a stem followed by a key of `forms`."""
 
     stems: Mapping[str, str]  # by model_type; the first is written unless the model says another
     prefix: str  # of the encoder's tensors in classes with heads
@@ -401,15 +400,15 @@ class Member:
 
     @property
     def title(self) -> str:
-        """The stem of the classes that are written unless the model says another."""
+        """The stem of the classes that are written by default."""
         return next(iter(self.stems.values()))
 
     def classes(self, model_type: str) -> dict[str, Form]:
-        """The forms by the names of their classes."""
+        """Returns the forms by the names of their classes."""
         return {self.stems[model_type] + suffix: form for suffix, form in self.forms.items()}
 
     def usual_name(self, name: str) -> str:
-        """Returns a tensor's name with the prefix of models with heads, and with the names since 2019."""
+        """Returns a tensor's name with the prefix of classes with heads, and in the spelling used since 2019."""
         for second, usual in (*OLD_NORMS.items(), *self.second_names.items()):
             name = re.sub(second, usual, name)
         table, prefixed = self.table(), self.prefix + name
@@ -419,9 +418,7 @@ class Member:
         return prefixed if known and not table.ours(name) else name
 
     def table(self, form: Form | None = None) -> NameTable:
-        """The names of a class; those of other classes follow if they name other weights, because files hold more than
-        their class.
-        """
+        """Returns the names of a class, and of other classes' weights, because files hold more than their class."""
         names: dict[str, str] = {}
         their_names: set[str] = set()
         for ours, theirs in [
@@ -435,7 +432,10 @@ class Member:
         return NameTable(names.items())
 
     def form_of(self, head: Head, names: Iterable[str]) -> tuple[str, Form]:
-        """Returns suffix and form of the class with a head and its weights. Raises ValueError if there is none."""
+        """Returns the suffix and the form of the class with this head and its weights.
+
+        Raises ValueError if there is none.
+        """
         of_heads = {name for name in names if name.startswith(tuple(HEAD_PREFIXES))}
         forms = {suffix: form for suffix, form in self.forms.items() if form.head == head}
         for suffix, form in forms.items():
@@ -443,10 +443,10 @@ class Member:
                 return suffix, form
         having = {ours for form in forms.values() for ours, _ in form.rows}
         lacking = ", ".join(sorted(of_heads - having or of_heads)[:3])
-        raise ValueError(f"no class of Hugging Face's {self.title} has the model's head: {lacking}")
+        raise ValueError(f"no class of Hugging Face's {self.title} has a head with these weights: {lacking}")
 
     def read_config(self, values: Values, path: str) -> Fields:
-        """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
+        """Returns the fields of ModelConfig for a `config.json`. Raises ValueError for unsupported values."""
         seconds = {self.second_keys[key]: value for key, value in values.items() if key in self.second_keys}
         values = {**self.defaults, **seconds, **values}
         try:
@@ -462,25 +462,25 @@ class Member:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # a text for a number, and the like
-            raise ValueError(f"{path}: expected the values of a configuration of {self.title}: {error}") from None
+            raise ValueError(f"{path}: expected a valid configuration of {self.title}: {error}") from None
 
     def remarks(self, values: Values) -> list[str]:
-        """Returns remarks on the keys of a `config.json` that are passed over."""
+        """Returns remarks on the keys of a `config.json` that are ignored."""
         return key_remarks(values, self._read)
 
     @property
     def _read(self) -> frozenset[str]:
-        """Their keys that the table reads."""
+        """The keys of `config.json` that the member reads."""
         return frozenset((*self.keys.values(), *self.switches, *self.used, *self.second_keys))
 
     def write_config(self, config: ModelConfig) -> Fields:
-        """Translates a configuration to the keys of `config.json`."""
+        """Returns the keys of `config.json` for a configuration."""
         copied = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
         acts = {self.keys[ours]: OUR_ACTS[getattr(config, ours)] for ours in ACT_FIELDS if ours in self.keys}
         return copied | acts | self.values(config)
 
     def differences(self, config: ModelConfig) -> list[str]:
-        """Returns the fields of a configuration that this member does not have, or has with another value."""
+        """Returns the fields of a configuration that this member lacks or has with another value."""
         try:
             again = ModelConfig(**self.read_config(self.write_config(config), ""))
         except (KeyError, TypeError, ValueError):

@@ -13,8 +13,8 @@ HEAD = (*rows("pooler/kernel", "head.dense.weight"), *rows("pooler/LayerNorm/gam
 
 
 def parts(values: Values) -> Fields:
-    """Windows, bases and pooling, of both forms of `config.json`: up to 2025, and with `layer_types` and
-    `rope_parameters`.
+    """Returns the fields of windows, rotary bases and pooling, from both forms of `config.json`: that until 2025, and
+    that with `layer_types` and `rope_parameters`.
     """
     every = values["global_attn_every_n_layers"]
     if not isinstance(every, int) or every < 1:
@@ -43,8 +43,9 @@ def parts(values: Values) -> Fields:
 
 
 def base_of(values: Values, kind: str, key: str) -> float:
-    """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than
-    the usual.
+    """Returns the base of rotary positions in layers of a kind.
+
+    Raises ValueError for other kinds of rotary positions.
     """
     of_kinds = values.get("rope_parameters") or {}
     if not isinstance(of_kinds, dict) or set(of_kinds) - {GLOBAL, LOCAL}:
@@ -61,12 +62,12 @@ def base_of(values: Values, kind: str, key: str) -> float:
 
 
 def layer_types(count: int, every: int) -> list[str]:
-    """The kinds of layers of which every n-th sees all."""
+    """Returns the kinds of layers if every n-th layer has global attention."""
     return [LOCAL if index % every else GLOBAL for index in range(count)]
 
 
 def their_parts(config: ModelConfig) -> Fields:
-    """The reverse of `parts`, in both forms."""
+    """Returns ModernBERT's keys in both forms: the reverse of `parts`."""
     every, local = config.global_every if config.window else 1, config.window_rotary or config.rotary
     dropout = config.hidden_dropout_prob
     return {

@@ -1,4 +1,4 @@
-"""NomicBERT (Nussbaum et al. 2024): BERT's layers with rotary positions and gated units, products without biases."""
+"""NomicBERT (Nussbaum et al. 2024): BERT's layers with rotary positions, gated units, and products without biases."""
 
 from official_bert.models.interchange.members import rotary
 from official_bert.models.interchange.members.fused import SECOND_NAMES, Fused, encoder

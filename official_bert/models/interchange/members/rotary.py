@@ -1,4 +1,4 @@
-"""Rotary positions in the `config.json` of members whose layers all have the same."""
+"""Rotary positions in the `config.json` of members that use the same ones in all layers."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,10 @@ KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base")
 
 
 def rotary(values: Values, scalings: Sequence[str] = ("linear",)) -> Fields:
-    """Base and factor. Raises ValueError for another kind of rotary positions than default, linear and, in the key
-    `rope_scaling`, the `scalings`: the authors' ntk is both a larger base and a factor.
+    """Returns the base and the factor of rotary positions.
+
+    The kind must be default, linear or, in the key `rope_scaling`, one of `scalings`; others raise ValueError. The
+    authors' ntk scaling means both a larger base and a factor.
     """
     key, kinds = ("rope_parameters", ["linear"]) if values.get("rope_parameters") else ("rope_scaling", scalings)
     if not isinstance(given := values.get(key) or {}, dict):
@@ -30,6 +32,6 @@ def rotary(values: Values, scalings: Sequence[str] = ("linear",)) -> Fields:
 
 
 def their_rotary(config: ModelConfig) -> Fields:
-    """The reverse of `rotary`."""
+    """Returns the keys of rotary positions: the reverse of `rotary`."""
     factor = {} if config.rotary_factor == 1 else {"factor": config.rotary_factor}
     return {"rope_parameters": {"rope_type": "linear" if factor else "default", "rope_theta": config.rotary, **factor}}

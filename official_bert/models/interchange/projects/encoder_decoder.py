@@ -1,7 +1,7 @@
 """Folders of Hugging Face's `EncoderDecoderModel`: two members of the family in one file of weights.
 
-The encoder has the names of a model without heads behind `encoder.`, the decoder those of a model for words behind
-`decoder.`, with a second attention in each layer (docs/generation.md).
+The encoder's weights are named `encoder.` and then as in a model without head, the decoder's `decoder.` and then as in
+a masked-LM model, with a second attention in each layer (docs/generation.md).
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ Weights = Mapping[str, np.ndarray]
 
 
 def _table(member: Member, front: str) -> NameTable:
-    """The names of an encoder, or of a decoder."""
+    """Returns the names of an encoder (`front` is empty) or of a decoder."""
     if not front:
         return member.table()
     theirs = f"{member.prefix}encoder.layer.{{i}}.crossattention."
@@ -75,8 +75,8 @@ def read(
 ) -> dict[str, Any]:
     """Returns fields of the `StoredModel` of a folder with this config.json, at `path`, and these tensors.
 
-    `usual` and `as_weights` are those of `hugging_face`. Raises ValueError for a decoder without the second attention,
-    and for parts that are not computed here.
+    `usual` and `as_weights` are functions of `hugging_face`. Raises ValueError for a decoder without the second
+    attention, and for unsupported parts.
     """
     weights, unknown, names, configs = dict[str, np.ndarray](), list[str](), list[tuple[str, str]](), []
     tensors = {name.replace(PROJECTION, f"decoder.{PROJECTION}"): tensor for name, tensor in tensors.items()}
@@ -121,7 +121,7 @@ def read(
 
 
 def _read_search(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `generate` in a folder's files: the latest that says them counts."""
+    """Returns the arguments of `generate` in a folder's files; of several files, the latest counts."""
     decoder = {key: value for key, value in values["decoder"].items() if key.endswith("_token_id")}
     found: dict[str, Any] = {}
     for given in (decoder, values, read_mapping(os.path.join(folder, SEARCH_FILE), missing={})):
@@ -132,7 +132,7 @@ def _read_search(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(encoder: Any, stored: StoredModel) -> EncoderDecoder:
-    """Returns the model of an encoder and a stored decoder, without weights."""
+    """Returns the model of an encoder and a stored decoder, without its weights."""
     options = stored.objective_options
     decoder = None if options["shared"] else options["decoder"] or dataclasses.asdict(encoder.config)
     return EncoderDecoder(encoder, decoder, options["head_transform"], options["search"])
@@ -141,8 +141,8 @@ def make(encoder: Any, stored: StoredModel) -> EncoderDecoder:
 def write(stored: StoredModel, as_tensors: Callable, pad_id: int) -> tuple[dict, dict, dict]:
     """Returns the tensors, the `config.json` and the `generation_config.json` of a folder.
 
-    Weights that both share are written twice, because transformers 5 does not read the flag that would say so. Raises
-    ValueError for a decoder that its classes lack.
+    Weights that both parts share are written twice, because transformers 5 ignores the flag for sharing. Raises
+    ValueError for a decoder that Hugging Face's classes lack.
     """
     options, encoder, tensors = stored.objective_options, stored_models.require_config(stored), dict[str, np.ndarray]()
     decoder = ModelConfig(**options["decoder"]) if options["decoder"] else encoder
@@ -158,9 +158,7 @@ def write(stored: StoredModel, as_tensors: Callable, pad_id: int) -> tuple[dict,
             member, kind = family.member_for(config, stored.model_type)
         computed = (family.BERT, family.ROBERTA) if options["head_transform"] else (BERT_GENERATION,)
         if front and member not in computed:
-            raise ValueError(
-                f"no decoder of Hugging Face's is this one (nearest: {member.title}); only --to=ours holds it"
-            )
+            raise ValueError(f"Hugging Face has no such decoder (nearest: {member.title}); only --to=ours can hold it")
         own = {
             name.removeprefix(DECODER): weight for name, weight in stored.weights.items() if name.startswith(DECODER)
         }

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's BERT and its relatives (PyTorch classes), and of sentence-transformers, read and written
+"""Reads and writes folders of Hugging Face's BERT and its relatives (PyTorch classes), and of sentence-transformers,
 without PyTorch.
 
 Matrices are [out, in] there and [in, out] here. `hidden_act: gelu` is the erf form there (our `gelu_erf`) and the tanh
@@ -47,8 +47,8 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Returns the model in a folder. Raises ValueError for other architectures, damaged files, and untied output
-    embeddings.
+    """Returns the model in a folder. Raises ValueError for other architectures, damaged files, and output embeddings
+    that are not tied.
     """
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
@@ -91,8 +91,8 @@ def read(folder: str) -> StoredModel:
     warnings += [member.left_out[part] for part in member.left_out if any(part in name for name in left_out)]
     if own_class:
         warnings.append(
-            f"{architecture} is a class of its own, read by the names of its weights "
-            f"({f'head: {head}' if head else 'the encoder'}); its other computations are not done here"
+            f"{architecture} is not a class of Hugging Face; it is read by the names of its weights "
+            f"({f'head: {head}' if head else 'the encoder'}), without its other computations"
         )
     return StoredModel(
         origin=f"{NAME} {folder} ({architecture or member.title})",
@@ -115,12 +115,13 @@ def read(folder: str) -> StoredModel:
 def _usual_tensors(
     tensors: Mapping[str, np.ndarray], member: Member, config: ModelConfig, folder: str
 ) -> dict[str, np.ndarray]:
-    """Returns a member's tensors under its usual names, without copies. Raises ValueError for two of one name."""
+    """Returns a member's tensors under its usual names, without second names.
+
+    Raises ValueError for two tensors of one name.
+    """
     usual_tensors = {member.usual_name(name): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
-        raise ValueError(
-            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}"
-        )
+        raise ValueError(f"{folder}: several tensors have the same name, with and without the prefix {member.prefix}")
     usual_tensors = member.unpack(usual_tensors, config)
     _drop_copies(usual_tensors, member, folder)
     return usual_tensors
@@ -129,7 +130,7 @@ def _usual_tensors(
 def _as_weights(
     tensors: Mapping[str, np.ndarray], their_names: Mapping[str, str], folder: str
 ) -> dict[str, np.ndarray]:
-    """Returns float32 weights by our names, kernels as [in, out]. Raises ValueError for quantised ones."""
+    """Returns float32 weights by our names, kernels as [in, out]. Raises ValueError for quantised weights."""
     _refuse_quantised({theirs: tensors[theirs] for theirs in their_names.values()}, folder)
     return {
         ours: (tensors[theirs].T if ours.endswith("/kernel") else tensors[theirs]).astype(np.float32, copy=False)
@@ -138,18 +139,18 @@ def _as_weights(
 
 
 def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
-    """Raises ValueError for weights in integers or in 8 bits, which mean nothing without their scales."""
+    """Raises ValueError for integer or 8-bit weights, which have no meaning without their scales."""
     for name, tensor in tensors.items():
         if tensor.dtype.name not in WEIGHT_TYPES:
             raise ValueError(
-                f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not computed here; expected one of "
+                f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not supported; expected one of "
                 f"{', '.join(WEIGHT_TYPES)}"
             )
 
 
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
-    """Reads the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are
-    not numbered.
+    """Returns the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are
+    not numbered from 0.
     """
     labels = values.get("id2label") or {name: label for label, name in (values.get("label2id") or {}).items()}
     if not isinstance(labels, Mapping) or set(map(str, labels)) != set(map(str, range(len(labels)))):
@@ -158,7 +159,7 @@ def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
-    """Reads the kind of a classifier's answers: `problem_type`; without it, one output is a score."""
+    """Returns the kind of a classifier's answers from `problem_type`; without it, a single output is a score."""
     problem = values.get("problem_type")
     if problem is None:
         return "regression" if outputs == 1 else ""
@@ -169,7 +170,7 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be a user's own. Raises ValueError if it is not computed here."""
+    """Returns the name of the model's class, which may be a user's own. Raises ValueError if it is not supported."""
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
         raise ValueError(
@@ -180,7 +181,7 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
-    """Returns all tensors of a folder, from one file or several; prefers safetensors."""
+    """Returns all tensors of a folder, from one file or several. Prefers safetensors."""
     for name, (load, load_piece) in READERS.items():
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
@@ -191,21 +192,24 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 
 def _shards(index: str, folder: str) -> list[str]:
-    """Returns the paths of the files that an index names. Raises ValueError for others than files of the folder."""
+    """Returns the paths of the files that an index names.
+
+    Raises ValueError for paths outside the folder and missing files.
+    """
     names = read_mapping(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
     shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
     if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
-        raise ValueError(f"{index}: names {missing[0]!r:.80}, which is not there")
+        raise ValueError(f"{index}: names {missing[0]!r:.80}, which does not exist")
     return [path for _, path in sorted(shards.items())]
 
 
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own, or Lightning's around a usual one,
-    calls it, such as `model.encoder.` or `module.bert.`.
+    """Returns the tensors with the encoder's usual prefix, whatever prefix a user's class or Lightning gave it, such as
+    `model.encoder.` or `module.bert.`.
 
-    Raises ValueError for several encoders.
+    Raises ValueError if there are several encoders.
     """
     words = "embeddings.word_embeddings.weight"
     encoders = [name.removesuffix(words) for name in tensors if name.endswith(words)]
@@ -223,8 +227,8 @@ def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder
 
 
 def _unusable_heads(tensors: Mapping[str, np.ndarray], member: Member, hidden_size: int) -> list[str]:
-    """Returns the names of the head's tensors, in a class of one's own, that are not all of one head for the encoder's
-    vectors.
+    """Returns the names of head tensors in a user's class that cannot be used: those of incomplete heads, of heads for
+    other widths, or of several kinds of heads.
     """
     heads: dict[str, dict[str, str]] = {}
     table = member.table()
@@ -248,9 +252,9 @@ def _unusable_heads(tensors: Mapping[str, np.ndarray], member: Member, hidden_si
 
 
 def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) -> None:
-    """Drops buffers and second names of weights; a tensor under its second name alone gets the first.
+    """Removes buffers and second names of weights. A tensor that has only its second name gets the first.
 
-    Raises ValueError if a second name has another tensor.
+    Raises ValueError if the tensor under the second name differs.
     """
     for name in (member.prefix + name for name in USUAL_BUFFERS):
         tensors.pop(name, None)
@@ -259,13 +263,14 @@ def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) ->
             tensors[original] = tensors.pop(copy)
         if copy in tensors and not np.array_equal(tensors.pop(copy), tensors.get(original, ())):
             raise ValueError(
-                f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here"
+                f"{folder}: {copy} is not {original}: a model with untied output embeddings is not supported"
             )
 
 
 def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
-    """Returns our weights under their names in the folder, kernels as [out, in]. Raises ValueError if some have no
-    name.
+    """Returns our weights under the folder's names, kernels as [out, in].
+
+    Raises ValueError if a weight has no name there.
     """
     matrices = {
         theirs: as_matrix(ours, weights[ours]).T if ours.endswith("/kernel") else as_matrix(ours, weights[ours])
@@ -275,7 +280,10 @@ def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str,
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes the files of `save_pretrained`; returns our names of the weights that the Hugging Face class lacks."""
+    """Writes the files of `save_pretrained`; returns our names of the weights that the Hugging Face class lacks.
+
+    Raises ValueError if no Hugging Face class can compute the model.
+    """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "Hugging Face's BERT")
     if stored.head == "decoder":

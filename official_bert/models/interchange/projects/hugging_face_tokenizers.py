@@ -1,4 +1,4 @@
-"""Reads and writes the tokenizer files of a Hugging Face folder: vocabulary and casing, or another tokenizer's files
+"""Reads and writes the tokenizer of a Hugging Face folder: vocabulary and casing, or another tokenizer's files
 unchanged.
 """
 
@@ -21,7 +21,7 @@ GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Returns the fields of `StoredModel` that the files give: `tokenizer` ({} if it is BERT's or missing), `vocab`,
+    """Returns the tokenizer's fields of `StoredModel`: `tokenizer` ({} if it is BERT's or missing), `vocab`,
     `do_lower_case`.
 
     Raises ValueError for an unsupported tokenizer.
@@ -35,7 +35,7 @@ def read(folder: str) -> dict[str, Any]:
 
 
 def _files(folder: str) -> dict[str, bytes]:
-    """Reads the files of a tokenizer, {} if there are none."""
+    """Returns the files of a tokenizer; {} if there are none."""
     try:
         return tokenizer_files.read(folder)
     except ValueError:
@@ -43,8 +43,9 @@ def _files(folder: str) -> dict[str, bytes]:
 
 
 def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
-    """Returns what files say of another tokenizer than BERT's, None for BERT's; raises ValueError for one that is not
-    computed here.
+    """Returns the definition of a tokenizer other than BERT's; None for BERT's.
+
+    Raises ValueError for an unsupported one.
     """
     class_name = definition.class_of(files, folder)
     if class_name in CLASSES or (class_name in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
@@ -54,7 +55,7 @@ def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Defi
 
 
 def pad_id(stored: StoredModel) -> int:
-    """Returns the id of padding, or 0 if no tokenizer is known."""
+    """Returns the id of padding; 0 if no tokenizer is known."""
     if stored.tokenizer:
         from official_bert.text import loading
 
@@ -63,7 +64,7 @@ def pad_id(stored: StoredModel) -> int:
 
 
 def _read_vocab(folder: str) -> list[str] | None:
-    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None if there is
+    """Returns the entries of `vocab.txt`, or of `tokenizer.json` (newer versions write only that); None if there is
     neither.
     """
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
@@ -76,21 +77,21 @@ def _read_vocab(folder: str) -> list[str] | None:
 
 
 def _read_library(path: str) -> dict[str, Any]:
-    """Reads a `tokenizer.json`, without what is null in it, {} if there is none. Raises ValueError for wrong types."""
+    """Returns a `tokenizer.json` without its null values; {} if there is none. Raises ValueError for wrong types."""
     values = {key: value for key, value in read_mapping(path, missing={}).items() if value is not None}
     definition.check_sections(values, path)
     return values
 
 
 def refuse_ids_alone(folder: str) -> None:
-    """Raises ValueError for the folder of a supported model with an unsupported tokenizer."""
+    """Raises ValueError for the folder of a supported model whose tokenizer is not supported."""
     if os.path.isdir(folder) and (why := definition.ids_alone(_files(folder), folder)):
         raise ValueError(f"{folder}: {why}")
 
 
 def read_alone(folder: str) -> StoredModel | None:
-    """Returns the vocabulary and casing of a folder by `tokenizer.save_pretrained`, without a model; None without a
-    vocabulary.
+    """Returns the vocabulary and casing of a folder that `tokenizer.save_pretrained` wrote, without a model; None
+    without a vocabulary.
     """
     refuse_ids_alone(folder)
     fields = read(folder) if os.path.isdir(folder) else {}
@@ -100,7 +101,9 @@ def read_alone(folder: str) -> StoredModel | None:
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
-    """Returns a warning about an unsupported tokenizer, or about added tokens, which no text is given here."""
+    """Returns a warning about an unsupported tokenizer, or about added tokens, which are tokenized as ordinary text
+    here.
+    """
     if vocab is None:
         why = definition.ids_alone(_files(folder), folder)
         return [f"{folder}: {why}"] if why else []
@@ -117,15 +120,15 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
         return []
     return [
         f"its added tokens ({', '.join(lost[:4]):.80}{', ...' if len(lost) > 4 else ''}) are split into pieces here, "
-        "as other text is"
+        "like other text"
     ]
 
 
 def _read_do_lower_case(folder: str) -> bool | None:
-    """Tells whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides
+    """Returns whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides
     `tokenizer.json`.
 
-    Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
+    Raises ValueError for a tokenizer other than BERT's, and for unsupported switches.
     """
     path, library_path, model_path = (
         os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE)
@@ -153,7 +156,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
 
 
 def write(stored: StoredModel, length: int, folder: str) -> None:
-    """Writes `tokenizer_config.json` and `special_tokens_map.json`; `length` is the longest row, in tokens."""
+    """Writes `tokenizer_config.json` and `special_tokens_map.json`. `length` is the longest row in tokens."""
     special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
     stored_models.write_mapping(special, os.path.join(folder, "special_tokens_map.json"))
     stored_models.write_mapping(

@@ -20,8 +20,8 @@ from official_bert.storage.stores import locate
 
 NAME = ".keras file"
 NO_CLASSES = (
-    "the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is "
-    "given (convert_checkpoint --labels names them; a run's folder holds both)"
+    "the file has neither the names of the classes nor whether a text has several; each text gets one of LABEL_0, "
+    "LABEL_1, ... (convert_checkpoint --labels names them; a run's folder has both)"
 )
 # what a .keras file may hold
 MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)
@@ -29,7 +29,7 @@ UNKNOWN_CLASS = re.compile("Could not locate [a-z]+ '([^']+)'")  # in Keras' err
 
 
 def load_keras(path: str) -> keras.Model:
-    """Returns the model of a `.keras` file, without its optimizer.
+    """Returns the model in a `.keras` file, without its optimizer.
 
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are NaN or
     infinite.
@@ -52,10 +52,10 @@ def _load_keras(path: str) -> keras.Model:
 
 
 def read(path: str) -> StoredModel:
-    """Returns the model of one of our `.keras` files; a left-to-right model with a head for words is taken to predict
+    """Returns the model in one of our `.keras` files. A left-to-right model with a head for words is assumed to predict
     next tokens.
 
-    Raises ValueError for a damaged file, or one of another model.
+    Raises ValueError for a damaged file, and for a model that is not ours.
     """
     model = _load_keras(path)
     if not isinstance(model, MODELS):

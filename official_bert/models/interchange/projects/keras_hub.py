@@ -1,4 +1,4 @@
-"""Reads and writes keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder.
+"""Reads and writes keras-hub's `BertBackbone` and `BertTokenizer`, as objects or as a preset folder.
 
 keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads are beside the preset's
 files, in `official_bert_heads.safetensors`, because keras-hub's own masked-LM head differs (erf GELU, epsilon 1e-5).
@@ -79,7 +79,7 @@ def from_backbone(
     origin: str = "keras-hub BertBackbone",
     unknown: Sequence[str] = (),
 ) -> StoredModel:
-    """Returns a stored model from a live backbone, the vocabulary of a live tokenizer, and our `heads`."""
+    """Returns a stored model from a backbone object, the vocabulary of a tokenizer object, and our `heads`."""
     variables = {variable.path.removeprefix(f"{backbone.name}/"): variable for variable in backbone.weights}
     known, left_over = TABLE.all_ours(variables)
     weights = dict(heads or {}) | {
@@ -113,7 +113,7 @@ def from_backbone(
 
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
-    """Returns a live backbone with the model's weights.
+    """Returns a backbone object with the model's weights.
 
     Raises ValueError for a model without a pooler, and for numerics that keras-hub lacks.
     """
@@ -144,13 +144,16 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
 
 
 def to_tokenizer(stored: StoredModel) -> keras_hub.tokenizers.BertTokenizer:
-    """Returns a live tokenizer; lower-casing strips accents, as in 2018."""
+    """Returns a tokenizer object; lower-casing strips accents, as in 2018."""
     lower = stored.do_lower_case is not False
     return keras_hub.tokenizers.BertTokenizer(list(stored.vocab or ()), lowercase=lower, strip_accents=lower)
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a preset folder: backbone, tokenizer if there is a vocabulary, and heads; no weight is left out."""
+    """Writes a preset folder: backbone, tokenizer if there is a vocabulary, and heads.
+
+    Returns [], because no weight is left out.
+    """
     to_backbone(stored).save_to_preset(folder)
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)

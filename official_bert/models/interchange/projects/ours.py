@@ -65,7 +65,7 @@ def _name(key: str) -> str:
 
 
 def read(prefix: str) -> StoredModel:
-    """Returns the weights of one of our checkpoints, with the configuration in its run's `config.yaml`."""
+    """Returns the model in one of our checkpoints, with the configuration in its run's `config.yaml`."""
     reader = tf.train.load_checkpoint(prefix)
     weights = {
         _name(key): reader.get_tensor(key)
@@ -94,7 +94,7 @@ def read(prefix: str) -> StoredModel:
 
 
 def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:
-    """Adds what the configuration of a run, and what was tuned beside its weights, say about its model."""
+    """Returns the model with the fields that its run's configuration, and the values tuned for its weights, give."""
     weights, head = stored.weights, stored.head
     threshold = config.options.get("threshold")
     if isinstance(threshold, str):  # to be tuned: the number that was tuned beside the weights, if there is one
@@ -119,7 +119,7 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
 
 
 def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run makes vectors of texts."""
+    """Returns a run's settings for text vectors."""
     prompts = {side: options[f"{side}_prompt"] for side in SIDES if options.get(f"{side}_prompt")}
     pooling = options.get("pooling", "mean")
     layers = [
@@ -135,7 +135,7 @@ def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
-    """The kind of a classifier's answers in a run: an option of its task, or told by labels and outputs."""
+    """Returns the kind of a classifier's answers in a run: from the task's option, or from its labels and outputs."""
     if (kind := config.options.get("kind")) in typing.get_args(Kind):
         return typing.cast(Kind, kind)
     if len(weights["classifier/output_bias"]) == 1:
@@ -144,16 +144,16 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; no weight is left
-    out.
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint. Returns [],
+    because no weight is left out.
 
     Raises ValueError for a head that no task has.
     """
     config = stored_models.require_config(stored)
     if stored.head == "replaced":
         raise ValueError(
-            f"{stored.origin}: a run that detects replaced tokens also trains a generator, and none is converted to "
-            "ours; --leave_out='replaced.*' converts the encoder"
+            f"{stored.origin}: a run that detects replaced tokens also needs a generator, which cannot be converted "
+            "to ours; --leave_out='replaced.*' converts the encoder"
         )
     variables = {
         name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
@@ -166,9 +166,10 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 
 
 def config_of(stored: StoredModel) -> Config:
-    """Returns a run's configuration with the model, its casing and the task of its head, without the vocabulary's path.
+    """Returns a run's configuration with the model, its casing and the task of its head, without the path of a
+    vocabulary.
 
-    Texts may be as long as the model allows; tasks that cut them into windows keep their default lengths.
+    Texts may be as long as the model allows; tasks that split them into windows keep their default lengths.
     """
     model = stored_models.require_config(stored)
     longest = model.longest_row
@@ -183,10 +184,10 @@ def config_of(stored: StoredModel) -> Config:
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
-    """Returns the task options for its classes, the kind of its answers and their threshold.
+    """Returns the task's options for the model's head: classes, kind of answers and threshold, or those of its vectors.
 
-    A classifier with one class gives a score. A pre-trained model may have only a head for words, may predict each word
-    from those before it, and its head for sentences may have learned their order.
+    A classifier with one class gives a score. A pre-trained model may have only a masked-LM head, may predict next
+    tokens, and its head for sentences may have learned their order.
     """
     if stored.head == "pretraining":
         sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}

@@ -1,4 +1,4 @@
-"""The text vectors of a sentence-transformers folder: its modules, their weights and settings, and its prompts."""
+"""Text vectors in a sentence-transformers folder: its modules, their weights and settings, and its prompts."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -56,8 +56,8 @@ def read(
     """Returns the fields of `StoredModel` about vectors, and the weights of layers after the pooling; {} and {} for
     other folders.
 
-    For an unsupported module or setting, the field `why_no_vectors` says why. A classifier keeps its head, whatever
-    other files the folder has. Raises ValueError for damaged files.
+    For an unsupported module or setting, the field `why_no_vectors` has the reason. A classifier keeps its head,
+    whatever other files the folder has. Raises ValueError for damaged files.
     """
     path = os.path.join(folder, MODULES_FILE)
     modules = _modules(path)
@@ -65,9 +65,7 @@ def read(
     if not modules or head not in ("", "pretraining") or (head and "Pooling" not in names):
         return {}, {}
     if foreign := next((name for name in names if name not in COMPUTED), None):
-        return {
-            "why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"
-        }, {}
+        return {"why_no_vectors": f"{path}: the module {foreign} is not supported; expected {', '.join(COMPUTED)}"}, {}
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
         return {
             "why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got "
@@ -88,8 +86,8 @@ def read(
 
 
 def _modules(path: str) -> list[tuple[str, str]]:
-    """The class and the folder of each module, in order; [] without `modules.json`. A class of another package has its
-    whole name.
+    """Returns the class and the folder of each module, in order; [] without `modules.json`. A class of another package
+    keeps its full name.
     """
     modules = read_json(path, missing=[], of_model=True)
     if not isinstance(modules, list) or not all(
@@ -106,7 +104,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
 
 
 def _pooling(path: str) -> dict[str, Any]:
-    """The poolings of the module with this configuration, and whether they see prompts."""
+    """Returns the poolings of the module with this configuration, and whether they include prompts."""
     values = read_mapping(path)
     modes = values.get("pooling_mode")
     if modes is None:
@@ -125,16 +123,16 @@ def _pooling(path: str) -> dict[str, Any]:
 def _layer(
     name: str, folder: str, width: int, read_tensors: ReadTensors
 ) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
-    """The layer of a module behind vectors of `width` numbers, its weights by our names, and, if it is None, why it is
-    not computed.
+    """Returns the layer of a module after vectors of `width` numbers, and its weights by our names. If the layer is
+    None, also returns the reason why it is not supported.
     """
     path = os.path.join(folder, CONFIG_FILE)
     values = read_mapping(path, missing={} if name == "Normalize" else None)
     for key in ("module_input_name", "module_output_name"):
         if (values.get(key) or SENTENCE) != SENTENCE:
-            return None, {}, f"{path}: {key}: expected {SENTENCE}, got {values[key]!r:.60}, which is not computed here"
+            return None, {}, f"{path}: {key}: expected {SENTENCE}, got {values[key]!r:.60}, which is not supported"
     if values.get("use_residual"):
-        return None, {}, f"{path}: use_residual: true is not computed here"
+        return None, {}, f"{path}: use_residual: true is not supported"
     if name == "Normalize":
         return VectorLayer(kind="normalize"), {}, ""
     activation = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
@@ -173,7 +171,7 @@ def _layer(
 
 
 def _settings(folder: str) -> dict[str, Any]:
-    """The prompts, the numbers that are given alone, and the longest text."""
+    """Returns the prompts, the number of dimensions, and the longest text of a folder."""
     path, length_path, tokenizer_path = (
         os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE)
     )
@@ -191,7 +189,7 @@ def _settings(folder: str) -> dict[str, Any]:
     if default is not None and (not isinstance(default, str) or default not in {"query": "", "document": ""} | prompts):
         raise ValueError(f"{path}: default_prompt_name: expected one of {', '.join(prompts)}, got {default!r:.60}")
     if type(dimensions) is not int or dimensions < 0:
-        raise ValueError(f"{path}: truncate_dim: expected a number of numbers, got {dimensions!r:.40}")
+        raise ValueError(f"{path}: truncate_dim: expected a number of dimensions, got {dimensions!r:.40}")
     if not isinstance(longest, int) or longest < 0:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
     our_prompts = {
@@ -210,7 +208,7 @@ def _settings(folder: str) -> dict[str, Any]:
 
 
 def write_modules(stored: StoredModel, width: int, folder: str) -> None:
-    """Writes the files from which sentence-transformers makes our vectors; `width` is that of the rows."""
+    """Writes the files from which sentence-transformers computes our vectors. `width` is the encoder's."""
     assert stored.pooling
     layers = [*stored.vector_layers, *([VectorLayer(kind="normalize")] if stored.normalize else [])]
     names = {kind: name for name, kind in KINDS.items()}
@@ -261,8 +259,8 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
 
 
 def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict[str, Any]:
-    """The configuration of a pooling, in the form that every version reads; an order of one's own is read since version
-    6.
+    """Returns the configuration of a pooling in the form that every version reads; only version 6 and later read
+    another order.
     """
     flags = {key: mode in poolings_of(pooling) for key, mode in MODES.items()}
     in_order = [mode for key, mode in MODES.items() if flags[key]] == [*poolings_of(pooling)]
@@ -271,7 +269,7 @@ def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict
 
 
 def _write_layer(layer: VectorLayer, width: int, weights: Mapping[str, np.ndarray], folder: str) -> None:
-    """Writes the configuration and the weights of a layer of vectors of `width` numbers."""
+    """Writes the configuration and the weights of a layer, whose input vectors have `width` numbers."""
     if layer.kind == "normalize":
         return
     values: dict[str, Any] = {"dimension": width}

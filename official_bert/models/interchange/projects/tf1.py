@@ -1,6 +1,6 @@
-"""Checkpoints of the 2018 code (TF 1), and those of ALBERT and ELECTRA, read and written.
+"""Reads and writes checkpoints of the 2018 code (TF 1), and Google's of ALBERT and ELECTRA.
 
-Attention kernels are matrices there and [D,N,H] here: the same numbers in the same order.
+Attention kernels are matrices there and [D,N,H] here, with the same numbers in the same order.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ NO_WEIGHTS = re.compile(r"(.*/)?((adam|lamb)_[mv]|Adam(_1)?|global_step|beta[12]
 
 
 def usual_name(name: str) -> str:
-    """Returns a variable's 2018 name, also for names by exporters and by Keras versions of the 2018 code."""
+    """Returns a variable's 2018 name, also from the names that exporters and Keras versions of the 2018 code give."""
     name = re.sub(r"^(module|bert/module|model)/", "", name)
     if re.match(r"(embeddings|encoder|pooler)/", name):
         name = f"bert/{name}"
@@ -48,7 +48,8 @@ def read(prefix: str, head: Head = "") -> StoredModel:
     """Returns the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it.
 
     Of ELECTRA's two models, it reads the one with `head`. Raises ValueError if two variables have the same name, if
-    files beside it are damaged, or if the folder's name and its vocabulary contradict each other about casing.
+    files beside the checkpoint are damaged, or if its folder's name and its vocabulary contradict each other about
+    casing.
     """
     reader, folder = tf.train.load_checkpoint(prefix), os.path.dirname(prefix)
     names = [name for name in sorted(reader.get_variable_to_shape_map()) if not NO_WEIGHTS.fullmatch(name)]
@@ -89,8 +90,8 @@ def _stored(
 def _weights_of(
     prefix: str, reader: Any, names: Sequence[str], table: NameTable, rename: Callable[[str], str] = str
 ) -> tuple[dict, list[str]]:
-    """Returns the weights of these names by ours, and names without a place. Raises ValueError if two variables claim
-    one name.
+    """Returns the weights of these variables by our names, and the variables without one. Raises ValueError if two
+    variables have the same name.
     """
     weights, unknown = {}, []
     for theirs in names:
@@ -98,7 +99,7 @@ def _weights_of(
         if ours is None:
             unknown.append(theirs)
         elif ours in weights:
-            raise ValueError(f"{prefix}: two variables claim to be {usual_name(theirs)}, one of them {theirs}")
+            raise ValueError(f"{prefix}: two variables mean {usual_name(theirs)}, one of them {theirs}")
         else:
             weights[ours] = reader.get_tensor(theirs)
     return weights, unknown
@@ -138,9 +139,9 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
 
 
 def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generator: bool) -> StoredModel:
-    """Reads the discriminator of an ELECTRA, or the generator: if it is wanted, or alone.
+    """Reads the discriminator of an ELECTRA, or its generator if that is wanted or alone.
 
-    Sizes are those of the weights; a `bert_config.json` beside it tells heads and dropout of the model of its width.
+    Sizes are those of the weights. A `bert_config.json` of the same width gives heads and dropout.
     """
     generator, folder = electra.tf1_generator(names), os.path.dirname(prefix)
     both = any(name.startswith(electra.TF1_GENERATOR) for name in generator)
@@ -173,11 +174,11 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`), `vocab.txt` (`spiece.model`) as the authors'
-    scripts read them.
+    """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`) and `vocab.txt` (`spiece.model`), as the
+    authors' scripts read them.
 
-    Returns our names of the weights left out: a pooler, which ELECTRA lacks. Raises ValueError for a model that their
-    code cannot compute.
+    Returns our names of the weights left out: a pooler, which ELECTRA lacks. Raises ValueError for a model that the
+    authors' code cannot compute.
     """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "the 2018 code")
@@ -250,7 +251,7 @@ def _write_files(
 
 
 def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
-    """Writes variables by name to `bert_model.ckpt`, and the checkpoint's name to `checkpoint`."""
+    """Writes variables by name to `bert_model.ckpt`, and the file `checkpoint` that names it."""
     prefix = os.path.join(folder, "bert_model.ckpt")
     tf.raw_ops.SaveV2(
         prefix=prefix,

@@ -1,7 +1,7 @@
-"""Object checkpoints of tf-models-official's `BertEncoderV2`, import only.
+"""Reads object checkpoints of tf-models-official's `BertEncoderV2`.
 
-The weights' shapes give all sizes, attention heads included; activation and epsilon are the library's (tanh GELU,
-1e-12).
+The weights' shapes give all sizes, also the number of attention heads. Activation and epsilon are the library's (tanh
+GELU, 1e-12).
 """
 
 import os
@@ -84,6 +84,6 @@ def read(prefix: str) -> StoredModel:
 
 
 def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
-    """Returns the configuration that follows from the shapes of the weights."""
+    """Returns the configuration that the shapes of the weights imply. Raises ValueError if weights are missing."""
     sizes = stored_models.sizes_in(weights, TABLE, where)
     return ModelConfig(**sizes, num_attention_heads=weights["layer_0/attention/query/kernel"].shape[1])

@@ -1,7 +1,7 @@
 """Reads the tensors of a `tf_model.h5`, as transformers' classes for TensorFlow saved them, under PyTorch's names.
 
-The file is data from outside. Its groups are walked by hard links alone, and a tensor is read only if its numbers lie
-in this file as they are: no links to other files, virtual or packed tensors, and no more bytes than the file has.
+The file may come from anybody. So only hard links are followed, and a tensor is read only if its numbers are in this
+file without compression: no links to other files, no virtual or packed tensors, no more bytes than the file has.
 """
 
 import functools
@@ -24,8 +24,8 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OSError, RuntimeE
 def load_tensors(path: str, is_piece: bool = False) -> dict[str, np.ndarray]:
     """Returns the tensors of a file by PyTorch's names, matrices as [out, in].
 
-    With `is_piece`, the file is one of several listed in an index, whose names begin with no scope of the file's own.
-    Raises ValueError for a damaged file, for one that claims more bytes than it holds, and for tensors with the same
+    `is_piece` means that the file is one of several in an index; its names then begin without the file's own scope.
+    Raises ValueError for a damaged file, for one that claims more bytes than it holds, and for different tensors of one
     name.
     """
     tensors: dict[str, np.ndarray] = {}
@@ -57,8 +57,8 @@ load_piece = functools.partial(load_tensors, is_piece=True)  # of one of the fil
 
 
 def torch_name(parts: list[str]) -> str:
-    """Returns PyTorch's name of a variable with the scopes `parts`: `layer_._0` is an item, and of `mlm___cls` only the
-    last part is a module's name.
+    """Returns PyTorch's name of a variable with the scopes `parts`. `layer_._0` is an item of a list; of `mlm___cls`,
+    only the last part is a module's name.
     """
     modules = [re.sub(r"^.*___", "", part).replace("_._", ".") for part in parts]
     *modules, kind = [module.removesuffix(":0") for module in modules]
@@ -66,7 +66,7 @@ def torch_name(parts: list[str]) -> str:
 
 
 def _datasets(file: h5py.File) -> Iterator[tuple[list[str], h5py.Dataset]]:
-    """Gives the parts of each name in a file, and its tensor."""
+    """Yields the parts of each tensor's name in a file, and the tensor."""
     groups: list[tuple[list[str], h5py.Group]] = [([], file)]
     links = 0
     while groups:
@@ -87,10 +87,12 @@ def _datasets(file: h5py.File) -> Iterator[tuple[list[str], h5py.Dataset]]:
 
 
 def _check(dataset: h5py.Dataset, size: int) -> None:
-    """Raises ValueError unless the numbers of a tensor lie in its file of `size` bytes as they are."""
+    """Raises ValueError unless the numbers of a tensor are in its file of `size` bytes, in one piece and without
+    compression.
+    """
     plist, where = dataset.id.get_create_plist(), str(dataset.name)[-80:]
     if plist.get_layout() not in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT) or plist.get_external_count():
-        raise ValueError(f"{where}: expected numbers in one piece in this file, got packed or other ones")
+        raise ValueError(f"{where}: expected numbers in one piece in this file, got packed or external ones")
     if dataset.dtype.kind not in "fiu" or dataset.dtype.metadata or dataset.ndim > MOST_DIMENSIONS:
         raise ValueError(f"{where}: expected numbers of at most {MOST_DIMENSIONS} dimensions, got {dataset.dtype}")
     if dataset.nbytes > size or dataset.id.get_storage_size() != dataset.nbytes:

@@ -1,9 +1,9 @@
-"""Reads the tensors of a `pytorch_model.bin` without PyTorch and without Python's unpickler: nothing in the file is
+"""Reads the tensors of a `pytorch_model.bin` without PyTorch and without Python's unpickler. Nothing in the file is
 executed.
 
-A pickle file is a program for a stack machine. Its operations, as `pickletools` reads them, are only interpreted here:
-they put numbers, texts, tuples, lists, dictionaries with text keys, storages, and arrays over these on the stack. Every
-other operation is refused.
+A pickle file is a program for a stack machine. This module only interprets its operations, as `pickletools` reads them.
+They put numbers, texts, tuples, lists, dictionaries with text keys, storages, and arrays over these on the stack. Every
+other operation is an error.
 """
 
 import collections
@@ -56,7 +56,7 @@ DAMAGED = (
 
 
 class Storage(NamedTuple):
-    """A reference to an array of numbers, which the file holds after the program."""
+    """A reference to an array of numbers, which the file holds outside the pickle."""
 
     key: str
     dtype: np.dtype
@@ -64,7 +64,7 @@ class Storage(NamedTuple):
 
 
 def load_tensors(path: str) -> dict[str, np.ndarray]:
-    """Returns the tensors by name in a `torch.save` file of any version, or in its `state_dict`; some may share memory.
+    """Returns the tensors by name in a `torch.save` file of any version, or in its `state_dict`. Some may share memory.
 
     Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more bytes
     than it holds.
@@ -78,7 +78,7 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
             if not isinstance(tensors, dict) or not all(isinstance(value, np.ndarray) for value in tensors.values()):
                 raise ValueError(f"a {type(tensors).__name__} with other values")
             if {*map(type, tensors)} - {str}:
-                raise ValueError("a dictionary with keys that are no texts")
+                raise ValueError("a dictionary with keys that are not text")
         except DAMAGED as error:
             kind = "" if isinstance(error, ValueError) else f"damaged, {type(error).__name__}: "
             if any(type(value) is str and value == LIGHTNING for value in interpreter.memo.values()):
@@ -91,7 +91,7 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_archive(file: IO[bytes], interpreter: "_Interpreter") -> Any:
-    """Reads a file since PyTorch 1.6: an archive of a pickle file and of an entry for each storage."""
+    """Reads a file of PyTorch 1.6 or later: an archive with a pickle file and an entry for each storage."""
     with zipfile.ZipFile(file) as archive:
         programs = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(programs) != 1:
@@ -109,19 +109,19 @@ def _read_archive(file: IO[bytes], interpreter: "_Interpreter") -> Any:
 
 
 def _read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Reads an entry, of which torch.save packs none: so it holds no more than the file, whatever it claims."""
+    """Reads an entry. torch.save compresses none, so it cannot be larger than the file."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name}: expected a stored entry, as torch.save writes it, got a packed one")
     return archive.read(name)
 
 
 def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
-    """Reads a file from before PyTorch 1.6: pickles of magic number, version, machine, tensors and keys, and then the
-    storages' numbers.
+    """Reads a file from before PyTorch 1.6: pickles of magic number, version, machine, tensors and keys, then the
+    numbers of the storages.
     """
     file.seek(0)
     if interpreter.run(file) != MAGIC:
-        raise ValueError("one of something else")
+        raise ValueError("a file of another kind")
     if interpreter.run(file) != VERSION or interpreter.run(file)["little_endian"] is not True:
         raise ValueError(f"another version than {VERSION}, or a machine that is not little-endian")
     tensors, keys = interpreter.run(file), interpreter.run(file)
@@ -131,7 +131,7 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
         or {*map(type, keys)} - {str}
         or sorted(keys) != sorted(storage.key for storage in interpreter.contents)
     ):
-        raise ValueError("other storages than those of its tensors")
+        raise ValueError("storages that differ from those of its tensors")
     for key in keys:
         content = interpreter.contents[storages[key]]
         if file.read(8) != storages[key].length.to_bytes(8, "little") or file.readinto(content) != len(content):
@@ -140,10 +140,10 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
 
 
 class _Interpreter:
-    """Interprets the operations of pickles; the number of operations and the file's size bound its work.
+    """Interprets the operations of pickles. The number of operations and the file's size bound its work.
 
-    Values are compared, hashed and shown only if their type is known: nested tuples may be too deep or too many for
-    that.
+    It compares, hashes and prints values only if their type is known, because nested tuples may be too deep or too
+    many.
     """
 
     def __init__(self, size: int):
@@ -184,8 +184,9 @@ class _Interpreter:
         }
 
     def run(self, program: IO[bytes]) -> Any:
-        """Returns the value of the next pickle in a file. Raises ValueError for operations and names other than those
-        of tensors.
+        """Returns the value of the next pickle in a file.
+
+        Raises ValueError for operations and names that tensors do not need.
         """
         for operation, argument, _ in pickletools.genops(program):
             self.operations_left -= 1
@@ -200,7 +201,7 @@ class _Interpreter:
         return value
 
     def _pop(self, kinds: Sequence[pickletools.StackObject]) -> list[Any]:
-        """Takes values of these kinds from the stack."""
+        """Removes values of these kinds from the stack and returns them."""
         values: list[Any] = []
         if pickletools.stackslice in kinds:
             while (value := self.stack.pop()) is not MARK:
@@ -214,10 +215,10 @@ class _Interpreter:
         return self.names[name]
 
     def _storage(self, identity: Any) -> Storage:
-        """Returns the storage of an identity: "storage", its type, key, device, count, and None in older files."""
+        """Returns the storage of an identity: "storage", type, key, device, count, and in older files None."""
         _, dtype, key, _, count, *part = identity if type(identity) is tuple else ()
         if not isinstance(dtype, np.dtype) or (type(key), type(count)) != (str, int) or part not in ([], [None]):
-            raise ValueError("a reference to something else than a whole storage")
+            raise ValueError("a reference to something other than a whole storage")
         storage = Storage(key, dtype, count)
         if storage not in self.contents:
             self.storage_bytes_left -= count * dtype.itemsize
@@ -258,7 +259,7 @@ def _extended(target: Any, *items: Any) -> list:
 
 def _with_items(target: Any, *items: Any) -> dict:
     if not isinstance(target, dict) or {*map(type, items[::2])} - {str, int}:
-        raise ValueError("items for something that is no dictionary, or keys that are no texts")
+        raise ValueError("items for something that is no dictionary, or keys that are not text")
     target.update(zip(items[::2], items[1::2], strict=True))
     return target
 
@@ -271,7 +272,7 @@ def _call(function: Any, arguments: Any) -> Any:
 
 
 def _without_state(target: Any, state: Any) -> Any:
-    """Drops the versions of PyTorch's modules, which it writes as a state of the dictionary."""
+    """Drops the state of a dictionary, in which PyTorch writes the versions of its modules."""
     if not isinstance(target, collections.OrderedDict) or not isinstance(state, dict) or state.keys() != {"_metadata"}:
         raise ValueError(f"this pickle file gives a state to a {type(target).__name__}")
     return target

@@ -16,13 +16,13 @@ METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMe
 
 
 class InferenceService:
-    """The methods of the service; each request is counted, limited and batched as TF Serving's are."""
+    """The methods of the service. Each request is counted, limited and batched as TF Serving's requests are."""
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
 
     def handlers(self) -> Any:
-        """Returns what a gRPC server takes."""
+        """Returns the method handlers to add to a gRPC server."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -36,15 +36,15 @@ class InferenceService:
         )
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
-        """True: it answers at all."""
+        """Answers true: the server is alive."""
         return message_class("ServerLiveResponse")(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Whether every model answers."""
+        """Answers whether every model is ready."""
         return message_class("ServerReadyResponse")(ready=not self.handler.why_not_ready())
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Whether a model, or a version of it, answers."""
+        """Answers whether a model, or a version of it, is ready."""
         async with answering(self.handler, context, "ModelReady"):
             try:
                 async with self.handler.using(*address_of(request.name, request.version)):
@@ -55,11 +55,11 @@ class InferenceService:
                 return message_class("ModelReadyResponse")(ready=False)
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The server's name and the extensions of the protocol that it has."""
+        """Answers with the server's name and its extensions of the protocol."""
         return message_class("ServerMetadataResponse")(name="official_bert", version="2", extensions=EXTENSIONS)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The tensors of a model."""
+        """Answers with a model's versions, inputs and outputs."""
         async with answering(self.handler, context, "ModelMetadata") as (admission, _):
             admission.name = request.name
             return message_class("ModelMetadataResponse")(
@@ -77,8 +77,9 @@ class InferenceService:
 
 
 def _response(name: str, answer: Answer, identity: str, raw: bool) -> Any:
-    """Makes a `ModelInferResponse`: raw bytes if the request had them, or if a type has no other form; else lists of
-    values.
+    """Returns a `ModelInferResponse`.
+
+    Outputs are raw bytes if the inputs were, or if a type has no field for lists of values.
     """
     types = {key: datatype_of(key, array) for key, array in answer.outputs.items()}
     raw = raw or any(datatype in ("FP16", "BF16") for datatype in types.values())

@@ -24,10 +24,10 @@ PLATFORM = "tensorflow_savedmodel"
 
 
 class KServe(RestProtocol):
-    """Answers for the model in an address."""
+    """Answers KServe's requests for the model in the address."""
 
     def route(self, method: str, path: str) -> Route | None:
-        """Health, metadata and inference."""
+        """Returns the handler of an address for health, metadata or inference; None for other addresses."""
         if match := MODEL.fullmatch(path):
             if (method == "POST") == (match["method"] == "/infer"):
                 answer = {"/infer": self._infer, "/ready": self._model_ready, None: self._metadata}[match["method"]]
@@ -98,7 +98,7 @@ class KServe(RestProtocol):
 
 
 async def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
-    """Gives what KServe says of a model: its versions, and tensors of its default signature. Raises RequestError."""
+    """Returns a model's versions and the tensors of its default signature, in KServe's form. Raises RequestError."""
     async with handler.using(*address) as servable:
         signature = servable.signature("")
         versions = [
@@ -116,7 +116,7 @@ async def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, 
 
 
 def _tensors(specs: Specs) -> list[dict[str, Any]]:
-    """Returns names, types and shapes; -1 is any size, and stands alone for an unknown rank."""
+    """Returns names, types and shapes. A size of -1 means any; the shape [-1] also stands for an unknown rank."""
     return [
         {
             "name": name,

@@ -1,8 +1,7 @@
-"""Tensors of KServe's V2 protocol as arrays and back: JSON, the binary extension, and gRPC's contents. Knows no
-TensorFlow.
+"""Converts tensors of KServe's V2 protocol to arrays and back: JSON, the binary extension, gRPC. Imports no TensorFlow.
 
-Source: the Open Inference Protocol and its binary tensor data extension. Binary strings stand behind their lengths, 4
-bytes each, little-endian; numbers are little-endian, row by row.
+Source: the Open Inference Protocol and its binary tensor data extension. A binary string follows its length, 4 bytes
+little-endian. Numbers are little-endian, row by row.
 """
 
 import math
@@ -52,8 +51,9 @@ MOST_VERSION = MOST_SIZE = (1 << 63) - 1
 
 
 def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading:
-    """Reads the body of an `infer`; `header` is the number of bytes of its JSON, if binary tensors follow. Raises
-    RequestError.
+    """Reads the body of an `infer` request. `header` is the length of its JSON in bytes if binary tensors follow.
+
+    Raises RequestError if the body is invalid.
     """
     if header is not None and not 0 <= header <= len(body):
         raise invalid(
@@ -62,7 +62,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header :]
     entries = _objects(request, "inputs")
     if not entries:
-        raise invalid("'inputs': expected a tensor at least, got none")
+        raise invalid("'inputs': expected at least one tensor, got none")
     shapes = _declared(
         [(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries], limits
     )
@@ -99,7 +99,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
 
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
-    """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
+    """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL if the bytes are no such message."""
     request = parse_message(message_class("ModelInferRequest"), data, "outputs")
     shapes = _declared(
         [(entry.name, entry.datatype, list(entry.shape[: MOST_DIMENSIONS + 1])) for entry in request.inputs], limits
@@ -128,8 +128,9 @@ def read_grpc(data: bytes, limits: Limits) -> Reading:
 
 
 def address_of(name: str, version: str) -> ModelAddress:
-    """Returns the model that a request names, the highest version for "". Raises RequestError for a version that is no
-    number.
+    """Returns the address of the model that a request names; without a version, its highest one.
+
+    Raises RequestError if the version is no number.
     """
     if not version:
         return ModelAddress(name)
@@ -144,7 +145,7 @@ def address_of(name: str, version: str) -> ModelAddress:
 
 
 def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Returns type and shape of each input by name, whose sizes are within the limits although nothing was read yet."""
+    """Returns the type and shape of each input by name, and checks them against the limits before any data is read."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, datatype, shape in entries:
         if name in shapes:
@@ -170,13 +171,13 @@ def _from_json(name: str, dtype: str, shape: tuple[int, ...], data: Any) -> np.n
     if not isinstance(data, list):
         raise invalid(f"input {name!r}: expected data, or the parameter binary_data_size")
     if dtype == "float16":
-        raise invalid(f"input {name!r}: JSON cannot stand for FP16; send it as binary data")
+        raise invalid(f"input {name!r}: JSON cannot represent FP16; send it as binary data")
     array = rest_json.to_array(data, TensorSpec("", dtype, None), name)
     return shaped(name, array.ravel(), shape)
 
 
 def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any) -> np.ndarray:
-    """Returns the values that a message lists one by one as an array."""
+    """Returns the values that a gRPC message lists as an array."""
     contents_field = DATATYPES[dtype][1]
     if not contents_field:
         raise invalid(f"input {name!r}: {DATATYPES[dtype][0]}: expected raw_input_contents")
@@ -194,7 +195,11 @@ def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any)
 
 
 def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
-    """Returns the body of an answer, and bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
+    """Returns the body of an answer, and the length of its JSON in bytes if the outputs named in `binary` follow it
+    (else None).
+
+    Raises RequestError for a type that the protocol lacks.
+    """
     pieces, tail = [], []
     for name, array in outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array), "shape": list(array.shape)}
@@ -209,7 +214,7 @@ def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str
 
 
 def datatype_of(name: str, array: np.ndarray) -> str:
-    """Returns the protocol's name of an output's type. Raises RequestError for one that it lacks."""
+    """Returns the protocol's name of an output's type. Raises RequestError if the protocol lacks the type."""
     dtype = type_name(array)
     if dtype not in DATATYPES:
         raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {dtype}; leave it out of 'outputs'")
@@ -217,7 +222,7 @@ def datatype_of(name: str, array: np.ndarray) -> str:
 
 
 def _objects(request: Mapping[str, Any], key: str) -> list[dict]:
-    """Returns a list of objects; none if the key is not there."""
+    """Returns a list of objects; an empty list if the key is missing."""
     values = request.get(key, [])
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise invalid(f"{key!r}: expected a list of objects")

@@ -1,4 +1,4 @@
-"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService."""
+"""TF Serving's gRPC services with their official messages: PredictionService and ModelService."""
 
 import contextlib
 import logging
@@ -25,7 +25,10 @@ SIGNATURES = "signature_def"  # the only field of metadata that TF Serving knows
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED: Keras 3 exports none."""
+    """Predict and GetModelMetadata.
+
+    Classify, Regress and MultiInference are UNIMPLEMENTED, because Keras 3 exports none.
+    """
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
@@ -40,25 +43,25 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             return await answer.written(lambda: _response(name, answer))
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The signatures of a version."""
+        """Returns the signatures of a version."""
         async with answering(self.handler, context, "GetModelMetadata", request):
             return (await metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field))[0]
 
 
 class ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    """GetModelStatus; models are configured by files, so HandleReloadConfigRequest answers UNIMPLEMENTED."""
+    """GetModelStatus. HandleReloadConfigRequest is UNIMPLEMENTED, because files configure the models."""
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
 
     async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The versions of a model and their states."""
+        """Returns the versions of a model and their states."""
         async with answering(self.handler, context, "GetModelStatus", request):
             return status(self.handler.statuses(ModelAddress.of(request.model_spec)))
 
 
 def _response(name: str, answer: Answer) -> Any:
-    """Makes a `PredictResponse`."""
+    """Returns a `PredictResponse` with the outputs of an answer."""
     response = predict_pb2.PredictResponse()
     response.model_spec.name, response.model_spec.signature_name = name, answer.signature
     response.model_spec.version.value = answer.version
@@ -70,9 +73,10 @@ def _response(name: str, answer: Answer) -> Any:
 async def metadata(
     handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes a `GetModelMetadataResponse`; beside it what it has no field for: names of classes, and `about.json`.
+    """Returns a `GetModelMetadataResponse`, and the names of classes and notes (`about.json`), for which it has no
+    field.
 
-    Raises RequestError.
+    Raises RequestError for an unknown model or an unknown metadata field.
     """
     if not fields:
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
@@ -86,7 +90,7 @@ async def metadata(
 
 
 def status(versions: list[Version]) -> Any:
-    """Makes a `GetModelStatusResponse`."""
+    """Returns a `GetModelStatusResponse` for the versions of a model."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for version in versions:
         entry = response.model_version_status.add(version=version.number, state=version.state)
@@ -99,10 +103,10 @@ def status(versions: list[Version]) -> Any:
 async def answering(
     handler: RequestHandler, context: Any, api: str, request: Any = None
 ) -> AsyncIterator[tuple[Admission, float | None]]:
-    """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
+    """Counts a request inside the block; yields its admission and its deadline (of `time.monotonic`; None: none).
 
-    Raises RequestError for whatever goes wrong in it. After the deadline that is always DEADLINE_EXCEEDED: the client
-    gives itself this status, and whether the server's answer is quicker than the client's clock is chance.
+    Raises RequestError for every failure. After the deadline it is always DEADLINE_EXCEEDED: the client reports this
+    status itself, and which of the two comes first is chance.
     """
     seconds = context.time_remaining()
     deadline = None if seconds is None else time.monotonic() + seconds

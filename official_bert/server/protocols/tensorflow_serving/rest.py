@@ -24,10 +24,10 @@ STATUS = re.compile(MODEL + "(?P<metadata>/metadata)?", re.IGNORECASE)
 
 
 class TensorFlowServing(RestProtocol):
-    """Answers for the model in an address."""
+    """Answers TF Serving's requests for the model in the address."""
 
     def route(self, method: str, path: str) -> Route | None:
-        """Predictions, and a model's status and metadata."""
+        """Returns the handler of an address for predictions, status or metadata; None for other addresses."""
         match = {"POST": PREDICT, "GET": STATUS}[method].fullmatch(path) if method in ("POST", "GET") else None
         answer = self._predict if method == "POST" else self._describe
         return (lambda request, deadline: answer(request, match, deadline)) if match else None
@@ -50,7 +50,7 @@ class TensorFlowServing(RestProtocol):
             )
 
     async def _describe(self, request: web.BaseRequest, match: re.Match, deadline: float | None) -> web.StreamResponse:
-        """Answers with a model's status or metadata."""
+        """Answers with a model's status or its metadata."""
         address = _address(match)
         if match["metadata"]:
             with self.handler.admitted(address.name, "GetModelMetadata", "REST"):
@@ -59,7 +59,7 @@ class TensorFlowServing(RestProtocol):
 
 
 def _address(match: re.Match) -> ModelAddress:
-    """Reads which model a path means."""
+    """Returns the address of the model in a path."""
     digits = match["version"] and (match["version"].lstrip("0") or "0")
     # Python reads no number of 5,000 digits
     if digits and (len(digits) > len(str(MOST_VERSION)) or int(digits) > MOST_VERSION):
@@ -70,9 +70,9 @@ def _address(match: re.Match) -> ModelAddress:
 
 
 def _metadata(response: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Returns a `GetModelMetadataResponse` as TF Serving writes it: without the `@type` of the packed message.
+    """Returns a `GetModelMetadataResponse` as JSON in TF Serving's form, without the `@type` of the packed message.
 
-    One more field, `official_bert`, has the names of a model's classes, and what its export says of it.
+    An additional field, `official_bert`, has the names of the model's classes and the notes of its export.
     """
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata[grpc_service.SIGNATURES].Unpack(signatures)

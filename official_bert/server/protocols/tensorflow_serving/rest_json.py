@@ -1,7 +1,7 @@
-"""TF Serving's JSON as arrays and back: rows (`instances` -> `predictions`) and columns (`inputs` -> `outputs`).
+"""Converts TF Serving's JSON to arrays and back: rows (`instances` -> `predictions`), columns (`inputs` -> `outputs`).
 
-Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`; NaN and Infinity stand without quotes in a
-request, and no answer has them; outputs whose names end in `_bytes` are binary.
+Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`. A request may contain NaN and Infinity without
+quotes; an answer never does. Outputs whose names end in `_bytes` are binary.
 """
 
 import base64
@@ -26,7 +26,7 @@ SHOWN = 80  # characters of a wrong value in a message
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object of a request. Raises RequestError for whatever is none."""
+    """Returns the JSON object of a request. Raises RequestError if the body is no JSON object."""
     try:
         value = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def signature_name(request: Mapping[str, Any]) -> str:
-    """Which signature a request asks for; empty for the default."""
+    """Returns the name of the signature that a request asks for; "" for the default."""
     name = request.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid(
@@ -51,7 +51,10 @@ def signature_name(request: Mapping[str, Any]) -> str:
 
 
 def read_inputs(request: Mapping[str, Any], specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
-    """Returns the inputs of a request, and whether it is in row form."""
+    """Returns the inputs of a request, and whether it is in row form.
+
+    Raises RequestError if they do not fit `specs`.
+    """
     if ("instances" in request) == ("inputs" in request):
         raise invalid(
             "Missing 'inputs' or 'instances' key"
@@ -64,7 +67,7 @@ def read_inputs(request: Mapping[str, Any], specs: Specs) -> tuple[dict[str, np.
 
 
 def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
-    """The values of each input, from a list of values (one input) or of objects."""
+    """Returns the values of each input, from a list of values (one input) or of objects."""
     if not isinstance(rows, list):
         raise invalid(f"JSON Value: {_shown(rows)} Expecting 'instances' to be an list/array")
     if not rows:
@@ -92,7 +95,7 @@ def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
 
 
 def _columns(inputs: Any, specs: Specs) -> dict[str, Any]:
-    """The values of each input, from an object of columns or (one input) the column itself."""
+    """Returns the values of each input, from an object of columns or, for one input, from the column itself."""
     if isinstance(inputs, dict) and not _is_binary(inputs):
         if missing := [name for name in specs if name not in inputs]:
             raise invalid(f"Missing named input: {missing[0]} in 'inputs' object.")
@@ -106,12 +109,15 @@ def _columns(inputs: Any, specs: Specs) -> dict[str, Any]:
 
 
 def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
-    """Nested lists as an array of the input's type. Raises RequestError for ragged lists and values of another type."""
+    """Returns nested lists as an array of the input's type.
+
+    Raises RequestError for ragged lists and values of other types.
+    """
     shape: list[int] = []
     leaves = [value]
     while leaves and isinstance(leaves[0], list):
         if len(shape) == MOST_DIMENSIONS:
-            raise invalid(f"input {name!r}: lists nested more than {MOST_DIMENSIONS} deep")
+            raise invalid(f"input {name!r}: expected at most {MOST_DIMENSIONS} levels of lists, got more")
         size = len(leaves[0])
         if wrong := [item for item in leaves if not isinstance(item, list) or len(item) != size]:
             got = f"of {len(wrong[0])}" if isinstance(wrong[0], list) else f"but got {_shown(wrong[0])}"
@@ -126,12 +132,12 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
 
 
 def _leaves(leaves: list, dtype: str, name: str) -> list:
-    """The values themselves, each of the type that the input takes and within its range; strings as bytes."""
+    """Returns the values, checked for the type and range of the input; strings as bytes."""
     if dtype == "string":
         return [_string(leaf, name) for leaf in leaves]
     kind = NUMPY_TYPES[dtype].kind if dtype in NUMPY_TYPES else "none"
     if kind not in KINDS:
-        raise invalid(f"input {name!r}: JSON cannot stand for {dtype}")
+        raise invalid(f"input {name!r}: JSON cannot represent {dtype}")
     accepted, (lowest, highest) = KINDS[kind], _range(dtype)
     for leaf in leaves:
         if type(leaf) not in accepted:
@@ -143,7 +149,7 @@ def _leaves(leaves: list, dtype: str, name: str) -> list:
 
 
 def _range(dtype: str) -> tuple[float, float]:
-    """The lowest and the highest value of a type of numbers."""
+    """Returns the lowest and the highest value of a numeric type."""
     kind = NUMPY_TYPES[dtype].kind
     if kind == "b":
         return 0, 1
@@ -154,7 +160,7 @@ def _range(dtype: str) -> tuple[float, float]:
 
 
 def _string(leaf: Any, name: str) -> bytes:
-    """A JSON string, or binary data, as bytes."""
+    """Returns a JSON string, or binary data, as bytes."""
     if isinstance(leaf, str):
         try:
             return leaf.encode("utf-8")
@@ -184,7 +190,7 @@ def _type_error(value: Any, dtype: str, name: str) -> RequestError:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value, for messages."""
+    """Returns the beginning of a value for a message."""
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object with the keys " + str(sorted(value)[:8])[:SHOWN]
     text = json.dumps(value)
@@ -192,10 +198,10 @@ def _shown(value: Any) -> str:
 
 
 def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
-    """Returns the body of an answer: one output stands alone, several are objects.
+    """Returns the body of an answer: a single output as its value, several as objects.
 
-    It is made of pieces that are soon written, so that other threads may run. Raises RequestError for outputs without
-    rows, and for more than `most_bytes`.
+    The body is written in short pieces, so that other threads may run between them. Raises RequestError if row form is
+    asked for outputs without a common batch size, and for more than `most_bytes`.
     """
     if as_rows:
         sizes = {name: array.shape[0] if array.ndim else None for name, array in outputs.items()}
@@ -214,7 +220,7 @@ def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
 
 
 def flat_json(name: str, array: np.ndarray) -> bytes:
-    """Returns the JSON of an array's values in a row; strings that are not UTF-8 are `{"b64": ...}`."""
+    """Returns an array's values as a flat JSON list. Strings that are not UTF-8 are `{"b64": ...}`."""
     return b"".join(_array(name, array.ravel()))
 
 
@@ -230,7 +236,7 @@ def _columns_out(outputs: Arrays) -> Iterator[bytes]:
 
 
 def _rows(outputs: Arrays) -> Iterator[bytes]:
-    """The rows, each a value, or an object of the outputs."""
+    """Yields the JSON of the rows: each is a value, or an object of the outputs."""
 
     def write(rows: slice) -> bytes:
         part = {name: array[rows] for name, array in outputs.items()}
@@ -250,7 +256,7 @@ def _rows(outputs: Arrays) -> Iterator[bytes]:
 
 
 def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
-    """An array's JSON."""
+    """Yields the JSON of an array in pieces."""
 
     def write(part: Any) -> bytes:
         return _dump(_plain(array[part], name))
@@ -264,8 +270,8 @@ def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
 def _list_pieces(
     count: int, size: int, write: Callable[[slice], bytes], write_item: Callable[[int], Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """The JSON of a list of `count` items with `size` values: several items to a piece, and an item that is too large
-    in its own pieces.
+    """Yields the JSON of a list of `count` items with `size` values: several items per piece; a large item in its own
+    pieces.
     """
     step = PIECE * count // max(1, size)
     yield b"["
@@ -280,7 +286,7 @@ def _list_pieces(
 
 
 def _plain(array: np.ndarray, name: str) -> Any:
-    """An array as what the encoder takes."""
+    """Returns an array as a value that orjson encodes."""
     if array.dtype == object:
         return _strings(array.tolist(), name.endswith("_bytes"))
     if array.dtype.kind not in "biuf":  # bfloat16 has a kind of its own
@@ -289,7 +295,7 @@ def _plain(array: np.ndarray, name: str) -> Any:
 
 
 def _strings(value: Any, binary: bool) -> Any:
-    """Returns bytes as text; as `b64` if the name says so or they are not UTF-8."""
+    """Returns bytes as text, or as `b64` if `binary` or if they are not UTF-8."""
     if isinstance(value, list):
         return [_strings(item, binary) for item in value]
     if not binary:

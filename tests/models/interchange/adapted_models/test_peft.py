@@ -250,11 +250,11 @@ def rename(folder, old, new):
     [
         (lambda folder: change_config(folder, peft_type="IA3"), "adapter_config.json: peft_type: 'IA3'"),
         (lambda folder: change_config(folder, layer_replication=[[0, 1]]), "layer_replication: .* expected none"),
-        (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not computed here"),
+        (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not supported"),
         (lambda folder: change_config(folder, fan_in_fan_out=True), "fan_in_fan_out: True"),
         (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number below 2\\^31, got '8'"),
-        (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not computed here"),
-        (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not computed here"),
+        (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not supported"),
+        (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not supported"),
         (
             lambda folder: rename(folder, "layer.0", "layer.7"),
             "layer.7.attention.self.query.lora_A: the base has no such",
@@ -294,13 +294,13 @@ def rename(folder, old, new):
             lambda folder: add(folder, LAYER.format(0) + "query.base_layer.bias", (1,)),
             r"query.bias: expected the shape of the base's weight, \[\d+\], got \[1\]",
         ),
-        (twice, r"query.lora_A.weight: another tensor claims this name, too"),
+        (twice, r"query.lora_A.weight: another tensor has the same name"),
         (
             lambda folder: add(folder, "bert.embeddings.LayerNorm.lora_embedding_A", (2, WIDTH)),
             r"LayerNorm.lora_A: the base has no such product",
         ),
         (lambda folder: cut_ranks(folder), r"query: expected lora_A.weight \[r, .*\] .* got \[0, "),
-        (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),
+        (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not supported"),
         (
             lambda folder: os.remove(folder / "adapter_model.safetensors"),
             "expected adapter_model.safetensors or adapter",
@@ -331,10 +331,10 @@ def test_what_an_adapter_names_as_its_base_is_opened_without_another_and_after_a
     os.mkfifo(named / "config.json")  # a reader would wait for ever
     write_adapter(tmp_path / "adapter", base, modules, whole, **config, base_model_name_or_path=str(named))
     wanted = formats.read(path, base=str(base))
-    assert wanted.head == "classifier" and "opens its base" not in caplog.text
+    assert wanted.head == "classifier" and "opens the base" not in caplog.text
     with pytest.raises(ValueError, match=r"named/config.json: expected a file, .*, got a pipe"):
         formats.read(path)
-    assert f"opens its base, which adapter_config.json names: {named}" in caplog.text
+    assert f"opens the base named in adapter_config.json: {named}" in caplog.text
     shutil.rmtree(named)
     shutil.copytree(base, named)
     for name, weight in formats.read(path).weights.items():
@@ -360,7 +360,7 @@ def test_a_named_base_in_the_cache_of_the_hub_is_opened_without_a_network_or_a_w
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     write_adapter(tmp_path / "adapter", base, modules, whole, **config)  # it names owner/base
     assert formats.read(str(tmp_path / "adapter")).origin.endswith(f"{snapshot} (BertForPreTraining)")
-    assert "opens its base" not in caplog.text
+    assert "opens the base" not in caplog.text
 
 
 def test_products_of_a_head_are_merged(tmp_path):

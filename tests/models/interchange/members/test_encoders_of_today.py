@@ -121,7 +121,7 @@ def test_adapters_of_tasks_are_left_out_with_a_warning(tmp_path):
         position_embedding_type="rotary", architectures=["XLMRobertaForMaskedLM"], lora_rank=2,
     )  # fmt: skip
     assert any(
-        "adapters of tasks (lora_adaptations) are left out" in text for text in assert_same(folder, JINA_V3).warnings
+        "task adapters (lora_adaptations) are left out" in text for text in assert_same(folder, JINA_V3).warnings
     )
     assert not formats.read(str(JINA_V3)).warnings
 
@@ -195,7 +195,7 @@ def test_the_words_of_gte_have_gelu_in_transformers_and_hidden_act_in_the_author
         folder = copy(GTE, tmp_path / model_type, hidden_act="relu", model_type=model_type, architectures=[])
         assert (config := formats.read(folder).config).masked_lm_act == act
         assert config.hidden_act == "relu"
-    with pytest.raises(ValueError, match="no model of Hugging Face's has model.masked_lm_act 'relu'"):
+    with pytest.raises(ValueError, match="no Hugging Face model has model.masked_lm_act 'relu'"):
         formats.write(formats.read(str(tmp_path / "new")), "hugging_face", str(tmp_path / "written"))
 
 

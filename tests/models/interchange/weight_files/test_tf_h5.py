@@ -164,11 +164,11 @@ def two(file):
 @pytest.mark.parametrize(
     "hostile, said",
     [
-        (packed, "packed or other ones"),
+        (packed, "packed or external ones"),
         (elsewhere, "a link to another place or file"),
         (soft, "a link to another place or file"),
-        (virtual, "packed or other ones"),
-        (outside, "packed or other ones"),
+        (virtual, "packed or external ones"),
+        (outside, "packed or external ones"),
         (huge, "bytes, which the file does not hold"),
         (cycle, "names, or groups deeper than"),
         (many_names_of_one, "times the bytes of the file"),

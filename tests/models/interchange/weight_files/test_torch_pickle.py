@@ -173,8 +173,8 @@ def test_no_state_is_given_to_a_storage(load):
         (b"]", "a list with other values"),
         (EMPTY_DICT + text("a") + number(1) + SETITEM, "a dict with other values"),
         (EMPTY_DICT + text("a") + storage("0", 6) + SETITEM, "a dict with other values"),
-        (EMPTY_DICT + number(1) + tensor("0", (2, 3)) + SETITEM, ".* keys that are no texts"),
-        (EMPTY_DICT + EMPTY_TUPLE + b"\x85" * 100_000 + b"N" + SETITEM, ".* keys that are no texts"),
+        (EMPTY_DICT + number(1) + tensor("0", (2, 3)) + SETITEM, ".* keys that are not text"),
+        (EMPTY_DICT + EMPTY_TUPLE + b"\x85" * 100_000 + b"N" + SETITEM, ".* keys that are not text"),
         (name("collections", "OrderedDict") + MARK + EMPTY_DICT + TUPLE + REDUCE, "damaged, TypeError"),
     ],
 )
