@@ -67,7 +67,7 @@ def test_a_wrong_kernel_ends_the_command_with_the_first_tensor(root, tmp_path):
     assert (
         done.stderr.strip()
         .splitlines()[-1]
-        .startswith("error: head: masked words and sentences, float32, replica 0 (CPU:0): gradient ")
+        .startswith("error: head: masked words and sentences, float32, replica 0 (CPU:0): output mlm_logits: ")
     )
     assert "2 of 2 comparisons disagree; worst in this one: " in done.stderr and ", error 0.05" in done.stderr
     assert [row["agrees"] for row in json.loads((tmp_path / "report.json").read_text())["checks"]] == [False, False]
