@@ -292,7 +292,8 @@ def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked
     assert held_out.content == plain.held_out.source.content and data.train.content == plain.train.content
     for weight in data.model.encoder.weights:  # as a checkpoint is taken
         weight.assign(weight + 1.0)
-    feature = data.held_out.features[held_out.plan(0)[0][0]]
+    number = held_out.plan(0)[0][0]
+    feature = held_out.examples[number].stored.features[number]
     ids = feature.input_ids[None]
     wanted = data.model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
     found = held_out.batch(0)["word_features"][0, 0, :, 0]
