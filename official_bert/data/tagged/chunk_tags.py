@@ -233,18 +233,15 @@ def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """Returns the scheme that the tags' letters tell, and the entities of each type: `IOB2 tags: LOC 2, PER 13`."""
     letters: set[str] = set()
     type_counts: collections.Counter = collections.Counter()
-    same = {"iob1": True, "iob2": True}
+    same: set[Scheme] = {"iob1", "iob2"}
     for tags in sentences:
         labelled = [tag for tag in tags if tag != NOT_LABELLED]
         letters |= {*map(letter_of, labelled)} - {""}
         chunks = read_chunks(labelled)
         type_counts.update(chunk.kind or UNNAMED for chunk in chunks)
-        same = {
-            name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
-            for name, value in same.items()
-        }
+        same = {scheme for scheme in same if write_tags(chunks, len(labelled), scheme) == labelled}
     if letters <= {"B", "I"}:
-        name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
+        name = "IO" if letters <= {"I"} else "IOB2" if "iob2" in same else "IOB1" if "iob1" in same else "IOB"
     else:
         name = next(
             (scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O"

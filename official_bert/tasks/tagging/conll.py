@@ -1,6 +1,8 @@
 """Words with tags in columns (CoNLL 2003 and similar files), or in rows."""
 
 import dataclasses
+import itertools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -363,7 +365,4 @@ def check_held_out(
 
 def documents_of(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
     """Groups the sentences of each document."""
-    groups: dict[int, list[Sentence]] = {}
-    for sentence in sentences:
-        groups.setdefault(sentence.document, []).append(sentence)
-    return list(groups.values())
+    return [list(group) for _, group in itertools.groupby(sentences, operator.attrgetter("document"))]

@@ -60,10 +60,10 @@ class ServedTagger(ServedWindows):
     tabs and line ends alone, as in CoNLL files; else punctuation around a word is set apart.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
     padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("entities", "types", "starts", "ends", "scores"), "num_entities"
     )
+    outputs: ClassVar[tuple[str, ...]] = (*padded_text, "num_entities", "truncated")
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", "redact", *ServedWindows.reads)
 
