@@ -96,12 +96,12 @@ def read_sentences(
         file = read_columns(path, columns)
         notes += file.notes
         found = _of_lines(path, file, with_tags, columns)
-    found = list(found)
-    sentences = [sentence for sentence, wrong in found if not wrong or columns.empty == "keep"]
-    blank = [wrong for _, wrong in found if wrong]
+    every = list(found)
+    sentences = [sentence for sentence, wrong in every if not wrong or columns.empty == "keep"]
+    blank = [wrong for _, wrong in every if wrong]
     notes += reading.notes(source)
     if not columns.plain:
-        sentences = _in_one_spelling(source, sentences, [sentence for sentence, _ in found])
+        sentences = _in_one_spelling(source, sentences, [sentence for sentence, _ in every])
     if not sentences:
         raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
     if blank:

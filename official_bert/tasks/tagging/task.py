@@ -170,9 +170,12 @@ class TaggedData(FileData):
         self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False, gold: bool = True
     ) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
-        options, groups = self.options, [[sentence] for sentence in file.sentences]
-        if options.document_context:
-            groups = conll.documents_of(file.sentences)
+        options = self.options
+        sentences = [
+            dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
+            for sentence in file.sentences
+        ]
+        groups = conll.documents_of(sentences) if options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         tags = [
@@ -203,16 +206,16 @@ class TaggedData(FileData):
             for row in rows:
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
-        return TaggedFile(self.task, file.sentences, texts, sizes, features, source, weights)
+        return TaggedFile(self.task, sentences, texts, sizes, features, source, weights)
 
     def tag_numbers(self, path: Source, sentence: Sentence) -> np.ndarray:
-        """Returns the labels of a sentence's tags in the model's scheme, int32 [words]: 0 without tags, -1 for a word
-        that is not labelled.
+        """Returns the labels of a sentence's tags, which are in the model's scheme, int32 [words]: 0 without tags, -1
+        for a word that is not labelled.
 
         Raises ValueError for another type.
         """
         labels, numbers = self.options.labels, np.zeros(len(sentence.words), np.int32)
-        for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.task.scheme)):
+        for number, tag in enumerate(sentence.tags):
             if tag not in (*labels, NOT_LABELLED):
                 raise ValueError(
                     f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(labels)}, got {tag!r}"
@@ -313,7 +316,7 @@ class TaggedFile:
     """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
 
     task: Task
-    sentences: Sequence[Sentence]
+    sentences: Sequence[Sentence]  # with tags in the model's scheme
     texts: list[list[str]]  # words
     sizes: list[list[int]]  # words of each sentence of a text
     features: list[TaggingFeature]
@@ -349,10 +352,9 @@ class TaggedFile:
         """
         for sentence, answered in zip(self.sentences, self.tags(predictions)):
             if answered is not None:
-                gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
-                labelled = [tag != NOT_LABELLED for tag in gold]
+                labelled = [tag != NOT_LABELLED for tag in sentence.tags]
                 words, gold, answered = (
-                    list(itertools.compress(column, labelled)) for column in (sentence.words, gold, answered)
+                    list(itertools.compress(column, labelled)) for column in (sentence.words, sentence.tags, answered)
                 )
                 yield words, gold, answered
 
@@ -360,16 +362,11 @@ class TaggedFile:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's
         scheme.
         """
-        options = self.task.options
-        sentences = [
-            dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
-            for sentence in self.sentences
-        ]
         path = os.path.join(output_dir, "predictions.conll")
         predicted = [
-            tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))
+            tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(self.sentences, self.tags(predictions))
         ]
-        conll.write_columns(path, sentences, predicted, options.separator)
+        conll.write_columns(path, self.sentences, predicted, self.task.options.separator)
         return [path]
 
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
