@@ -187,10 +187,11 @@ def _is_list(values: Any) -> bool:
 
 def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) -> Iterator[Found]:
     """Yields the lines of each sentence."""
-    for block in file.blocks:
+    for _, group in itertools.groupby(file.lines, operator.attrgetter("sentence")):
+        lines = list(group)
         words, tags = [], []
-        for number, _, cells in block.lines:
-            where = f"{path}:{number}"
+        for line in lines:
+            where, cells = f"{path}:{line.number}", line.cells
             words.append(_cell(cells, file.word, "word", where, may_be_blank=columns.empty != "refuse"))
             if with_tags:
                 tags.append(_tag_of(cells, file, where))
@@ -199,11 +200,14 @@ def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) ->
                     f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: "
                     f"{' '.join(cells)[:80]!r}"
                 )
-        lines = tuple(line.number for line in block.lines)
-        in_a_row = lines == tuple(range(lines[0], lines[0] + len(lines)))
+        numbers = tuple(line.number for line in lines)
+        in_a_row = numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
         all_filled = all(word.strip(SPACES) for word in words)
-        wrong = "" if all_filled else f"{path}:{lines[0]}: expected words, got a blank one"
-        yield Sentence(tuple(words), tuple(tags), lines[0], block.document, () if in_a_row else lines), wrong
+        wrong = "" if all_filled else f"{path}:{numbers[0]}: expected words, got a blank one"
+        yield (
+            Sentence(tuple(words), tuple(tags), numbers[0], lines[0].document, () if in_a_row else numbers),
+            wrong,
+        )
 
 
 def _tag_of(cells: Sequence[str], file: ColumnFile, where: str) -> str:
@@ -274,7 +278,7 @@ def has_tags(path: Source, columns: Columns) -> bool:
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
     file = read_columns(path, columns)
-    rows = (line.cells for block in file.blocks for line in block.lines)
+    rows = (line.cells for line in file.lines)
     if file.universal:
         return any(has_column(cells, file.tag) and cells[file.tag].strip(SPACES) != NO_TAG for cells in rows)
     return has_column(next(rows, []), file.tag)
