@@ -101,13 +101,13 @@ class ServedTagger(ServedWindows):
         continues = tokenizer.host.continues_word
         rows = self.encoder.config.vocab_size  # the model may have more than the tokenizer has tokens
         self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
-        outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}
-        self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin words (here all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
-        begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
+        special = [self.special[name] for name in ("PAD", "CLS", "SEP")]
+        continues = tf.gather(self._continues, ids) | tf.reduce_any(tf.equal(ids[:, :, None], special), axis=2)
+        begins = ~continues & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run(
             {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
             {"logits": tf.TensorSpec([None, None, len(self.labels)])},
@@ -183,8 +183,9 @@ class ServedTagger(ServedWindows):
         return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts, ends))
 
     def _spaced_words(self, text: tf.Tensor) -> Words:
-        """Returns the words between spaces, tabs and line ends, each tokenized by itself, as in training; one that
-        normalises to nothing is an [UNK].
+        """Returns the words between spaces, tabs and line ends.
+
+        As in training, each is tokenized by itself, and one that normalises to nothing is an [UNK].
         """
         parts = tf.strings.split(tf.strings.regex_replace(text, f"[{SPACES}]", " "), " ")  # "" between two spaces
         sizes, rows = tf.strings.length(parts.values, unit="UTF8_CHAR"), tf.cast(parts.value_rowids(), tf.int32)
@@ -193,9 +194,11 @@ class ServedTagger(ServedWindows):
         words, sizes, rows, first = (
             tf.boolean_mask(column, sizes > 0) for column in (parts.values, sizes, rows, first)
         )
-        space = " " if self.tokenizer.host.kind == "byte_bpe" else ""  # as the host's `tokenize_word`
+        # Pieces of byte-level BPE tell whether a space stands before them.
+        space = tf.where((first > 0) & (self.tokenizer.host.kind == "byte_bpe"), " ", "")
+        added = tf.strings.length(space)
         tokens = self.tokenizer.tokenize_with_offsets(tf.strings.join([space, words]))
-        unknown = (tf.fill(tf.shape(sizes), self.special["UNK"]), tf.zeros_like(sizes), sizes + len(space))
+        unknown = (tf.fill(tf.shape(sizes), self.special["UNK"]), tf.zeros_like(sizes), sizes + added)
         is_empty = tf.equal(tokens[0].row_lengths(), 0)[:, None]
         ids, starts, ends = (
             tf.concat([column, tf.ragged.boolean_mask(one[:, None], is_empty)], 1)
@@ -205,8 +208,8 @@ class ServedTagger(ServedWindows):
         return Words(
             tf.RaggedTensor.from_row_lengths(ids.values, counts, validate=False),
             tf.cast(ids.row_starts(), tf.int32),
-            first + tf.maximum(tf.gather(starts.values, ids.row_starts()) - len(space), 0),
-            first + tf.gather(ends.values, ids.row_limits() - 1) - len(space),
+            first + tf.maximum(tf.gather(starts.values, ids.row_starts()) - added, 0),
+            first + tf.gather(ends.values, ids.row_limits() - 1) - added,
             rows,
         )
 
@@ -225,7 +228,7 @@ class ServedTagger(ServedWindows):
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
             blank = tf.equal(starts.values, ends)
             with_next = tf.concat([joined, [False]], 0)[: tf.size(blank)]
-            is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[: tf.size(blank)]
+            is_first = (~blank | with_next) & _with_first(~(blank[:-1] & joined), blank)
             ideograph &= is_first
             begins = is_first & _with_first(~joined | ~overlap & (punctuation[1:] | punctuation[:-1]), blank)
         else:
