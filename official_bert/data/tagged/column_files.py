@@ -146,12 +146,13 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
             for number, text in texts
             if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)
         ]
-    words = [
-        text for _, text in texts if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))
-    ] or beginning
+    are_words = [bool(text.strip(SPACES)) and not text.startswith((DOCUMENT_START, "#")) for _, text in texts]
+    words = [text for (_, text), is_word in zip(texts, are_words) if is_word] or beginning
     divide = divider(columns.separator, words, path if suffix_of(path) == ".csv" else "")
-    width = collections.Counter(map(len, map(divide, words))).most_common(1)[0][0] if words else 0
     lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
+    widths = collections.Counter(len(line.cells) for line, is_word in zip(lines, are_words) if is_word)
+    widths = widths or collections.Counter(map(len, map(divide, words)))
+    width = widths.most_common(1)[0][0] if widths else 0
     word, tag, sentence = columns.word, columns.tag, None
     if (named := _named_columns(lines)) and len(named.names) == width:
         word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
@@ -221,7 +222,8 @@ def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[
         widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
         tabs = "\t+" if len(widths[0]) > 1 and len(widths[1]) == 1 else "\t"
         return lambda text: _divided_at(tabs, text)
-    return lambda text: re.split(f"[{SPACES}]+", text.strip(SPACES))
+    gap = re.compile(f"[{SPACES}]+")
+    return lambda text: gap.split(text.strip(SPACES))
 
 
 def _cells_of_csv(text: str, delimiter: str) -> Sequence[str]:
@@ -293,14 +295,15 @@ def _in_sentences(lines: Sequence[Line], column: int | None) -> Sequence[Line]:
     """
     words: list[Line] = []
     sentence, document, current = 0, 0, ""
-    for line in lines:
-        is_word = any(cell.strip(SPACES) for cell in line.cells) and not line.text.startswith(DOCUMENT_START)
-        number = line.cells[column].strip() if is_word and column is not None and column < len(line.cells) else ""
+    for line, text, cells, _, _ in lines:
+        begins_document = text.startswith(DOCUMENT_START)
+        is_word = bool("".join(cells).strip(SPACES)) and not begins_document
+        number = cells[column].strip() if is_word and column is not None and column < len(cells) else ""
         sentence += not is_word or number not in ("", current)
-        document += line.text.startswith(DOCUMENT_START)
+        document += begins_document
         current = number or current
         if is_word:
-            words.append(line._replace(sentence=sentence, document=document))
+            words.append(Line(line, text, cells, sentence, document))
     return words
 
 

@@ -163,6 +163,8 @@ def _of_rows(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) ->
         if number in rejected:
             continue
         where = place(rows, number)
+        words: Any
+        tags: Any
         words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
         are_texts, refuses = _is_list(words) and all(isinstance(word, str) for word in words), columns.empty == "refuse"
         if not are_texts or (refuses and not (words and all(words))):
@@ -190,8 +192,8 @@ def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) ->
     for _, group in itertools.groupby(file.lines, operator.attrgetter("sentence")):
         lines = list(group)
         words, tags = [], []
-        for line in lines:
-            where, cells = f"{path}:{line.number}", line.cells
+        for number, _, cells, _, _ in lines:
+            where = f"{path}:{number}"
             words.append(_cell(cells, file.word, "word", where, may_be_blank=columns.empty != "refuse"))
             if with_tags:
                 tags.append(_tag_of(cells, file, where))

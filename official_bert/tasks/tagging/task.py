@@ -82,8 +82,8 @@ class TaggedData(FileData):
 
     def read_file(self, path: Source, use: Use) -> SentenceFile:
         """Reads sentences: with their tags, or, of a file to tag, with those that it has."""
-        if (source := span_rows(path, self.options.encoding)) is None:
-            source = rows_of(path, self.options.encoding)
+        rows = span_rows(path, self.options.encoding)
+        source = rows_of(path, self.options.encoding) if rows is None else rows
         columns, notes = self.options.columns, list[str]()
         if use == "test":
             return SentenceFile(source, conll.read_to_tag(source, columns, logging.warning, notes), notes)
@@ -387,8 +387,10 @@ class TaggedFile:
         """
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.text for feature in self.features])
-        kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
-        logits = gather_words(*zip(*kept), list(map(len, self.texts)))
+        features, values = zip(
+            *((feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None)
+        )
+        logits = gather_words(features, values, list(map(len, self.texts)))
         by_sentence = [
             part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
         ]
