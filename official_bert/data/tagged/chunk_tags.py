@@ -50,8 +50,13 @@ def split_tag(tag: str) -> tuple[str, str]:
     """Returns a word's place in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
-    letter, dash, kind = tag.partition("-")
-    return (PREFIXES[letter], kind) if letter in PREFIXES and bool(dash) == bool(kind) else ("I", tag)
+    letter = letter_of(tag)
+    return (PREFIXES[letter], tag[2:]) if letter else ("I", tag)
+
+
+def letter_of(tag: str) -> str:
+    """Returns the letter of a tag, which it has before its type or alone; "" if it has none."""
+    return tag[0] if has_prefix(tag) or tag in PREFIXES else ""
 
 
 def has_suffix(tag: str) -> bool:
@@ -77,52 +82,40 @@ def meaningless(labels: Sequence[str]) -> list[str]:
 
     Letters alone beside `B-PER` that continue a chunk (I, M, E, L) continue that of the word before.
     """
-    if any(map(has_prefix, labels)):
-        return [
-            label
-            for label in labels
-            if not (has_prefix(label) or label == OUTSIDE or PREFIXES.get(label, "") in ("I", "E"))
-        ]
-    return (
-        [label for label in labels if label not in (OUTSIDE, *PREFIXES)]
-        if any(label in PREFIXES for label in labels)
-        else []
-    )
+    if not any(map(letter_of, labels)):
+        return []
+    beginnings = {letter for letter, place in PREFIXES.items() if place in "BS"}
+    nothing = beginnings if any(map(has_prefix, labels)) else ()
+    return [label for label in labels if label in nothing or not (label == OUTSIDE or letter_of(label))]
 
 
 def remarks(labels: Sequence[str]) -> list[str]:
     """Returns warnings about the labels of a model that mark no chunk, or whose letters are not known and so belong to
     their types.
     """
-    nothing = meaningless(labels)
-    types = [] if nothing or any(map(has_prefix, labels)) else [label for label in labels if LIKE_PREFIX.match(label)]
-    return (
-        [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"] if nothing else []
-    ) + (
-        [
-            f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read "
-            "as types"
-        ]
-        if types
-        else []
-    )
+    if nothing := meaningless(labels):
+        return [f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"]
+    if any(map(has_prefix, labels)) or not (types := [*filter(LIKE_PREFIX.match, labels)]):
+        return []
+    return [
+        f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
+        "types"
+    ]
 
 
 def check_tags(places: Mapping[str, str]) -> None:
     """Raises ValueError, naming the place, for tags of a file that are of no scheme or of several; `places` has the
     first of each tag.
     """
-    tags = [tag for tag in places if tag not in (OUTSIDE, NOT_LABELLED)]
-    other_tags = [tag for tag in tags if not (has_prefix(tag) or tag in PREFIXES)]
-    scheme_tags = [tag for tag in tags if tag not in other_tags]
+    other_tags = [tag for tag in places if not (tag in (OUTSIDE, NOT_LABELLED) or letter_of(tag))]
     if not other_tags:
         return
     wrong = next(filter(LIKE_PREFIX.match, other_tags), other_tags[0])
     has_letters = bool(LIKE_PREFIX.match(wrong)) or all(map(LIKE_SUFFIX.search, other_tags))
-    if scheme_tags:
+    if scheme_tag := next(filter(letter_of, places), ""):
         raise ValueError(
-            f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
-            f"{places[scheme_tags[0]]}: all tags must be of one scheme"
+            f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tag!r} in {places[scheme_tag]}: "
+            "all tags must be of one scheme"
         )
     if OUTSIDE not in places or has_letters:
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{'' if has_letters else HINT}")
@@ -226,10 +219,10 @@ def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
     """Returns the scheme of a model's labels: the usual one, unless they have types without letters, or letters of
     another scheme.
     """
-    names = [label for label in labels if label != OUTSIDE]
+    names = {*labels} - {OUTSIDE}
     if usual == "plain" or not names:
         return usual
-    letters = {label[0] for label in names if has_prefix(label) or label in PREFIXES}
+    letters = {*map(letter_of, names)} - {""}
     if not letters:
         return "io"
     schemes: list[Scheme] = [usual, "iob2", "iobes", "bilou", "bmes", "bmewo"]
@@ -240,18 +233,15 @@ def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """Returns the scheme that the tags' letters tell, and the entities of each type: `IOB2 tags: LOC 2, PER 13`."""
     letters: set[str] = set()
     type_counts: collections.Counter = collections.Counter()
-    same = {"iob1": True, "iob2": True}
+    same: set[Scheme] = {"iob1", "iob2"}
     for tags in sentences:
         labelled = [tag for tag in tags if tag != NOT_LABELLED]
-        letters |= {tag[0] for tag in labelled if has_prefix(tag) or tag in PREFIXES}
+        letters |= {*map(letter_of, labelled)} - {""}
         chunks = read_chunks(labelled)
         type_counts.update(chunk.kind or UNNAMED for chunk in chunks)
-        same = {
-            name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
-            for name, value in same.items()
-        }
+        same = {scheme for scheme in same if write_tags(chunks, len(labelled), scheme) == labelled}
     if letters <= {"B", "I"}:
-        name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
+        name = "IO" if letters <= {"I"} else "IOB2" if "iob2" in same else "IOB1" if "iob1" in same else "IOB"
     else:
         name = next(
             (scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O"

@@ -103,26 +103,20 @@ class Columns:
 
 
 class Line(NamedTuple):
-    """A line with its number, from 1, and its columns."""
+    """A line with its number, from 1, and its columns; numbers of its sentence and its document."""
 
     number: int
     text: str
     cells: Sequence[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """The lines of a sentence."""
-
-    lines: Sequence[Line]
-    document: int
+    sentence: int = 0
+    document: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnFile:
-    """The sentences of a file, and where words and tags stand in its lines."""
+    """The lines of a file that are words, and where words and tags stand in them."""
 
-    blocks: Sequence[Block]
+    lines: Sequence[Line]
     word: int
     tag: int
     width: int  # columns of most lines
@@ -152,12 +146,13 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
             for number, text in texts
             if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)
         ]
-    words = [
-        text for _, text in texts if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))
-    ] or beginning
+    are_words = [bool(text.strip(SPACES)) and not text.startswith((DOCUMENT_START, "#")) for _, text in texts]
+    words = [text for (_, text), is_word in zip(texts, are_words) if is_word] or beginning
     divide = divider(columns.separator, words, path if suffix_of(path) == ".csv" else "")
-    width = collections.Counter(map(len, map(divide, words))).most_common(1)[0][0] if words else 0
     lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
+    widths = collections.Counter(len(line.cells) for line, is_word in zip(lines, are_words) if is_word)
+    widths = widths or collections.Counter(map(len, map(divide, words)))
+    width = widths.most_common(1)[0][0] if widths else 0
     word, tag, sentence = columns.word, columns.tag, None
     if (named := _named_columns(lines)) and len(named.names) == width:
         word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
@@ -173,29 +168,29 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
             "a line, and a blank line behind each sentence"
         )
     lines = _without_names(path, lines, word, tag, named, notes)
-    blocks: Sequence[Block] = _blocks(lines, sentence)
+    lines = _in_sentences(lines, sentence)
     if not universal:
-        blocks = _without_language(_without_comments(path, blocks, tag, width, notes), word, notes)
-    return ColumnFile(blocks, word, tag, width, universal, notes)
+        lines = _without_language(_without_comments(path, lines, tag, width, notes), word, notes)
+    return ColumnFile(lines, word, tag, width, universal, notes)
 
 
 def _are_tags(tags: Sequence[str]) -> bool:
     return all(tag == OUTSIDE or has_prefix(tag) for tag in tags)
 
 
-def _without_language(blocks: Sequence[Block], word: int, notes: list[str]) -> Sequence[Block]:
+def _without_language(lines: Sequence[Line], word: int, notes: list[str]) -> Sequence[Line]:
     """Leaves out WikiAnn's language in front of each word: `en:Rome`."""
-    words = [line.cells[word] for block in blocks for line in block.lines if word < len(line.cells)]
+    words = [line.cells[word] for line in lines if word < len(line.cells)]
     begins = {match[0] if (match := LANGUAGE.match(cell)) else "" for cell in words}
     if len(begins) != 1 or not (begin := begins.pop()):
-        return blocks
+        return lines
     notes.append(f"{begin} in front of every word, left out")
-
-    def shortened(line: Line) -> Line:
-        cells = [cell.removeprefix(begin) if place == word else cell for place, cell in enumerate(line.cells)]
-        return line._replace(cells=cells)
-
-    return [dataclasses.replace(block, lines=list(map(shortened, block.lines))) for block in blocks]
+    return [
+        line._replace(
+            cells=[cell.removeprefix(begin) if place == word else cell for place, cell in enumerate(line.cells)]
+        )
+        for line in lines
+    ]
 
 
 def _is_universal(path: str, beginning: Sequence[str]) -> bool:
@@ -227,7 +222,8 @@ def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[
         widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
         tabs = "\t+" if len(widths[0]) > 1 and len(widths[1]) == 1 else "\t"
         return lambda text: _divided_at(tabs, text)
-    return lambda text: re.split(f"[{SPACES}]+", text.strip(SPACES))
+    gap = re.compile(f"[{SPACES}]+")
+    return lambda text: gap.split(text.strip(SPACES))
 
 
 def _cells_of_csv(text: str, delimiter: str) -> Sequence[str]:
@@ -293,46 +289,46 @@ def _without_names(
     return [line for line in lines if line.number not in headers]
 
 
-def _blocks(lines: Sequence[Line], sentence: int | None) -> list[Block]:
-    """Groups the lines of each sentence; `sentence` is the column that numbers them, in each line or the first ones."""
-    blocks: list[Block] = []
-    rows: list[Line] = []
-    document, current = 0, ""
-    for line in [*lines, Line(0, "", [])]:
-        is_word = any(cell.strip(SPACES) for cell in line.cells) and not line.text.startswith(DOCUMENT_START)
-        number = line.cells[sentence].strip() if is_word and sentence is not None and sentence < len(line.cells) else ""
-        if rows and (not is_word or number not in ("", current)):
-            blocks.append(Block(rows, document))
-            rows = []
+def _in_sentences(lines: Sequence[Line], column: int | None) -> Sequence[Line]:
+    """Returns the lines with words, numbered by sentences: `column` numbers these, in each line or the first ones, or
+    other lines stand between them.
+    """
+    words: list[Line] = []
+    sentence, document, current = 0, 0, ""
+    for line, text, cells, _, _ in lines:
+        begins_document = text.startswith(DOCUMENT_START)
+        is_word = bool("".join(cells).strip(SPACES)) and not begins_document
+        number = cells[column].strip() if is_word and column is not None and column < len(cells) else ""
+        sentence += not is_word or number not in ("", current)
+        document += begins_document
+        current = number or current
         if is_word:
-            rows.append(line)
-            current = number or current
-        document += line.text.startswith(DOCUMENT_START)
-    return blocks
+            words.append(Line(line, text, cells, sentence, document))
+    return words
 
 
-def _without_comments(path: str, blocks: Sequence[Block], tag: int, width: int, notes: list[str]) -> Sequence[Block]:
+def _without_comments(path: str, lines: Sequence[Line], tag: int, width: int, notes: list[str]) -> Sequence[Line]:
     """Leaves out comments, and sentences that consist of them."""
-    if not any(line.text.startswith("#") for block in blocks for line in block.lines):
-        return blocks
-    words = [line for block in blocks for line in block.lines if not line.text.startswith("#")]
+    if not any(line.text.startswith("#") for line in lines):
+        return lines
+    words = [line for line in lines if not line.text.startswith("#")]
     tags = {line.cells[tag].strip(SPACES) for line in words if has_column(line.cells, tag)}
-    sentences, comments = [], []
-    for block in blocks:
-        rows: list[Line] = []
-        widths_here = {len(line.cells) for line in block.lines if not line.text.startswith("#")} or {width}
-        for line in block.lines:
-            before = not rows and bool(MULTICONER.match(line.text) or line.text.startswith("##"))
-            odd = before or len(line.cells) not in widths_here
-            if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
-                comments.append(line.number)
-            else:
-                rows.append(line)
-        if rows:
-            sentences.append(Block(rows, block.document))
+    widths: dict[int, set[int]] = {}  # by sentence
+    for line in words:
+        widths.setdefault(line.sentence, set()).add(len(line.cells))
+    kept: list[Line] = []
+    comments = []
+    for line in lines:
+        is_first = not kept or kept[-1].sentence != line.sentence
+        before = is_first and bool(MULTICONER.match(line.text) or line.text.startswith("##"))
+        odd = before or len(line.cells) not in widths.get(line.sentence, {width})
+        if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
+            comments.append(line.number)
+        else:
+            kept.append(line)
     if comments:
         notes.append(f"{path}: {len(comments)} comment lines left out, the first in line {comments[0]}")
-    return sentences
+    return kept
 
 
 def has_column(cells: Sequence[str], tag: int) -> bool:

@@ -4,8 +4,11 @@ and written.
 Places count code points of the text from 0, the end exclusive (CLUENER: inclusive).
 """
 
+import bisect
 import dataclasses
+import itertools
 import json
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -305,11 +308,9 @@ class Reading:
 
 def common_form(rows: Rows) -> Form:
     """Returns the form of rows. Raises ValueError, naming a row of each, for rows of several forms."""
-    longest, form = 0, FORMS[0]
-    for candidate in FORMS:
-        fitting = next((number for number, row in enumerate(rows.values) if not candidate.fits(row)), len(rows.values))
-        if fitting > longest:
-            longest, form = fitting, candidate
+    fitting = [sum(1 for _ in itertools.takewhile(form.fits, rows.values)) for form in FORMS]  # the first rows
+    longest = max(fitting)
+    form = FORMS[fitting.index(longest)]
     if longest < len(rows.values):
         row = rows.values[longest]
         got = (
@@ -377,15 +378,16 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
         if span.contradicts(text):
             hint = "; options.places: utf16 reads places as JavaScript counts" if wide(text) else ""
             raise ValueError(f"{where}: {span.contradiction(text)}{hint}")
-        inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
-        if not inside:
+        first = bisect.bisect_right(words, span.start, key=operator.itemgetter(1))
+        end = bisect.bisect_left(words, span.end, key=operator.itemgetter(0))
+        if first >= end:
             raise ValueError(
                 f"{where}: expected words from {span.start} to {span.end} ({span.kind}), got "
                 f"{text[span.start : span.end]!r}"
             )
-        if words[inside[0]][0] < span.start or words[inside[-1]][1] > span.end:
+        if words[first][0] < span.start or words[end - 1][1] > span.end:
             reading.widened.append(where)
-        chunks.append(Chunk(span.kind, inside[0], inside[-1] + 1))
+        chunks.append(Chunk(span.kind, first, end))
     return [text[start:end] for start, end in words], _apart(chunks, where, reading)
 
 

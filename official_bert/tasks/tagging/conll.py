@@ -1,13 +1,15 @@
 """Words with tags in columns (CoNLL 2003 and similar files), or in rows."""
 
 import dataclasses
+import itertools
+import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled.labelled_texts import SAME_SHARE, EmptyText
+from official_bert.data.labelled.labelled_texts import SAME_SHARE
 from official_bert.data.rows import Rows, Source, place
 from official_bert.data.tabular.tables import ANSWER, spelled, unconfirmed
 from official_bert.data.tagged import brat
@@ -24,7 +26,6 @@ from official_bert.data.tagged.chunk_tags import (
 from official_bert.data.tagged.column_files import (
     DOCUMENT_START,
     SPACES,
-    Block,
     ColumnFile,
     Columns,
     divider,
@@ -52,6 +53,9 @@ class Sentence:
     line: int  # of rows in memory: the row, from 0
     document: int
     lines: tuple[int, ...] = ()  # of the words, if they do not follow each other
+
+
+Found = tuple[Sentence, str]  # with what is wrong if it has no words, or a blank one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,51 +86,53 @@ def read_sentences(
     otherwise, for a sentence without words or a blank word.
     """
     columns, notes = columns or Columns(), [] if notes is None else notes
-    first: dict[str, str] = {}  # the place of each tag's first word
-    empty: list[str] = []
+    reading = Reading(columns.overlaps)
+    source: Source = path
     if (rows := span_rows(path, columns.encoding)) is not None:
-        sentences = _of_spans(rows, with_tags, columns, empty, notes)
+        source, found = rows, _of_spans(rows, with_tags, columns, reading)
     elif isinstance(path, Rows):
-        rejected = unconfirmed([row.get(ANSWER) for row in path.values]) if with_tags else set()
-        notes += Reading(rejected=len(rejected)).notes(path)
-        sentences = list(
-            filter(
-                None,
-                (
-                    _sentence(path, number, with_tags, columns, first, empty)
-                    for number in range(len(path.values))
-                    if number not in rejected
-                ),
-            )
-        )
+        found = _of_rows(path, with_tags, columns, reading)
     else:
         file = read_columns(path, columns)
         notes += file.notes
-        sentences = list(
-            filter(
-                None, (_of_lines(path, file, block, with_tags, columns.empty, first, empty) for block in file.blocks)
-            )
-        )
-    if not columns.plain and (prefixed := with_prefixes(first)):
+        found = _of_lines(path, file, with_tags, columns)
+    every = list(found)
+    sentences = [sentence for sentence, wrong in every if not wrong or columns.empty == "keep"]
+    blank = [wrong for _, wrong in every if wrong]
+    notes += reading.notes(source)
+    if not columns.plain:
+        sentences = _in_one_spelling(source, sentences, [sentence for sentence, _ in every])
+    if not sentences:
+        raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
+    if blank:
+        notes.append(f"{blank[0]}; {'left out' if columns.empty == 'skip' else 'kept'}{and_others(len(blank) - 1)}")
+    return sentences
+
+
+def _in_one_spelling(source: Source, sentences: list[Sentence], every: Iterable[Sentence]) -> list[Sentence]:
+    """Spells PER-B as B-PER if all tags are written so, and letters alone with the type that they continue.
+
+    Raises ValueError, naming the place, for tags of no scheme or of several in `every` sentence.
+    """
+    first: dict[str, str] = {}  # the place of each tag's first word
+    for sentence in every:
+        for number, tag in enumerate(sentence.tags):
+            if tag not in first:
+                first[tag] = tag_place(source, sentence, number)
+    if prefixed := with_prefixes(first):
         first = {prefixed[tag]: where for tag, where in first.items()}
         sentences = [
             dataclasses.replace(sentence, tags=tuple(map(prefixed.__getitem__, sentence.tags)))
             for sentence in sentences
         ]
-    if not columns.plain:
-        check_tags(first)
-        if any(map(has_prefix, first)) and any(len(tag) == 1 and tag != OUTSIDE for tag in first):
-            sentences = [_spelled_out(path, sentence) for sentence in sentences]
-    if not sentences:
-        raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
-    if empty:
-        notes.append(f"{empty[0]}; {'left out' if columns.empty == 'skip' else 'kept'}{and_others(len(empty) - 1)}")
+    check_tags(first)
+    if any(map(has_prefix, first)) and any(len(tag) == 1 and tag != OUTSIDE for tag in first):
+        sentences = [_spelled_out(source, sentence) for sentence in sentences]
     return sentences
 
 
-def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], notes: list[str]) -> list[Sentence]:
-    """Converts texts with entities as character spans to sentences, each text one."""
-    reading, sentences = Reading(columns.overlaps), []
+def _of_spans(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -> Iterator[Found]:
+    """Yields texts with entities as character spans, each text as a sentence."""
     if columns.places == "utf16" and any(map(brat.is_row, rows.values)):
         raise ValueError(
             f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters"
@@ -141,47 +147,69 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
             continue
         spans = of_utf16(text, spans or [], where) if columns.places == "utf16" else spans or []
         words, tags = tags_of(text, spans if with_tags else (), where, reading)
-        if not words:
-            if columns.empty == "refuse":
-                raise ValueError(
-                    f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without "
-                    f"words"
-                )
-            empty.append(f"{where}: expected words, got {text[:60]!r}")
-        if words or columns.empty == "keep":
-            sentences.append(Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0))
-    notes += reading.notes(rows)
-    return sentences
-
-
-def _of_lines(
-    path: str,
-    file: ColumnFile,
-    block: Block,
-    with_tags: bool,
-    empty_text: EmptyText,
-    first: dict[str, str],
-    empty: list[str],
-) -> Sentence | None:
-    """Converts the lines of a sentence; None for one that is left out."""
-    words, tags = [], []
-    for number, _, cells in block.lines:
-        where = f"{path}:{number}"
-        words.append(_cell(cells, file.word, "word", where, may_be_blank=empty_text != "refuse"))
-        if with_tags:
-            tags.append(_tag_of(cells, file, where))
-            first.setdefault(tags[-1], where)
-        if len(cells) > file.width or (with_tags and len(cells) < file.width):
+        if not words and columns.empty == "refuse":
             raise ValueError(
-                f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: {' '.join(cells)[:80]!r}"
+                f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without words"
             )
-    numbers = [line.number for line in block.lines]
-    if any(not word.strip(SPACES) for word in words):
-        empty.append(f"{path}:{numbers[0]}: expected words, got a blank one")
-        if empty_text == "skip":
-            return None
-    in_a_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    return Sentence(tuple(words), tuple(tags), numbers[0], block.document, () if in_a_row else tuple(numbers))
+        wrong = "" if words else f"{where}: expected words, got {text[:60]!r}"
+        yield Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0), wrong
+
+
+def _of_rows(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -> Iterator[Found]:
+    """Yields rows of words with their tags."""
+    rejected = unconfirmed([row.get(ANSWER) for row in rows.values]) if with_tags else set()
+    reading.rejected = len(rejected)
+    for number, row in enumerate(rows.values):
+        if number in rejected:
+            continue
+        where = place(rows, number)
+        words: Any
+        tags: Any
+        words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
+        are_texts, refuses = _is_list(words) and all(isinstance(word, str) for word in words), columns.empty == "refuse"
+        if not are_texts or (refuses and not (words and all(words))):
+            is_empty = isinstance(words, list) and refuses
+            hint = "; options.empty_text=skip or keep reads rows without words" if is_empty else ""
+            raise ValueError(
+                f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}"
+            )
+        wrong = ""
+        if not (refuses or (words and all(map(str.strip, words)))):
+            wrong = f"{where}: expected words, got {str(words)[:60]}"
+        if not with_tags or (wrong and columns.empty == "skip"):
+            tags = []
+        elif not _is_list(tags) or len(tags) != len(words):
+            raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
+        yield Sentence(tuple(words), tuple(_named(tag, where, columns.names) for tag in tags), number, 0), wrong
+
+
+def _is_list(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str)
+
+
+def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) -> Iterator[Found]:
+    """Yields the lines of each sentence."""
+    for _, group in itertools.groupby(file.lines, operator.attrgetter("sentence")):
+        lines = list(group)
+        words, tags = [], []
+        for number, _, cells, _, _ in lines:
+            where = f"{path}:{number}"
+            words.append(_cell(cells, file.word, "word", where, may_be_blank=columns.empty != "refuse"))
+            if with_tags:
+                tags.append(_tag_of(cells, file, where))
+            if len(cells) > file.width or (with_tags and len(cells) < file.width):
+                raise ValueError(
+                    f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: "
+                    f"{' '.join(cells)[:80]!r}"
+                )
+        numbers = tuple(line.number for line in lines)
+        in_a_row = numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
+        all_filled = all(word.strip(SPACES) for word in words)
+        wrong = "" if all_filled else f"{path}:{numbers[0]}: expected words, got a blank one"
+        yield (
+            Sentence(tuple(words), tuple(tags), numbers[0], lines[0].document, () if in_a_row else numbers),
+            wrong,
+        )
 
 
 def _tag_of(cells: Sequence[str], file: ColumnFile, where: str) -> str:
@@ -220,40 +248,6 @@ def tag_place(path: Source, sentence: Sentence, number: int) -> str:
     return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
 
 
-def _sentence(
-    rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]
-) -> Sentence | None:
-    """Converts a row to a sentence; None for one that is left out."""
-    where, row = place(rows, number), rows.values[number]
-    words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
-    if (
-        not isinstance(words, Sequence)
-        or isinstance(words, str)
-        or not all(isinstance(word, str) for word in words)
-        or (columns.empty == "refuse" and not (words and all(words)))
-    ):
-        hint = (
-            "; options.empty_text=skip or keep reads rows without words"
-            if isinstance(words, list) and columns.empty == "refuse"
-            else ""
-        )
-        raise ValueError(
-            f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}"
-        )
-    if columns.empty != "refuse" and not (words and all(map(str.strip, words))):
-        empty.append(f"{where}: expected words, got {str(words)[:60]}")
-        if columns.empty == "skip":
-            return None
-    if not with_tags:
-        return Sentence(tuple(words), (), number, 0)
-    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
-        raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-    tag_names = [_named(tag, where, columns.names) for tag in tags]
-    for tag in tag_names:
-        first.setdefault(tag, where)
-    return Sentence(tuple(words), tuple(tag_names), number, 0)
-
-
 def _named(tag: Any, where: str, names: Sequence[str]) -> str:
     """Returns a row's tag, or the name of a tag that is given as a number, as the `datasets` library stores it."""
     if isinstance(tag, str) and tag:
@@ -286,7 +280,7 @@ def has_tags(path: Source, columns: Columns) -> bool:
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
     file = read_columns(path, columns)
-    rows = (line.cells for block in file.blocks for line in block.lines)
+    rows = (line.cells for line in file.lines)
     if file.universal:
         return any(has_column(cells, file.tag) and cells[file.tag].strip(SPACES) != NO_TAG for cells in rows)
     return has_column(next(rows, []), file.tag)
@@ -377,7 +371,4 @@ def check_held_out(
 
 def documents_of(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
     """Groups the sentences of each document."""
-    groups: dict[int, list[Sentence]] = {}
-    for sentence in sentences:
-        groups.setdefault(sentence.document, []).append(sentence)
-    return list(groups.values())
+    return [list(group) for _, group in itertools.groupby(sentences, operator.attrgetter("document"))]

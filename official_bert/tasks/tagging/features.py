@@ -102,6 +102,12 @@ class TaggingFeatureMaker:
         return self._ids[word]
 
 
+def whole_text(number: int, words: int) -> TaggingFeature:
+    """Returns the row of text `number` if a model gives a value for each of its words, without pieces."""
+    pieces, places = np.zeros(0, np.int32), np.arange(words, dtype=np.int32)
+    return TaggingFeature(number, pieces, places, places, pieces)
+
+
 def gather_words(
     features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]
 ) -> list[np.ndarray]:

@@ -107,8 +107,7 @@ def batches_by_length(lengths: Sequence[int], tokens: int) -> Iterator[np.ndarra
 
 def padded(features: Sequence[TaggingFeature]) -> Mapping[str, tf.Tensor]:
     """Pads some rows to the encoder's inputs."""
-    shape = (len(features), max(len(feature.input_ids) for feature in features))
-    ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    for row, real, feature in zip(ids, mask, features):
-        row[: len(feature.input_ids)], real[: len(feature.input_ids)] = feature.input_ids, 1
-    return {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask), "segment_ids": tf.zeros(shape, tf.int32)}
+    rows = [feature.input_ids for feature in features]
+    ids = tf.RaggedTensor.from_row_lengths(np.concatenate(rows), list(map(len, rows)))
+    mask = tf.sequence_mask(ids.row_lengths(), dtype=tf.int32)
+    return {"input_ids": ids.to_tensor(), "input_mask": mask, "segment_ids": tf.zeros_like(mask)}

@@ -12,7 +12,6 @@ import tensorflow as tf
 from official_bert.serving.served_model import Tensors
 
 MARK = "\x01"
-ENTITY_COLUMNS = ("types", "starts", "ends", "scores")
 REST = 1 << 30  # characters; no text is as long
 
 

@@ -26,12 +26,22 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
 from official_bert.text.tokenization import CJK_RANGES
 
+PLACES = "OIBES"  # of words in entities, as `split_tag` gives them
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 CONTINUED = "(that of the word before)"  # type of a letter alone beside others with types
 WHITE_SPACE = r"[\s\v\p{Z}\x{85}]"  # between the words of a text
-PLACES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "S": SINGLE}  # of `split_tag`
 # logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class Words(NamedTuple):
+    """The words of texts, flat over the batch, and the tokens that they consist of."""
+
+    ids: tf.RaggedTensor  # [B,(T)]
+    first_tokens: tf.Tensor  # [W]
+    starts: tf.Tensor  # [W] code points of the text
+    ends: tf.Tensor  # [W]
+    rows: tf.Tensor  # [W] their texts
 
 
 class Entities(NamedTuple):
@@ -50,10 +60,10 @@ class ServedTagger(ServedWindows):
     tabs and line ends alone, as in CoNLL files; else punctuation around a word is set apart.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
     padded_text: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("entities", "types", "starts", "ends", "scores"), "num_entities"
     )
+    outputs: ClassVar[tuple[str, ...]] = (*padded_text, "num_entities", "truncated")
     padded_ids = dict.fromkeys(("tags", "logits"), "input_ids")
     reads = ("pretokenized", "redact", *ServedWindows.reads)
 
@@ -82,20 +92,22 @@ class ServedTagger(ServedWindows):
         # nothing.
         self._nothing = {*chunk_tags.meaningless(labels)}
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
-        self.types = sorted(
-            {kind for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED}
-        )
+        tags = [self._split(label) for label in labels]
+        self.types = sorted({kind for place, kind in tags if place != OUTSIDE and kind != CONTINUED})
+        numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
+        self._places = np.array([place for place, _ in tags], np.int32)  # of each label
+        self._kinds = np.array([numbers[kind] for _, kind in tags], np.int32)
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         continues = tokenizer.host.continues_word
         rows = self.encoder.config.vocab_size  # the model may have more than the tokenizer has tokens
         self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
-        outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}
-        self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin words (here all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
-        begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
+        special = [self.special[name] for name in ("PAD", "CLS", "SEP")]
+        continues = tf.gather(self._continues, ids) | tf.reduce_any(tf.equal(ids[:, :, None], special), axis=2)
+        begins = ~continues & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run(
             {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
             {"logits": tf.TensorSpec([None, None, len(self.labels)])},
@@ -114,42 +126,28 @@ class ServedTagger(ServedWindows):
         probability (in a CRF, of the emissions alone).
         """
         text = tf.strings.unicode_transcode(inputs["text"], "UTF-8", "UTF-8")
-        ids, starts, ends = self._tokenize(text)
-        if self.pretokenized:
-            ids, starts, ends, begins = self._spaced_words(text, ids, starts, ends)
-        else:
-            begins = self._begins_word(text, ids, starts, ends.values)
-        first_tokens = tf.cast(tf.where(begins)[:, 0], tf.int32)  # [W]
-        word_splits = tf.searchsorted(first_tokens, tf.cast(ids.row_splits, tf.int32))
-        lengths = word_splits[1:] - word_splits[:-1]
-        logits = self._word_logits(ids, first_tokens, lengths)  # [W,C]
-        word_starts = tf.gather(starts.values, first_tokens)
-        sentences = self._sentence_lengths(text, word_starts, lengths) if self.lines else lengths
+        words = self._spaced_words(text) if self.pretokenized else self._words(text)
+        lengths = tf.math.bincount(words.rows, minlength=tf.size(text), maxlength=tf.size(text))
+        logits = self._word_logits(words, lengths)  # [W,C]
+        sentences = self._sentence_lengths(text, words) if self.lines else lengths
         tags = self._tags(logits, sentences)  # [W]
         probability = tf.gather(tf.nn.softmax(self.calibration.cooled(logits)), tags, batch_dims=1)
         entities = self._entities(tags, tf.concat([[0], tf.cumsum(sentences)], 0))
-        last_token = tf.gather(tf.concat([first_tokens[1:], [tf.size(ids.values)]], 0), entities.last) - 1
-        start = tf.gather(word_starts, entities.first)
-        end = tf.gather(ends.values, last_token)
-        row_splits = tf.searchsorted(entities.first, word_splits)
-        score = _mean_of_runs(probability, entities.first, entities.last)
-        source = tf.gather(text, tf.searchsorted(row_splits, tf.range(tf.size(start)), side="right") - 1)
+        row = tf.gather(words.rows, entities.first)
+        start, end = tf.gather(words.starts, entities.first), tf.gather(words.ends, entities.last)
         columns = {
-            "entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
+            "entities": tf.strings.substr(tf.gather(text, row), start, end - start, unit="UTF8_CHAR"),
             "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
             "starts": start,
             "ends": end,
-            "scores": score,
+            "scores": _mean_of_runs(probability, entities.first, entities.last),
         }
+        counts = tf.math.bincount(row, minlength=tf.size(text), maxlength=tf.size(text))
         rows = {
-            name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
+            name: tf.RaggedTensor.from_row_lengths(value, counts, validate=False).to_tensor()
             for name, value in columns.items()
         }
-        return {
-            **rows,
-            "num_entities": row_splits[1:] - row_splits[:-1],
-            "truncated": tf.zeros(tf.shape(text), tf.bool),
-        }
+        return {**rows, "num_entities": counts, "truncated": tf.zeros(tf.shape(text), tf.bool)}
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
@@ -160,6 +158,14 @@ class ServedTagger(ServedWindows):
             for kind, entity, start, end, score in entities
             if kind
         ] or ["  (no entity)"]
+
+    def _words(self, text: tf.Tensor) -> Words:
+        """Returns the words of texts, with punctuation around them set apart."""
+        ids, starts, ends = self._tokenize(text)
+        first = tf.cast(tf.where(self._begins_word(text, ids, starts, ends.values))[:, 0], tf.int32)
+        last = tf.concat([first[1:], [tf.size(ids.values)]], 0)[: tf.size(first)] - 1
+        rows = tf.gather(tf.cast(ids.value_rowids(), tf.int32), first)
+        return Words(ids, first, tf.gather(starts.values, first), tf.gather(ends.values, last), rows)
 
     def _tokenize(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Returns the tokens of texts with their starts and ends, each [B,(T)].
@@ -176,44 +182,36 @@ class ServedTagger(ServedWindows):
         kept = ids.with_values(tf.not_equal(tf.gather(padded.values, place), ord(" ")))
         return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts, ends))
 
-    def _spaced_words(
-        self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
-        """Returns tokens [B,(T)] with starts and ends, and which of them are the first of a word [T].
+    def _spaced_words(self, text: tf.Tensor) -> Words:
+        """Returns the words between spaces, tabs and line ends.
 
-        As in training, words stand between spaces, tabs and line ends alone, and one that normalises to nothing is an
-        [UNK].
+        As in training, each is tokenized by itself, and one that normalises to nothing is an [UNK].
         """
-        decoded = tf.strings.unicode_decode(text, "UTF-8")
-        text_start, owner = tf.cast(decoded.row_starts(), tf.int32), tf.cast(decoded.value_rowids(), tf.int32)
-        separates = tf.reduce_any(tf.equal(decoded.values[:, None], [ord(char) for char in SPACES]), axis=1)
-        begins = ~separates & _with_first(separates[:-1] | tf.not_equal(owner[1:], owner[:-1]), separates)
-        word_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # of each character
-        letters = tf.boolean_mask(tf.range(tf.size(word_of)), ~separates)
-        word = tf.gather(word_of, tf.gather(text_start, ids.value_rowids()) + starts.values)
-        count = tf.math.count_nonzero(begins, dtype=tf.int32)
-        empty = tf.where(tf.equal(tf.math.unsorted_segment_sum(tf.ones_like(word), word, count), 0))[:, 0]
-        first = tf.gather(tf.boolean_mask(tf.range(tf.size(word_of)), begins), empty)
-        last = tf.gather(tf.math.unsorted_segment_max(letters, tf.gather(word_of, letters), count), empty)
-        row = tf.gather(owner, first)
-        word = tf.concat([word, tf.cast(empty, tf.int32)], 0)
-        order = tf.argsort(word, stable=True)
-        lengths = tf.cast(ids.row_lengths(), tf.int32) + tf.math.unsorted_segment_sum(
-            tf.ones_like(row), row, tf.size(text)
+        parts = tf.strings.split(tf.strings.regex_replace(text, f"[{SPACES}]", " "), " ")  # "" between two spaces
+        sizes, rows = tf.strings.length(parts.values, unit="UTF8_CHAR"), tf.cast(parts.value_rowids(), tf.int32)
+        before = tf.cumsum(sizes + 1, exclusive=True)
+        first = before - tf.gather(tf.gather(before, parts.row_starts()), rows)
+        words, sizes, rows, first = (
+            tf.boolean_mask(column, sizes > 0) for column in (parts.values, sizes, rows, first)
         )
-        columns = (
-            (ids, tf.fill(tf.shape(row), self.special["UNK"])),
-            (starts, first - tf.gather(text_start, row)),
-            (ends, last + 1 - tf.gather(text_start, row)),
+        # Pieces of byte-level BPE tell whether a space stands before them.
+        space = tf.where((first > 0) & (self.tokenizer.host.kind == "byte_bpe"), " ", "")
+        added = tf.strings.length(space)
+        tokens = self.tokenizer.tokenize_with_offsets(tf.strings.join([space, words]))
+        unknown = (tf.fill(tf.shape(sizes), self.special["UNK"]), tf.zeros_like(sizes), sizes + added)
+        is_empty = tf.equal(tokens[0].row_lengths(), 0)[:, None]
+        ids, starts, ends = (
+            tf.concat([column, tf.ragged.boolean_mask(one[:, None], is_empty)], 1)
+            for column, one in zip(tokens, unknown)
+        )  # [W,(T)]
+        counts = tf.math.unsorted_segment_sum(ids.row_lengths(), rows, tf.size(text))
+        return Words(
+            tf.RaggedTensor.from_row_lengths(ids.values, counts, validate=False),
+            tf.cast(ids.row_starts(), tf.int32),
+            first + tf.maximum(tf.gather(starts.values, ids.row_starts()) - added, 0),
+            first + tf.gather(ends.values, ids.row_limits() - 1) - added,
+            rows,
         )
-        tokens = (
-            tf.RaggedTensor.from_row_lengths(
-                tf.gather(tf.concat([column.values, added], 0), order), lengths, validate=False
-            )
-            for column, added in columns
-        )
-        word = tf.gather(word, order)
-        return *tokens, _with_first(tf.not_equal(word[1:], word[:-1]), word)
 
     def _begins_word(
         self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor
@@ -230,7 +228,7 @@ class ServedTagger(ServedWindows):
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
             blank = tf.equal(starts.values, ends)
             with_next = tf.concat([joined, [False]], 0)[: tf.size(blank)]
-            is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[: tf.size(blank)]
+            is_first = (~blank | with_next) & _with_first(~(blank[:-1] & joined), blank)
             ideograph &= is_first
             begins = is_first & _with_first(~joined | ~overlap & (punctuation[1:] | punctuation[:-1]), blank)
         else:
@@ -256,35 +254,27 @@ class ServedTagger(ServedWindows):
         """Returns `logits` [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
         return {"logits": self.run_model(rows)["logits"]}
 
-    def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the logits [W,C] of words, given the first token of each and how many of them a text has, `lengths`
-        [B].
-        """
+    def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
+        """Returns the logits [W,C] of words, of which a text has `lengths` [B]."""
         del lengths  # each word is tagged by itself
-        return self._of_words(ids, first_tokens, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
+        return self._of_words(words, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
 
-    def _of_words(
-        self,
-        ids: tf.RaggedTensor,
-        first_tokens: tf.Tensor,
-        compute: Callable[[Tensors], tf.Tensor],
-        shape: Sequence[int],
-    ) -> tf.Tensor:
+    def _of_words(self, words: Words, compute: Callable[[Tensors], tf.Tensor], shape: Sequence[int]) -> tf.Tensor:
         """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the
         most context.
 
         A group of windows keeps the results of first tokens alone.
         """
-        tokens = graph_packing.whole(ids)
+        tokens = graph_packing.whole(words.ids)
         windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
         rows = graph_packing.Slices(
             tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length
         )
         layout = graph_packing.lay_out(rows, None, self.template)
         shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a  # [R,S]
-        count = tf.size(first_tokens)
+        count = tf.size(words.first_tokens)
         # 0: no word begins there
-        word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])
+        word = tf.scatter_nd(words.first_tokens[:, None], tf.range(count) + 1, [tf.size(words.ids.values) + 1])
         word = tf.where(shown, tf.gather(word, layout.token), 0)
         results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
         rows_of_words, _ = self.run_groups(
@@ -303,72 +293,53 @@ class ServedTagger(ServedWindows):
         return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
     @staticmethod
-    def _sentence_lengths(text: tf.Tensor, word_starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the number of words of each line with words, and a last 0; `word_starts` [W] are code points of the
-        texts.
-        """
+    def _sentence_lengths(text: tf.Tensor, words: Words) -> tf.Tensor:
+        """Returns the number of words of each line with words, and a last 0."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
-        owner = tf.repeat(tf.range(tf.size(lengths)), lengths)
         ends_before = tf.cumsum(tf.cast(tf.equal(decoded.values, ord("\n")), tf.int32))
-        line = tf.gather(ends_before, tf.gather(tf.cast(decoded.row_starts(), tf.int32), owner) + word_starts)
-        begins = _with_first(tf.not_equal(line[1:], line[:-1]) | tf.not_equal(owner[1:], owner[:-1]), line)
-        first = tf.concat([tf.cast(tf.where(begins)[:, 0], tf.int32), [tf.size(owner)]], 0)
-        return tf.concat([first[1:] - first[:-1], [0]], 0)
+        place = tf.gather(tf.cast(decoded.row_starts(), tf.int32), words.rows) + words.starts
+        lines = tf.gather(ends_before, place) + words.rows  # numbers that rise from line to line and from text to text
+        return tf.concat([tf.unique_with_counts(lines).count, [0]], 0)
 
     def _entities(self, tags: tf.Tensor, splits: tf.Tensor) -> Entities:
         """Returns the entities of tags [W], read as conlleval reads them: any scheme of B, I, E, S and O, legal or not.
 
         `splits` are the words at which a sentence begins, and the number of words.
         """
-        prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
+        place, kind = tf.gather(self._places, tags), tf.gather(self._kinds, tags)
         new_text = tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
-        if any(kind == CONTINUED for _, kind in map(self._split, self.labels)):
-            prefix, kind = self._with_types(prefix, kind, new_text)
-        outside = tf.equal(prefix, OUTSIDE)
+        if self._kinds.max() > len(self.types):
+            place, kind = self._with_types(place, kind, new_text)
+        inside = tf.not_equal(place, OUTSIDE)
+        closes, opens = (tf.gather([name in names for name in PLACES], place) for names in ("OES", "BS"))
         # An entity begins at B and S, behind O, E and S, and where the type changes.
-        closed = tf.equal(prefix, OUTSIDE) | tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
-        begins = ~outside & (
-            new_text
-            | _with_first(closed[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
-            | tf.equal(prefix, BEGIN)
-            | tf.equal(prefix, SINGLE)
-        )
+        changes = _with_first(closes[:-1] | tf.not_equal(kind[1:], kind[:-1]), kind)
+        begins = inside & (new_text | changes | opens)
         first = tf.cast(tf.where(begins)[:, 0], tf.int32)
-        stops = tf.cast(tf.where(begins | outside | new_text)[:, 0], tf.int32)  # places at which something else begins
-        behind = tf.searchsorted(stops, first, side="right")
-        last = tf.gather(tf.concat([stops, [tf.size(tags)]], 0), behind) - 1
-        return Entities(first, last, tf.gather(kind, first))
+        number = tf.cumsum(tf.cast(begins, tf.int32))
+        length = tf.unique_with_counts(tf.boolean_mask(number, inside)).count
+        return Entities(first, first + length - 1, tf.gather(kind, first))
 
-    def _with_types(self, prefix: tf.Tensor, kind: tf.Tensor, new_text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _with_types(self, place: tf.Tensor, kind: tf.Tensor, new_text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Gives words whose label is a letter alone the type of the word before, and O to those that continue nothing;
         both [W].
         """
         none = len(self.types)
         alone = tf.greater(kind, none)
-        closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
-        after_end = tf.concat([[False], closes[:-1]], 0)[: tf.size(kind)]
-        is_first = ~alone | new_text | after_end
+        closes = tf.equal(place, END) | tf.equal(place, SINGLE)
+        is_first = ~alone | new_text | _with_first(closes[:-1], kind)
         types_of_runs = tf.boolean_mask(tf.where(alone, none, kind), is_first)
         kind = tf.gather(types_of_runs, tf.cumsum(tf.cast(is_first, tf.int32)) - 1)
-        return tf.where(alone & tf.equal(kind, none), OUTSIDE, prefix), kind
-
-    def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each label's prefix, as a number, and the index of its type."""
-        tags = [self._split(label) for label in self.labels]
-        numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
-        return (
-            np.array([prefix for prefix, _ in tags], np.int32),
-            np.array([numbers[kind] for _, kind in tags], np.int32),
-        )
+        return tf.where(alone & tf.equal(kind, none), OUTSIDE, place), kind
 
     def _split(self, label: str) -> tuple[int, str]:
-        """Returns a label's prefix, as a number, and its type."""
+        """Returns the place of a label's words in entities, as a number, and its type."""
         if self.plain:
             return SINGLE, label
         place, kind = chunk_tags.split_tag(label) if label not in self._nothing else (chunk_tags.OUTSIDE, "")
         if place == chunk_tags.OUTSIDE:
             return OUTSIDE, ""
-        return PLACES[place], kind or (CONTINUED if self._prefixed else chunk_tags.UNNAMED)
+        return PLACES.index(place), kind or (CONTINUED if self._prefixed else chunk_tags.UNNAMED)
 
 
 class ServedFeatureTagger(ServedTagger):
@@ -381,17 +352,17 @@ class ServedFeatureTagger(ServedTagger):
     def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
         return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
 
-    def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
         shape = [len(self.model.layers_used), self.model.encoder.config.hidden_size]
-        features = self._of_words(ids, first_tokens, self.model.features, shape)  # [W,N,D], N layers of D numbers
+        features = self._of_words(words, self.model.features, shape)  # [W,N,D], N layers of D numbers
         features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
-        words = features.with_values(tf.range(tf.size(features.flat_values[:, 0, 0])))
+        numbers = features.with_values(tf.range(tf.size(words.rows)))
 
         def tag(texts: tf.Tensor) -> dict[str, tf.Tensor]:
             padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
             return {
                 "logits": tf.boolean_mask(self.model.tag(padded, real), real),
-                "word": tf.gather(words, texts).values,
+                "word": tf.gather(numbers, texts).values,
             }
 
         results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}

@@ -4,6 +4,7 @@ features.
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -35,7 +36,7 @@ from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
-from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
+from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words, whole_text
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
@@ -66,23 +67,14 @@ class TaggedData(FileData):
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
-        names = (
-            "input_ids",
-            "input_mask",
-            "segment_ids",
-            "tag_mask",
-            "tags",
-            *(("sentence_starts",) if self._several_chains else ()),
-        )
-        length = self.options.max_seq_length
-        weighted = (
-            {"loss_weights": tf.TensorSpec((batch_size, length), tf.float32)} if self.options.class_weights else {}
-        )
-        return (
-            weighted
-            | {name: tf.TensorSpec((batch_size, length), tf.int32) for name in names}
-            | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
-        )
+        names = ["input_ids", "input_mask", "segment_ids", "tag_mask", "tags"]
+        if self._several_chains:
+            names.append("sentence_starts")
+        whole_rows = (batch_size, self.options.max_seq_length)
+        spec = {name: tf.TensorSpec(whole_rows, tf.int32) for name in names}
+        if self.options.class_weights:
+            spec["loss_weights"] = tf.TensorSpec(whole_rows, tf.float32)
+        return spec | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
     @property
     def _several_chains(self) -> bool:
@@ -93,10 +85,10 @@ class TaggedData(FileData):
         """Reads sentences: with their tags, or, of a file to tag, with those that it has."""
         rows = span_rows(path, self.options.encoding)
         source = rows_of(path, self.options.encoding) if rows is None else rows
-        notes: list[str] = []
+        columns, notes = self.options.columns, list[str]()
         if use == "test":
-            return SentenceFile(source, conll.read_to_tag(source, self.options.columns, logging.warning, notes), notes)
-        return SentenceFile(source, conll.read_sentences(source, self.options.columns, notes=notes), notes)
+            return SentenceFile(source, conll.read_to_tag(source, columns, logging.warning, notes), notes)
+        return SentenceFile(source, conll.read_sentences(source, columns, notes=notes), notes)
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation
@@ -179,64 +171,58 @@ class TaggedData(FileData):
         self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False, gold: bool = True
     ) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
-        sentences = file.sentences
-        groups = (
-            conll.documents_of(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
-        )
+        options = self.options
+        sentences = [
+            dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
+            for sentence in file.sentences
+        ]
+        groups = conll.documents_of(sentences) if options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
+        sizes = [[len(sentence.words) for sentence in group] for group in groups]
         tags = [
-            np.array(
-                [
-                    number
-                    for sentence in group
-                    for number in (self.tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))
-                ],
-                np.int32,
-            )
-            for group in groups
+            np.concatenate([self.tag_numbers(file.source, sentence) for sentence in group])
+            if gold
+            else np.zeros(len(words), np.int32)
+            for group, words in zip(groups, texts)
         ]
         starts = [
-            np.array([place == 0 for sentence in group for place in range(len(sentence.words))], np.int32)
+            np.concatenate([np.arange(size) == 0 for size in lengths]).astype(np.int32)
             if self._several_chains
             else None
-            for group in groups
+            for lengths in sizes
         ]
-        features = TaggingFeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride).make(texts)
+        features = TaggingFeatureMaker(self.tokenizer, options.max_seq_length, options.doc_stride).make(texts)
         rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
         made_of: list = []
-        if self.options.features:
-            stored = WordFeatures(features, [len(words) for words in texts], model, files.cache_dir)
+        if options.features:
+            stored = WordFeatures(features, list(map(len, texts)), model, files.cache_dir)
             # A run asks what its data are before it takes the weights from the checkpoint.
             made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
+            features = [whole_text(number, len(words)) for number, words in enumerate(texts)]
         weights = None
-        if training and self.options.class_weights:
-            counts = np.bincount(
-                [number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels)
-            )
-            weights = class_weights(
-                self.options.class_weights, self.options.labels, counts, "config.options.class_weights"
-            )
+        if training and options.class_weights:
+            known = np.concatenate(tags)
+            counts = np.bincount(known[known >= 0], minlength=len(options.labels))
+            weights = class_weights(options.class_weights, options.labels, counts, "config.options.class_weights")
             for row in rows:
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
-        sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self.task, sentences, texts, sizes, features, source, weights)
 
-    def tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
-        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not
-        labelled.
+    def tag_numbers(self, path: Source, sentence: Sentence) -> np.ndarray:
+        """Returns the labels of a sentence's tags, which are in the model's scheme, int32 [words]: 0 without tags, -1
+        for a word that is not labelled.
 
         Raises ValueError for another type.
         """
-        if not sentence.tags:
-            yield from [0] * len(sentence.words)
-        for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.task.scheme)):
-            if tag not in (*self.options.labels, NOT_LABELLED):
+        labels, numbers = self.options.labels, np.zeros(len(sentence.words), np.int32)
+        for number, tag in enumerate(sentence.tags):
+            if tag not in (*labels, NOT_LABELLED):
                 raise ValueError(
-                    f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
-                    f"got {tag!r}"
+                    f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(labels)}, got {tag!r}"
                 )
-            yield self.options.labels.index(tag) if tag else -1
+            numbers[number] = labels.index(tag) if tag else -1
+        return numbers
 
 
 class TagAnswers(CalibratedAnswers):
@@ -265,13 +251,12 @@ class TagAnswers(CalibratedAnswers):
         order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
         for start in range(0, len(order), SENTENCES_AT_ONCE):
             part = order[start : start + SENTENCES_AT_ONCE]
-            longest = max(1, max(len(logits[number]) for number in part))
-            emissions = np.stack(
-                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part]
-            )
-            mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
-            paths = np.asarray(crf.best_path(emissions, mask, scores))
-            for number, path in zip(part, paths):
+            lengths = [len(logits[number]) for number in part]
+            rows = tf.RaggedTensor.from_row_lengths(np.concatenate([logits[number] for number in part]), lengths)
+            longest = max(1, lengths[-1])
+            emissions = rows.to_tensor(shape=[None, longest, None])
+            paths = crf.best_path(emissions, tf.sequence_mask(lengths, longest), scores)
+            for number, path in zip(part, np.asarray(paths)):
                 best_paths[number] = path[: len(logits[number])]
         return best_paths
 
@@ -298,24 +283,17 @@ class Task(TaskBase):
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-        crf_settings = {"boundary_scores": options.boundary_scores, "crf_rate": options.crf_rate}
-        settings = {"num_tags": len(options.labels), "dropout": options.dropout}
+
+        def given(*names: str) -> dict[str, Any]:
+            return {name: getattr(options, name) for name in names}
+
+        settings = {"num_tags": len(options.labels)} | given("dropout")
         if options.features:
-            return FeatureTagger.make(
-                model,
-                settings
-                | crf_settings
-                | {
-                    "features": options.features,
-                    "feature_layers": options.feature_layers,
-                    "lstm_size": options.lstm_size,
-                    "lstm_layers": options.lstm_layers,
-                    "crf": options.crf,
-                },
-            )
+            sizes = given("features", "feature_layers", "lstm_size", "lstm_layers", "crf")
+            return FeatureTagger.make(model, settings | sizes | given("boundary_scores", "crf_rate"))
         recompute = self.config.training.recompute
         if options.crf:
-            return CRFTagger.make(model, settings | crf_settings, recompute=recompute)
+            return CRFTagger.make(model, settings | given("boundary_scores", "crf_rate"), recompute=recompute)
         return Tagger.make(model, settings, recompute=recompute)
 
     @property
@@ -332,7 +310,7 @@ class TaggedFile:
     """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
 
     task: Task
-    sentences: Sequence[Sentence]
+    sentences: Sequence[Sentence]  # with tags in the model's scheme
     texts: list[list[str]]  # words
     sizes: list[list[int]]  # words of each sentence of a text
     features: list[TaggingFeature]
@@ -341,7 +319,7 @@ class TaggedFile:
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
-        gold, predicted = zip(*((gold, predicted) for _, gold, predicted in self._labelled(predictions)))
+        _, gold, predicted = zip(*self._labelled(predictions))
         scores = (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(gold, predicted)
         if (answers := self.task.answers).asked:
             scores |= _examination().tune(self.task.options, answers.tunes, *self._words(predictions))
@@ -358,8 +336,8 @@ class TaggedFile:
     def _words(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
         """Returns the right tags [W], as numbers, and the logits [W,T] of all labelled words that were evaluated."""
         logits, evaluated, _ = self._logits(predictions)
-        rows = [list(self.task.data.tag_numbers("", sentence)) for sentence in self.sentences]
-        gold = np.concatenate([row if known else [-1] * len(row) for row, known in zip(rows, evaluated)])
+        numbers = [self.task.data.tag_numbers("", sentence) for sentence in self.sentences]
+        gold = np.concatenate([tags if known else np.full_like(tags, -1) for tags, known in zip(numbers, evaluated)])
         return gold[gold >= 0], np.concatenate(logits)[gold >= 0]
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
@@ -368,10 +346,9 @@ class TaggedFile:
         """
         for sentence, answered in zip(self.sentences, self.tags(predictions)):
             if answered is not None:
-                gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
-                labelled = [number for number, tag in enumerate(gold) if tag != NOT_LABELLED]
+                labelled = [tag != NOT_LABELLED for tag in sentence.tags]
                 words, gold, answered = (
-                    [column[number] for number in labelled] for column in (sentence.words, gold, answered)
+                    list(itertools.compress(column, labelled)) for column in (sentence.words, sentence.tags, answered)
                 )
                 yield words, gold, answered
 
@@ -379,16 +356,11 @@ class TaggedFile:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's
         scheme.
         """
-        options = self.task.options
-        sentences = [
-            dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
-            for sentence in self.sentences
-        ]
         path = os.path.join(output_dir, "predictions.conll")
         predicted = [
-            tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))
+            tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(self.sentences, self.tags(predictions))
         ]
-        conll.write_columns(path, sentences, predicted, options.separator)
+        conll.write_columns(path, self.sentences, predicted, self.task.options.separator)
         return [path]
 
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
@@ -408,15 +380,11 @@ class TaggedFile:
         row.
         """
         rows = self.source.in_order(predictions)
-        lengths = [len(words) for words in self.texts]
-        options = self.task.options
-        owners = range(len(rows)) if options.features else [feature.text for feature in self.features]
-        missing = incomplete(rows, owners)
-        if options.features:
-            logits = [np.zeros((0, 1)) if row is None else row["logits"][:length] for row, length in zip(rows, lengths)]
-        else:
-            kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
-            logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
+        missing = incomplete(rows, [feature.text for feature in self.features])
+        features, values = zip(
+            *((feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None)
+        )
+        logits = gather_words(features, values, list(map(len, self.texts)))
         by_sentence = [
             part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
         ]

@@ -74,7 +74,7 @@ def test_beir_may_be_packed_and_trec_judges_in_four_columns(tmp_path):
 def test_published_files_of_words(tmp_path, name, content, words):
     (tmp_path / name).write_text(content)
     file = read_columns(str(tmp_path / name), Columns())
-    assert [line.cells[file.word] for block in file.blocks for line in block.lines] == words
+    assert [line.cells[file.word] for line in file.lines] == words
 
 
 def test_whole_sentences_in_cells_are_refused_with_the_way_to_write_them(tmp_path):

@@ -292,7 +292,8 @@ def test_features_are_those_of_the_weights_at_the_first_batch_whatever_was_asked
     assert held_out.content == plain.held_out.source.content and data.train.content == plain.train.content
     for weight in data.model.encoder.weights:  # as a checkpoint is taken
         weight.assign(weight + 1.0)
-    feature = data.held_out.features[held_out.plan(0)[0][0]]
+    number = held_out.plan(0)[0][0]
+    feature = held_out.examples[number].stored.features[number]
     ids = feature.input_ids[None]
     wanted = data.model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
     found = held_out.batch(0)["word_features"][0, 0, :, 0]
@@ -394,3 +395,15 @@ def test_mistakes_in_rows_are_named_with_their_line(golden, tmp_path):
         path.write_text('{"tokens": ["x"], "ner_tags": ["O"]}\n' + json.dumps(row) + "\n")
         with pytest.raises(ValueError, match=told):
             resolve(golden, {"train_file": path}, labels=["O", "B-LOC"])
+
+
+def test_texts_that_were_not_evaluated_have_no_tags_and_the_others_those_of_a_whole_evaluation(golden, files):
+    options = {"features": "last", "lstm_layers": 0, "crf": True, "max_seq_length": 64}
+    data = resolve(golden, {"train_file": files["train_file"], "eval_file": files["eval_file"]}, **options)
+    part, rng = data.held_out, np.random.default_rng(0)
+    order = np.concatenate(part.source.plan(0))
+    chain = {name: rng.normal(size=(5,) * rank) for name, rank in (("transitions", 2), ("start_scores", 1))}
+    chain |= {"end_scores": rng.normal(size=5)}
+    rows = [{"logits": rng.normal(size=(len(part.texts[text]) + 2, 5)).astype("float32"), **chain} for text in order]
+    whole, few = part.tags(rows), part.tags(rows[:7])
+    assert few == [tags if text in order[:7] else None for text, tags in enumerate(whole)] and None not in whole
