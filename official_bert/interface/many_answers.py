@@ -182,8 +182,7 @@ class ManyAnswers:
             raise ValueError(
                 f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}"
             )
-        with files.written_whole(self.manifest) as file:
-            json.dump({"made_of": made_of, "rows": counts}, file)
+        files.write_json(self.manifest, {"made_of": made_of, "rows": counts})
         return counts
 
     def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:

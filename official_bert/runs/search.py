@@ -7,7 +7,6 @@ keeps its checkpoints; another search in the same folder may add runs, and choos
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import math
 import operator
@@ -24,7 +23,7 @@ from official_bert.config import Config, build, differences, merge, nest, parse_
 from official_bert.long_work.provenance import changed_keys
 from official_bert.reports.metric_text import shown
 from official_bert.run_folder import SEARCH_FILE, RunFolder
-from official_bert.storage import files
+from official_bert.storage.files import write_json
 from official_bert.training.stops.divergence import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
@@ -384,8 +383,7 @@ class _Records:
             "origin": self.origin,
             "runs": self.runs,
         }
-        with files.written_whole(self.path) as file:
-            json.dump(content, file, indent=1)
+        write_json(self.path, content, indent=1)
 
     def best(self) -> str:
         """Returns the best finished run of this search, the first of equal ones."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from official_bert.storage.files import read_json, written_whole
+from official_bert.storage.files import read_json, write_json, written_whole
 
 TELL_EVERY = 60.0  # seconds between lines about a running stage
 END_SECONDS = 60.0  # that a stopped stage gets to end
@@ -67,8 +67,7 @@ class Stages:
             begin = time.monotonic()
             self._execute(command, log, f"{folder}: {name}")
             stored = stage | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
-            with written_whole(str(marker)) as file:
-                json.dump(stored, file, indent=1)
+            write_json(str(marker), stored, indent=1)
         self.stages_left -= 1
         self.seconds.append(stored["seconds"])
         return stored
