@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
-from official_bert.long_work.provenance import changed_keys
+from official_bert.long_work.made_of import require_same
 from official_bert.reports.metric_text import shown
 from official_bert.run_folder import SEARCH_FILE, RunFolder
 from official_bert.storage.files import write_json
@@ -326,12 +326,8 @@ class _Records:
     def _take(self, stored: Mapping[str, Any]) -> None:
         """Takes the results that are in the folder. Raises ValueError if they are those of another search."""
         self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
-        unrecorded = dict.fromkeys(DATA)
-        if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
-            raise ValueError(
-                f"{self.path}: its results are those of another {' and another '.join(other)}; give another "
-                f"--output_dir"
-            )
+        before = self.origin | dict.fromkeys(DATA) | stored["origin"]
+        require_same(before, self.origin, f"{self.path}: its results are those of", "give another --output_dir")
         for name in self.configs:
             if name in self.runs:
                 self._check_run(name)

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from official_bert.long_work.made_of import require_same
 from official_bert.storage.files import read_json, write_json, written_whole
 
 TELL_EVERY = 60.0  # seconds between lines about a running stage
@@ -55,11 +56,13 @@ class Stages:
         }
         if marker.exists():
             stored = read_json(str(marker))
-            if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
-                raise ValueError(
-                    f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
-                    f"remove {place} to run it again"
-                )
+            before = {key: stored.get(key) for key in stage}
+            require_same(
+                before,
+                stage,
+                f"{marker}: this stage was run with",
+                f"give another --work_dir, or remove {place} to run it again",
+            )
         else:
             if config is not None:
                 with written_whole(str(place / f"{name}.yaml")) as file:
