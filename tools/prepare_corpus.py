@@ -27,6 +27,7 @@ from official_bert.data.raw_text import (
     deduplication,
     documents,
     languages,
+    packed_files,
     pdf_text,
     quality,
 )
@@ -373,7 +374,7 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
 def main(_: list[str]) -> None:
     """Checks the flags and files, makes the corpus, prints the report."""
     interruption.end_on_signals()
-    containers.check_encoding(FLAGS.encoding)
+    packed_files.check_encoding(FLAGS.encoding)
     files = recognised(input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), FLAGS)
     mixture = Mixture(FLAGS.mix, FLAGS.smoothing)
     check_flags(FLAGS, files)
