@@ -32,7 +32,7 @@ from official_bert.data.raw_text import (
     quality,
 )
 from official_bert.long_work import interruption, preflight, provenance
-from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
+from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, part_name, work_path
 from official_bert.storage.files import DISK_FULL, folder_of, list_names, modified, remove, shard_names, size_of
 from official_bert.text import accents
 from official_bert.text.vocab import KEEPING
@@ -309,11 +309,6 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
             if error.errno not in DISK_FULL:
                 raise
             raise OSError(f"{', '.join(outputs)}: cannot be written: {error.strerror}") from None
-
-
-def part_name(number: int) -> str:
-    """Returns the name of an unfinished output in the work folder."""
-    return f"part-{number:05d}"
 
 
 def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> None:

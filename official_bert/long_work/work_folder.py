@@ -183,6 +183,11 @@ class WorkFolder:
             files.publish(path, target)
 
 
+def part_name(number: int) -> str:
+    """Returns the name of an unfinished output in a work folder."""
+    return f"part-{number:05d}"
+
+
 def flush_to_disk(path: str) -> None:
     """Waits until the content of a file is on its disk."""
     with open(path, "rb") as file:
