@@ -115,6 +115,7 @@ class ManyAnswers:
         """
         preflight.check_outputs([*self.outputs, self.manifest], self.inputs, self.input_file)
         counts = self._counts()
+        self._remove_left_parts()
         shards = list(
             itertools.pairwise(
                 round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)
@@ -184,6 +185,13 @@ class ManyAnswers:
             )
         files.write_json(self.manifest, {"made_of": made_of, "rows": counts})
         return counts
+
+    def _remove_left_parts(self) -> None:
+        """Removes the parts of shards that are written: a process may have been killed before it removed them."""
+        for path in filter(files.exists, self.outputs):
+            if files.exists(work := work_path(path)):
+                with contextlib.suppress(BusyError), WorkFolder(work, {}, discard=True):
+                    pass
 
     def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:
         """Answers the rows of a shard, those in its work folder excepted, and writes it. Raises BusyError if another
