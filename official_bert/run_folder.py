@@ -36,6 +36,7 @@ from official_bert.storage.files import (
     read_text,
     remove,
     require_regular_files,
+    write_json,
     written_beside,
     written_whole,
 )
@@ -211,8 +212,7 @@ class RunFolder:
 
     def _write(self, name: str, values: Mapping[str, Any], indent: int | None = None) -> None:
         """Writes one of the run's JSON files."""
-        with written_whole(self.file(name)) as file:
-            json.dump(values, file, indent=indent)
+        write_json(self.file(name), values, indent=indent)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

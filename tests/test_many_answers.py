@@ -115,6 +115,18 @@ def test_a_stopped_command_goes_on_without_a_lost_or_doubled_row_and_writes_the_
     assert not list(folder.glob("stopped/*.work"))
 
 
+def test_parts_of_a_written_shard_that_a_kill_left_are_removed(inputs, monkeypatch):
+    folder, _ = inputs
+    with monkeypatch.context() as patch:
+        patch.setattr(many_answers.WorkFolder, "__exit__", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            make(folder, Predictor()).write()
+    left = folder / "out" / f"{shard_names('answers@5')[0]}.work"
+    assert list(left.glob("*.result")) and left.with_suffix("").exists()
+    make(folder, Predictor()).write()
+    assert not list(folder.glob("out/*.work"))
+
+
 def test_vectors_are_an_array_or_a_column(inputs):
     folder, rows = inputs
     wanted = [[len(row["text"]), 0.5] for row in rows]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 
+import made_tokenizers
 import pytest
 import tensorflow as tf
 from commands import run_here
@@ -13,6 +14,7 @@ from test_run_finetuning import write_csv
 from official_bert.config import ModelConfig, build
 from official_bert.models.classifier import Classifier
 from official_bert.run_folder import RunFolder
+from official_bert.runs import search
 from official_bert.runs.configuration import task_config
 from official_bert.training.machines.cluster import Placement
 
@@ -129,6 +131,22 @@ def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr
     assert "run 2 of" not in done.stdout and "saved" not in done.stdout  # nothing was trained before it was seen
+
+
+def test_a_search_knows_a_tokenizer_in_a_folder_by_its_content(command, tmp_path, monkeypatch):
+    origins = []
+
+    def stop(*_, origin, **more):
+        origins.append(origin)
+        raise ValueError("stopped")
+
+    monkeypatch.setattr(search, "search", stop)
+    for name, kind in (("a", "roberta"), ("b", "roberta"), ("c", "xlm_roberta")):
+        made_tokenizers.write(tmp_path / name, kind)
+        done = command(f"--vocab_file={tmp_path / name}", "--vary=optimizer.learning_rate=0.01,0.02")
+        assert "error: stopped" in done.stderr, done.stderr
+    first, same, other = (origin["vocabulary"] for origin in origins)
+    assert first == same != other
 
 
 @pytest.mark.parametrize(

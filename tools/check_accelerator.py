@@ -14,7 +14,6 @@ operation, the report says so, and the other checks still run.
 from official_bert.command_line import run_main
 
 import dataclasses
-import json
 import os
 import pathlib
 import platform
@@ -33,7 +32,7 @@ from official_bert import command_line
 from official_bert.config import Config, load_config, save_config
 from official_bert.long_work import interruption, preflight
 from official_bert.run_folder import LOG_FILE
-from official_bert.storage.files import read_log, written_whole
+from official_bert.storage.files import read_log, write_json
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.tools.accelerator.small_heads import (
     HEADS,
@@ -376,8 +375,7 @@ class Report:
             "speed": self.speeds,
             "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings],
         }
-        with written_whole(path) as file:
-            json.dump(report, file, indent=1)
+        write_json(path, report, indent=1)
         print(f"\n{self.table()}\n\nreport: {path}")
 
     def require_agreement(self) -> None:

@@ -14,7 +14,6 @@ from official_bert.command_line import run_main
 
 import contextlib
 import dataclasses
-import json
 import logging
 import multiprocessing
 import os
@@ -28,7 +27,7 @@ from absl import flags
 
 from official_bert.runtimes.engines import FILE, FORMS
 from official_bert.runtimes.processor import processor
-from official_bert.storage.files import exists, written_whole
+from official_bert.storage.files import exists, write_json
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -73,8 +72,7 @@ def main(arguments: list[str]) -> None:
     report = {"processor": processor(), "texts": len(rows), "figures": figures, "take": best, "not_measured": missing}
     print("\n".join(table(report)))
     if FLAGS.report_file:
-        with written_whole(FLAGS.report_file) as file:
-            file.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        write_json(FLAGS.report_file, report, "\n", indent=1, ensure_ascii=False)
 
 
 def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:

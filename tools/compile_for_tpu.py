@@ -29,7 +29,7 @@ import yaml
 from absl import flags
 
 from official_bert.config import TrainingConfig, load_config
-from official_bert.storage.files import written_whole
+from official_bert.storage.files import write_json, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
@@ -240,8 +240,7 @@ def main(_: list[str]) -> None:
         except TooLargeError as error:
             made, problem = [{"slice": dataclasses.asdict(where), "fits": False, "reason": str(error)}], error
         if FLAGS.report_file:
-            with written_whole(FLAGS.report_file) as file:
-                json.dump({"settings": settings} | made[-1] | {"estimated_from": made[:-1]}, file, indent=1)
+            write_json(FLAGS.report_file, {"settings": settings} | made[-1] | {"estimated_from": made[:-1]}, indent=1)
         if problem:
             raise problem
         if FLAGS.compiled_file:

@@ -82,7 +82,7 @@ def pack_file(
     groups = packing.groups(instances)
     encoder = records.make_example_encoder(packing.row_features)
     written = tokens = 0
-    origin = {name: value for name, value in provenance.read_origin(path).items() if name != provenance.SIZE}
+    origin = provenance.read_origin(path)
     with written_beside(target) as temporary:
         with OutputFile(temporary, target.endswith(".gz")) as file:
             for batch in packed_rows(instances, packing, groups):

@@ -27,11 +27,12 @@ from official_bert.data.raw_text import (
     deduplication,
     documents,
     languages,
+    packed_files,
     pdf_text,
     quality,
 )
 from official_bert.long_work import interruption, preflight, provenance
-from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
+from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, part_name, work_path
 from official_bert.storage.files import DISK_FULL, folder_of, list_names, modified, remove, shard_names, size_of
 from official_bert.text import accents
 from official_bert.text.vocab import KEEPING
@@ -305,11 +306,6 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
             raise OSError(f"{', '.join(outputs)}: cannot be written: {error.strerror}") from None
 
 
-def part_name(number: int) -> str:
-    """Returns the name of an unfinished output in the work folder."""
-    return f"part-{number:05d}"
-
-
 def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> None:
     """Moves the outputs to their own names. Outputs `with_copies` of documents get their note before, so that a kill
     cannot separate the two.
@@ -368,7 +364,7 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
 def main(_: list[str]) -> None:
     """Checks the flags and files, makes the corpus, prints the report."""
     interruption.end_on_signals()
-    containers.check_encoding(FLAGS.encoding)
+    packed_files.check_encoding(FLAGS.encoding)
     files = recognised(input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), FLAGS)
     mixture = Mixture(FLAGS.mix, FLAGS.smoothing)
     check_flags(FLAGS, files)

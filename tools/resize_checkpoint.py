@@ -22,7 +22,6 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import dataclasses
 import itertools
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -34,7 +33,15 @@ from absl import flags
 from official_bert import config as configuration
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.run_folder import CONFIG_FILE, RunFolder
-from official_bert.storage.files import BadText, find_files, read_json, read_lines, require_new_folder, written_folder
+from official_bert.storage.files import (
+    BadText,
+    find_files,
+    read_json,
+    read_lines,
+    require_new_folder,
+    write_json,
+    written_folder,
+)
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
 
@@ -374,14 +381,7 @@ def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settin
         )
     elif settings.bert_config_file:
         values = read_json(settings.bert_config_file) | {"vocab_size": require_config(stored).vocab_size}
-        write_json(values, os.path.join(folder, "bert_config.json"))
-
-
-def write_json(values: Any, path: str) -> None:
-    """Writes values as JSON."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
+        write_json(os.path.join(folder, "bert_config.json"), values, "\n", indent=2)
 
 
 def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
@@ -469,13 +469,11 @@ def write(stored: "StoredModel", changes: Mapping[str, Any], settings: Settings,
     before = os.path.join(settings.init_checkpoint, HISTORY)
     formats.make_model(stored)
     formats.write(stored, written_format(settings), folder)
-    write_json(
-        [
-            *(read_json(before) if os.path.isfile(before) else []),
-            {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes},
-        ],
-        os.path.join(folder, HISTORY),
-    )
+    history = [
+        *(read_json(before) if os.path.isfile(before) else []),
+        {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes},
+    ]
+    write_json(os.path.join(folder, HISTORY), history, "\n", indent=2)
 
 
 if __name__ == "__main__":

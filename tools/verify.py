@@ -14,7 +14,6 @@ A check whose extra is not installed is left out, with the command that installs
 from official_bert.command_line import run_main
 
 import importlib.metadata
-import json
 import pathlib
 import platform
 import sys
@@ -27,7 +26,7 @@ from absl import flags
 
 from official_bert.command_names import DISTRIBUTION
 from official_bert.runtimes.processor import processor
-from official_bert.storage.files import written_whole
+from official_bert.storage.files import write_json
 from official_bert.tools.verification import export_checks, model_checks, text_checks
 from official_bert.tools.verification.check import Check, unpack
 
@@ -54,8 +53,7 @@ def main(_: list[str]) -> None:
     report["seconds"] = round(time.monotonic() - begin, 1)
     counts = {kind: [row["check"] for row in report["checks"] if row["result"] == kind] for kind in RESULTS}
     if FLAGS.output_file:
-        with written_whole(FLAGS.output_file) as file:
-            file.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        write_json(FLAGS.output_file, report, "\n", indent=1, ensure_ascii=False)
     print(f"\n{'; '.join(f'{len(names)} {kind}' for kind, names in counts.items() if names)}; {report['seconds']} s")
     if counts["differs"]:
         sys.exit(f"error: not as expected: {', '.join(counts['differs'])}")

@@ -152,13 +152,13 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
     """Trains all settings, seeds and folds of `first`, and predicts with the best run if that is asked for."""
     import keras
 
-    from official_bert.data.cache import file_digest
     from official_bert.run_folder import RunFolder
     from official_bert.runs import search
     from official_bert.runs.configuration.task_config import check_settings
     from official_bert.storage.files import normal
     from official_bert.tasks.data import TRAIN_AND_EVALUATE
     from official_bert.tasks.loading import load_task
+    from official_bert.text import loading
 
     check_search(values, first)
     task, config, steps = first.task, first.task.config, first.steps
@@ -181,7 +181,7 @@ def search_settings(values: SearchFlags, first: "FineTuning") -> None:
         "init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)
     }
     if vocab_file := config.tokenizer.vocab_file:
-        origin["vocabulary"] = file_digest(vocab_file)
+        origin["vocabulary"] = loading.digest(vocab_file)
     grid: search.Grid = {**(search.PAPER_GRID if values.grid else {}), **search.parse_vary(values.vary)}
     if both := sorted(set(first.asked_keys) & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")

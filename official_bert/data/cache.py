@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.storage.files import make_folder, make_private_folder, open_bytes, written_beside
+from official_bert.storage.files import absolute, make_folder, make_private_folder, open_bytes, written_beside
 from official_bert.storage.stores import locate
 
 
@@ -27,6 +27,11 @@ def text_digest(texts: Iterable[str]) -> str:
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
+
+
+def name_of(path: str) -> str:
+    """Returns a name for what is kept of a file elsewhere: the file's own, and a digest of where it lies."""
+    return f"{os.path.basename(path)}-{hashlib.sha256(absolute(path).encode()).hexdigest()[:16]}"
 
 
 def check_own(folder: str) -> None:

@@ -22,8 +22,8 @@ from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.output_files import labelled
 from official_bert.interface.predictor import Predictor, warn_of_empty
 from official_bert.long_work import preflight
+from official_bert.long_work.made_of import require_same
 from official_bert.long_work.progress import Reporter
-from official_bert.long_work.provenance import changed_keys
 from official_bert.long_work.work_folder import BusyError, WorkFolder, work_path
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.storage import files
@@ -115,6 +115,7 @@ class ManyAnswers:
         """
         preflight.check_outputs([*self.outputs, self.manifest], self.inputs, self.input_file)
         counts = self._counts()
+        self._remove_left_parts()
         shards = list(
             itertools.pairwise(
                 round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)
@@ -145,7 +146,7 @@ class ManyAnswers:
     @functools.cached_property
     def _made_of(self) -> dict[str, Any]:
         """What decides the answers, by the name that the user knows; JSON values."""
-        made_of = {
+        return {
             "input_file": list(map(_identity, self.inputs)),
             "model": _weights(self.predictor.path),
             "output_format": self.form,
@@ -154,7 +155,6 @@ class ManyAnswers:
             "keep_columns": list(self.model_inputs.keep),
             "part": PART,
         }
-        return json.loads(json.dumps(made_of))
 
     def _counts(self) -> list[int]:
         """Returns the rows of each input: as the manifest says, or counted, which also checks that they can be read."""
@@ -165,11 +165,12 @@ class ManyAnswers:
         if files.exists(self.manifest):
             manifest = files.read_json(self.manifest, "list of the inputs of the answers")
             before = manifest.get("made_of", {}) if isinstance(manifest, dict) else {}
-            if changed := sorted(changed_keys(dict.fromkeys(made_of) | before, made_of)):
-                raise ValueError(
-                    f"{self.manifest}: its answers were made with another {' and another '.join(changed)}; give "
-                    "another --output_file, or --discard to answer again"
-                )
+            require_same(
+                before,
+                made_of,
+                f"{self.manifest}: its answers were made with",
+                "give another --output_file, or --discard to answer again",
+            )
             return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
             raise ValueError(
@@ -182,9 +183,15 @@ class ManyAnswers:
             raise ValueError(
                 f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}"
             )
-        with files.written_whole(self.manifest) as file:
-            json.dump({"made_of": made_of, "rows": counts}, file)
+        files.write_json(self.manifest, {"made_of": made_of, "rows": counts})
         return counts
+
+    def _remove_left_parts(self) -> None:
+        """Removes the parts of shards that are written: a process may have been killed before it removed them."""
+        for path in filter(files.exists, self.outputs):
+            if files.exists(work := work_path(path)):
+                with contextlib.suppress(BusyError), WorkFolder(work, {}, discard=True):
+                    pass
 
     def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:
         """Answers the rows of a shard, those in its work folder excepted, and writes it. Raises BusyError if another

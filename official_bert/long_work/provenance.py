@@ -37,8 +37,10 @@ def origin_file(path: str) -> str:
 
 
 def to_text(size: int, facts: Mapping[str, Any]) -> str:
-    """Returns the text of a settings file, for records of `size` bytes; `facts` are JSON values."""
-    return json.dumps({SIZE: size, **facts}, indent=1) + "\n"
+    """Returns the text of a settings file, for records of `size` bytes; `facts` are JSON values, which may be those of
+    other records.
+    """
+    return json.dumps({SIZE: size, **facts} | {SIZE: size}, indent=1) + "\n"
 
 
 def write_origin(path: str, facts: Mapping[str, Any], size: int | None = None) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official_bert.limits import MOST_PACKED, MOST_UNPACKED
-from official_bert.long_work.provenance import changed_keys
+from official_bert.long_work.made_of import require_same
 from official_bert.storage import files
 from official_bert.storage.stores import locate
 
@@ -53,7 +53,7 @@ class WorkFolder:
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
-        self.path, self.made_of, self.discard = path, json.loads(json.dumps(made_of)), discard
+        self.path, self.made_of, self.discard = path, made_of, discard
 
     def __enter__(self) -> "WorkFolder":
         self._lock()
@@ -109,17 +109,16 @@ class WorkFolder:
     def _compare(self) -> None:
         """Requires that the folder's pieces have the same inputs as this run; writes down this run's inputs."""
         before = self._read(MADE_OF)
-        if before == self.made_of:
-            return
         if isinstance(before, dict) and self._has_pieces():
-            keys = dict.fromkeys(sorted({*before, *self.made_of}))
-            differing = changed_keys(keys | before, keys | self.made_of)
-            raise ValueError(
-                f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
-                "command continues from it, --discard removes it"
+            require_same(
+                before,
+                self.made_of,
+                f"{self.path}: holds the finished work of a stopped run with",
+                "the same command continues from it, --discard removes it",
             )
-        self._empty()  # remains of a run that had finished nothing
-        write_json(self.path_of(MADE_OF), self.made_of)
+        else:
+            self._empty()  # remains of a run that had finished nothing
+            write_json(self.path_of(MADE_OF), self.made_of)
 
     def _has_pieces(self) -> bool:
         """Tells whether a piece is finished, or is partly done in a folder of its own."""
@@ -182,6 +181,11 @@ class WorkFolder:
         path = self.path_of(name)
         if os.path.exists(path):
             files.publish(path, target)
+
+
+def part_name(number: int) -> str:
+    """Returns the name of an unfinished output in a work folder."""
+    return f"part-{number:05d}"
 
 
 def flush_to_disk(path: str) -> None:

@@ -7,7 +7,6 @@ keeps its checkpoints; another search in the same folder may add runs, and choos
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import math
 import operator
@@ -21,10 +20,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
-from official_bert.long_work.provenance import changed_keys
+from official_bert.long_work.made_of import require_same
 from official_bert.reports.metric_text import shown
 from official_bert.run_folder import SEARCH_FILE, RunFolder
-from official_bert.storage import files
+from official_bert.storage.files import write_json
 from official_bert.training.stops.divergence import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
@@ -327,12 +326,8 @@ class _Records:
     def _take(self, stored: Mapping[str, Any]) -> None:
         """Takes the results that are in the folder. Raises ValueError if they are those of another search."""
         self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
-        unrecorded = dict.fromkeys(DATA)
-        if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
-            raise ValueError(
-                f"{self.path}: its results are those of another {' and another '.join(other)}; give another "
-                f"--output_dir"
-            )
+        before = self.origin | dict.fromkeys(DATA) | stored["origin"]
+        require_same(before, self.origin, f"{self.path}: its results are those of", "give another --output_dir")
         for name in self.configs:
             if name in self.runs:
                 self._check_run(name)
@@ -384,8 +379,7 @@ class _Records:
             "origin": self.origin,
             "runs": self.runs,
         }
-        with files.written_whole(self.path) as file:
-            json.dump(content, file, indent=1)
+        write_json(self.path, content, indent=1)
 
     def best(self) -> str:
         """Returns the best finished run of this search, the first of equal ones."""

@@ -473,6 +473,12 @@ def written_whole(path: str) -> Iterator[TextIO]:
         yield file
 
 
+def write_json(path: str, value: Any, end: str = "", **form: Any) -> None:
+    """Writes a JSON file as `written_whole` does, in the `form` of `json.dumps`, with `end` behind the value."""
+    with written_whole(path) as file:
+        file.write(json.dumps(value, **form) + end)
+
+
 def require_new_folder(folder: str, flag: str = "") -> None:
     """Raises ValueError that names the `flag` if `folder` is a file or a folder that is not empty."""
     if is_file(folder) or list_names(folder):

@@ -155,6 +155,17 @@ def test_files_written_together_appear_together_with_their_line_ends(tmp_path):
     assert pathlib.Path(paths[0]).read_bytes() == b"1\r\n" and sorted(os.listdir(tmp_path)) == ["a", "below"]
 
 
+def test_a_json_file_appears_whole_in_the_asked_form(tmp_path):
+    path = tmp_path / "new/values.json"
+    files.write_json(str(path), {"é": [1, None]})
+    assert path.read_bytes() == b'{"\\u00e9": [1, null]}'
+    files.write_json(str(path), {"é": [1]}, "\n", indent=1, ensure_ascii=False)
+    assert path.read_text(encoding="utf-8") == '{\n "é": [\n  1\n ]\n}\n'
+    with pytest.raises(TypeError):
+        files.write_json(str(path), [1, {2}])
+    assert path.read_text(encoding="utf-8").startswith("{") and os.listdir(tmp_path / "new") == ["values.json"]
+
+
 def test_a_full_disk_is_told_with_the_files_names(tmp_path):
     limit = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); signal.signal(signal.SIGXFSZ, "

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from official_bert.storage.files import read_json, written_whole
+from official_bert.long_work.made_of import require_same
+from official_bert.storage.files import read_json, write_json, written_whole
 
 TELL_EVERY = 60.0  # seconds between lines about a running stage
 END_SECONDS = 60.0  # that a stopped stage gets to end
@@ -56,11 +57,13 @@ class Stages:
         }
         if marker.exists():
             stored = read_json(str(marker))
-            if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
-                raise ValueError(
-                    f"{marker}: this stage was run with another command or configuration; use another --work_dir, or "
-                    f"remove {place} to run it again"
-                )
+            before = {key: stored.get(key) for key in stage}
+            require_same(
+                before,
+                stage,
+                f"{marker}: this stage was run with",
+                f"give another --work_dir, or remove {place} to run it again",
+            )
         else:
             if config is not None:
                 with written_whole(str(place / f"{name}.yaml")) as file:
@@ -68,8 +71,7 @@ class Stages:
             begin = time.monotonic()
             self._execute(command, log, f"{folder}: {name}")
             stored = stage | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
-            with written_whole(str(marker)) as file:
-                json.dump(stored, file, indent=1)
+            write_json(str(marker), stored, indent=1)
         self.stages_left -= 1
         self.seconds.append(stored["seconds"])
         return stored

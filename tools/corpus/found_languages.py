@@ -3,7 +3,7 @@
 import collections
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, documents
@@ -58,11 +58,9 @@ def _classifier():  # type: ignore[no-untyped-def]
 def _beginning(path: str, form: documents.Format, text_key: str, encoding: str) -> str:
     """Returns the first characters of a file's text."""
     bad = containers.BadText("skip", allow_large_lines=True, encoding=encoding)
-    if form == "auto" and containers.kind_of(path) not in ("parquet", "arrow"):
-        form = documents.detect_format(itertools.islice(containers.read_text_lines(path, bad), documents.SAMPLE_LINES))
-    lines: Iterable[str]
+    form, lines = documents.open_lines(path, form, bad)
     if form in ("text", "book", "documents"):
-        lines = documents.without_licence(containers.read_text_lines(path, bad), YieldReport())
+        lines = documents.without_licence(lines, YieldReport())
     else:
         lines = itertools.chain.from_iterable(
             document.paragraphs for document in documents.read_documents(path, form, text_key, bad)

@@ -26,7 +26,7 @@ from official_bert.data.pretraining.scratch import Scratch
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.record_files import records
 from official_bert.long_work import interruption, provenance
-from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, work_path
+from official_bert.long_work.work_folder import WorkFolder, flush_to_disk, part_name, work_path
 
 ROWS_AT_A_TIME = 4096
 SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing
@@ -122,7 +122,7 @@ class Generator:
             counts = write(folder, output_files, compress, num_workers)
             counts.require_instances()
             for number, path in enumerate(output_files):
-                folder.publish(_part(number), path)
+                folder.publish(part_name(number), path)
                 provenance.write_origin(path, self.origin)
             return counts
 
@@ -143,7 +143,7 @@ class Generator:
         """Writes 2018's order: all instances in one shuffled order, over the files in turn."""
         documents = self.scratch.keep(np.arange(self.store.num_documents))
         instances, counts = self.sample(documents, self.seed, functools.partial(self.progress, "sampling"))
-        paths = [work.path_of(_part(number)) for number in range(len(output_files))]
+        paths = [work.path_of(part_name(number)) for number in range(len(output_files))]
         write_rows(
             instances,
             paths,
@@ -171,14 +171,14 @@ class Generator:
                 self.progress("sampling and writing", min(0.9999, sum(shares) / len(shares)))
 
         def write(shard: int) -> Counts:
-            facts = work.finished(_part(shard), _is_whole, output_files[shard])
+            facts = work.finished(part_name(shard), _is_whole, output_files[shard])
             if facts is None:
                 tell(shard, 0)
                 documents = shard_documents(self.store.file_starts, shard, len(output_files))
                 counts = self.write_shard(
-                    documents, shard, work.path_of(_part(shard)), compress, functools.partial(tell, shard)
+                    documents, shard, work.path_of(part_name(shard)), compress, functools.partial(tell, shard)
                 )
-                work.finish(_part(shard), facts := dataclasses.asdict(counts))
+                work.finish(part_name(shard), facts := dataclasses.asdict(counts))
             tell(shard, 1)
             return Counts(**facts)
 
@@ -212,11 +212,6 @@ class Generator:
             lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share),
         )
         return counts
-
-
-def _part(number: int) -> str:
-    """Returns the name of an output in the work folder."""
-    return f"part-{number:05d}"
 
 
 def _is_whole(path: str, facts: Mapping[str, Any]) -> bool:

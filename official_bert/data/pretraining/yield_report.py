@@ -6,7 +6,6 @@ adds up.
 """
 
 import dataclasses
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ import rich.markup
 import rich.table
 from absl import flags
 
-from official_bert.storage.files import written_whole
+from official_bert.storage.files import write_json
 
 EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
@@ -229,5 +228,4 @@ def present(report: YieldReport, report_file: str = "", show_examples: bool = Fa
     for warning in report.warnings():
         print(f"warning: {warning}", file=sys.stderr)
     if report_file:
-        with written_whole(report_file) as file:
-            json.dump(facts | {"yield": report.as_dict()}, file, indent=1, ensure_ascii=False)
+        write_json(report_file, facts | {"yield": report.as_dict()}, indent=1, ensure_ascii=False)

@@ -100,16 +100,6 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
             offset += len(line)
 
 
-def check_encoding(encoding: str) -> None:
-    """Raises ValueError for an encoding of text that Python does not know."""
-    try:
-        "".encode(encoding or "utf-8")
-    except LookupError:
-        raise ValueError(
-            f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
-        ) from None
-
-
 class _Transcoded:
     """The lines of a file in an encoding whose line feeds are not one byte, such as UTF-16, in UTF-8.
 

@@ -6,7 +6,7 @@ import dataclasses
 import html
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
 
 from official_bert import json_values
@@ -119,15 +119,24 @@ def check_prepared_files(paths: Iterable[str]) -> None:
             check_prepared(path, file.read(HEAD))
 
 
-def _detect_known(path: str, lines: Sequence[str]) -> Format:
-    """Returns the format of a file by its first lines. Raises ValueError for dumps and tables, which would be taken for
-    lines of text.
+def open_lines(path: str, form: Format, bad: containers.BadText) -> tuple[Format, Iterable[str]]:
+    """Returns the format of a file, in `auto` by its first lines, and its lines; () for a table.
+
+    Raises ValueError for dumps and tables that would be taken for lines of text.
     """
-    head = "\n".join(line[:HEAD] for line in lines[:DUMP_LINES]).encode("utf-8", "surrogatepass")
-    form = detect_format(lines)
-    if content := _first_match(DUMPS, head) or (form in ("text", "book") and foreign_form(path, lines)):
+    if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
+        return "table", ()
+    lines = containers.read_text_lines(path, bad)
+    if form != "auto":
+        return form, lines
+    sample = list(itertools.islice(lines, SAMPLE_LINES))
+    if not bad.encoding and any("\0" in line for line in sample):
+        raise ValueError(f"{path}: {NOT_UTF8}: zero bytes")
+    head = "\n".join(line[:HEAD] for line in sample[:DUMP_LINES]).encode("utf-8", "surrogatepass")
+    form = detect_format(sample)
+    if content := _first_match(DUMPS, head) or (form in ("text", "book") and foreign_form(path, sample)):
         raise ValueError(f"{path}: expected a format of --format, got {content}")
-    return form
+    return form, itertools.chain(sample, lines)
 
 
 def read_documents(
@@ -156,16 +165,10 @@ def _read(path: str, form: Format, text_key: str, bad: containers.BadText) -> It
     """Gives the documents of one file, as `read_documents` does."""
     if form == "auto" and (workbook := foreign_form(path, ())):
         raise ValueError(f"{path}: expected a format of --format, got {workbook}")
-    if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
+    form, lines = open_lines(path, form, bad)
+    if form == "table":
         yield from (Document(_lines_of(text, bad)) for text in containers.read_text_column(path, text_key, bad) if text)
-        return
-    lines = containers.read_text_lines(path, bad)
-    if form == "auto":
-        sample = list(itertools.islice(lines, SAMPLE_LINES))
-        if not bad.encoding and any("\0" in line for line in sample):
-            raise ValueError(f"{path}: {NOT_UTF8}: zero bytes")
-        form, lines = _detect_known(path, sample), itertools.chain(sample, lines)
-    if form == "wikiextractor":
+    elif form == "wikiextractor":
         yield from _read_wikiextractor(lines, path, bad)
     elif form == "jsonl":
         yield from map(Document, _read_json_lines(lines, path, text_key, bad))

@@ -87,6 +87,16 @@ def read_head(path: str, size: int) -> bytes:
     return b""
 
 
+def check_encoding(encoding: str) -> None:
+    """Raises ValueError for an encoding of text that Python does not know."""
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise ValueError(
+            f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
+        ) from None
+
+
 def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
     """Raises ValueError for a line of too many bytes, or too high a ratio of unpacked to packed bytes (0: not
     known).

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import gzip
-import hashlib
 import os
 import shutil
 import zlib
@@ -11,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging
 
-from official_bert.data.cache import check_own, file_digest
+from official_bert.data.cache import check_own, file_digest, name_of
 from official_bert.data.record_files import records
 from official_bert.long_work.preflight import check_disk
-from official_bert.storage.files import DISK_FULL, absolute, modified, open_bytes, size_of
+from official_bert.storage.files import DISK_FULL, modified, open_bytes, size_of
 from official_bert.storage.temporaries import temporary_folder
 
 FOLDER = "records"  # in the cache
@@ -71,7 +70,7 @@ def local_records(path: str, folder: str, show: Callable[[float], None] = lambda
     full.
     """
     target = _copy_path(path, folder)
-    known_by = os.path.basename(target).rpartition(VERSION)[0]
+    known_by = name_of(path)
     with _alone(os.path.join(folder, f".{known_by}{LOCK}"), path):
         if not os.path.exists(target):
             _copy(path, target, show)
@@ -83,8 +82,7 @@ def local_records(path: str, folder: str, show: Callable[[float], None] = lambda
 
 def _copy_path(path: str, folder: str) -> str:
     """The path of the copy of a file as it is now."""
-    known_by = f"{os.path.basename(path)}-{hashlib.sha256(absolute(path).encode()).hexdigest()[:16]}"
-    return os.path.join(folder, f"{known_by}{VERSION}{size_of(path)}-{modified(path) or file_digest(path)[:16]}")
+    return os.path.join(folder, f"{name_of(path)}{VERSION}{size_of(path)}-{modified(path) or file_digest(path)[:16]}")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ again. Other facts about the records of a file are kept beside its index in the 
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import zlib
@@ -17,8 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from absl import logging
 
+from official_bert.data.cache import name_of
 from official_bert.data.record_files.record_encoding import FRAME_BYTES, crc_tables, find_frames
-from official_bert.storage.files import absolute, folder_of, make_folder, modified, size_of, written_beside
+from official_bert.storage.files import folder_of, make_folder, modified, size_of, written_beside
 
 SUFFIX = ".record_index"
 FORMAT = 1
@@ -42,9 +42,8 @@ class RecordIndex:
 
 def paths_of_index(path: str, folder: str) -> list[str]:
     """Returns the possible paths of a file's index: beside the file, and in `folder`."""
-    name = os.path.basename(path)
-    known_by = hashlib.sha256(absolute(path).encode()).hexdigest()[:16]
-    return [os.path.join(folder_of(path), f".{name}{SUFFIX}"), os.path.join(folder, f"{name}-{known_by}{SUFFIX}")]
+    beside = os.path.join(folder_of(path), f".{os.path.basename(path)}{SUFFIX}")
+    return [beside, os.path.join(folder, f"{name_of(path)}{SUFFIX}")]
 
 
 def find_index(path: str, folder: str) -> RecordIndex | None:

@@ -56,12 +56,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
         except ValueError as error:
             raise ValueError(f"{error}{OTHER if 'UTF-8' in str(error) else ''}") from None
         return
-    try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError:
-        raise ValueError(
-            f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
-        ) from None
+    packed_files.check_encoding(encoding)
     opened, number, unpacked = packed_files.Opened(), 0, 0
     try:
         with (

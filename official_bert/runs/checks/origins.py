@@ -222,12 +222,12 @@ def _describe(key: str, before: Any, after: Any) -> str:
         hint = " (--nodo_train evaluates it on these)" if key == "eval" else ""
         return f"another content of {FLAG_OF[key]} (or its file in --data_dir){hint}"
     use = {"train_content": "training", "eval_content": "evaluation"}[key]
-    gone, new = ([item for item in some if item not in others] for some, others in ((before, after), (after, before)))
-    if not gone and not new:
-        return f"its {use} data in another order"
-    return f"other {use} data: " + ", ".join(
-        [*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])]
-    )
+    differing = [
+        f"{_some(items)} {place}"
+        for place, content, other in (("there", before, after), ("here", after, before))
+        if (items := [item for item in content if item not in other])
+    ]
+    return f"other {use} data: {', '.join(differing)}" if differing else f"its {use} data in another order"
 
 
 def _some(items: Sequence[Any]) -> str:

@@ -5,7 +5,6 @@ on this machine and measured again if the model's files, the runtimes or the pro
 """
 
 import contextlib
-import json
 import os
 import statistics
 
@@ -14,7 +13,7 @@ from official_bert.runtimes.engines import FORMS
 from official_bert.runtimes.processor import processor
 from official_bert.server.models.engine_servable import EngineRun, folder_of_engine, load_runs, sample_request
 from official_bert.server.models.servable import Servable
-from official_bert.storage.files import read_mapping, written_whole
+from official_bert.storage.files import read_mapping, write_json
 
 AUTO = "auto"
 BOUND = 1e-4  # between an engine's answers and TensorFlow's
@@ -43,8 +42,8 @@ def choose_engine(
         engine, runs, table = _measure(servable, folder, threads, most_loss)
         lines = [*table, f"--engine=auto uses {engine}"]
         if path:
-            with contextlib.suppress(OSError), written_whole(path) as file:  # else the next start measures again
-                file.write(json.dumps({"engine": engine, "table": table}, indent=1) + "\n")
+            with contextlib.suppress(OSError):  # else the next start measures again
+                write_json(path, {"engine": engine, "table": table}, "\n", indent=1)
     for name, run in runs.items():
         servable.signatures[name].computed_by = run
     return lines

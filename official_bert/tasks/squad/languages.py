@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from official_bert.reports.metric_text import shown
-from official_bert.storage.files import written_whole
+from official_bert.storage.files import write_json, written_whole
 from official_bert.tasks import answering
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.squad.metrics import check_answers, questions_of
@@ -96,9 +96,7 @@ def evaluate(
             warn(f"{path}: {line}")
         rows = answering.predict(task, model, questions.source)
         answers = {key: value.prediction for key, value in questions.decode(rows).items()}
-        with written_whole(os.path.join(output_dir, predictions_file(path))) as file:
-            json.dump(answers, file, indent=4, ensure_ascii=False)
-            file.write("\n")
+        write_json(os.path.join(output_dir, predictions_file(path)), answers, "\n", indent=4, ensure_ascii=False)
         measured, language = questions.evaluate(rows), language_of(path)
         if language not in ARTICLES:
             warn(f"{path}: its language, {language}, has no rules in MLQA's script, which knows {', '.join(ARTICLES)}")

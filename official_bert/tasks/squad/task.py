@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from official_bert.models.classifier import SpanPredictor
 from official_bert.objectives.spans import AnswerSpan
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
-from official_bert.storage.files import written_whole
+from official_bert.storage.files import write_json
 from official_bert.tasks.answers import Answers, Examination
 from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows, Use
@@ -377,7 +376,5 @@ def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool)
     if version_2:
         files["null_odds.json"] = {key: value.null_odds for key, value in decoded.items()}
     for name, values in files.items():
-        with written_whole(os.path.join(output_dir, name)) as file:
-            json.dump(values, file, indent=4)
-            file.write("\n")
+        write_json(os.path.join(output_dir, name), values, "\n", indent=4)
     return [os.path.join(output_dir, name) for name in files]
