@@ -93,7 +93,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: "types.Tra
         print(STOPPED, file=sys.stderr)
     elif is_out_of_memory(error):
         print(out_of_memory_line(), file=sys.stderr)
-    elif issubclass(kind, ModuleNotFoundError) and (line := missing_extra(error.name)):
+    elif isinstance(error, ModuleNotFoundError) and (line := missing_extra(error.name)):
         print(line, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)

@@ -191,7 +191,7 @@ def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
+    axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)  # type: ignore[attr-defined]
     for name, row in results.items():
         if row.get("curve") and plan.rows[name].at_share == 1 and not plan.rows[name].pretrained:
             axes.plot(

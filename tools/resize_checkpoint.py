@@ -284,7 +284,7 @@ def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settin
     for number, line in enumerate(
         read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1
     ):
-        split = line.split() if stored.tokenizer else tokenizer.basic_tokenizer.tokenize(line)
+        split = line.split() if stored.tokenizer else tokenizer.basic_tokenizer.tokenize(line)  # type: ignore[attr-defined]
         if len(split) > 1:
             raise ValueError(
                 f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "

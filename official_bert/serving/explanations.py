@@ -56,7 +56,11 @@ class Explainer:
         specs = [tf.TensorSpec([None], dtype) for dtype in (*[tf.int32] * 4, *[tf.float32] * 2)]
         # traced once, for rows of all lengths
         self.gradients = tf.function(self._gradients, specs, autograph=False)
-        self.ends = tf.function(lambda *row: self._logits(*row, tf.constant(ENDS))[0], specs[:4], autograph=False)
+        self.ends = tf.function(
+            lambda ids, segments, pieces, at: self._logits(ids, segments, pieces, at, tf.constant(ENDS))[0],
+            specs[:4],
+            autograph=False,
+        )
 
     def explain_all(
         self,
@@ -207,7 +211,7 @@ def explain_texts(served: Any, inputs: Tensors, steps: int = 32) -> dict[str, tf
     # their rank, which a ragged tensor loses in a stored graph
     features = {name: tf.ensure_shape(value, [None, None]) for name, value in ids.features().items()}
     label = tf.argmax(served.run_model(features)["logits"], axis=1, output_type=tf.int32)
-    path, explainer = tf.constant(np.hstack([_path(steps), np.float32([ENDS, (0, 0)])])), Explainer(served, "")
+    path, explainer = tf.concat([_path(steps), [ENDS, (0.0, 0.0)]], axis=1), Explainer(served, "")
 
     def explain(row: tuple) -> tuple[tf.Tensor, tf.Tensor]:
         *columns, length, number = row

@@ -56,7 +56,7 @@ class ModelFunction:
 
     def __init__(
         self,
-        signature: Callable,
+        signature: Any,
         owner: Any,
         place: str,
         prompted: Mapping[str, Callable[[], Callable]] | None = None,

@@ -19,9 +19,9 @@ IMPOSSIBLE = -1e4
 class Scores(NamedTuple):
     """The scores of a tag after another tag, at the start and at the end of a chain, which are added to emissions."""
 
-    transitions: object  # [T,T], from the row's tag to the column's
-    start: object  # [T]
-    end: object  # [T]
+    transitions: Any  # [T,T], from the row's tag to the column's
+    start: Any  # [T]
+    end: Any  # [T]
 
 
 def log_likelihood(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:

@@ -104,8 +104,9 @@ class Decoder(keras.layers.Layer):
         width = self.config.hidden_size
         for part in (self.embeddings, *self.transformer_layers) if self.owns else ():
             part.build((None, None, width))
-        for part in (*self.cross_attentions, self.masked_lm):
+        for part in self.cross_attentions:
             part.build((None, None, width))
+        self.masked_lm.build((None, None, width))
         if memory_shape[-1] != width:
             initializer = truncated_normal(self.config.initializer_range)
             self.projection = Dense(width, kernel_initializer=initializer, name="projection", dtype=self.dtype_policy)

@@ -246,7 +246,7 @@ class WrittenAnswers:
 
     task: Task
     data: LabelledTexts
-    rows: AnswerRows
+    rows: Any  # `AnswerRows`, or those of a decoder
     source: DiffusedSource
     model: keras.Model
     last: list[Any] = dataclasses.field(default_factory=list)  # the last predictions, and the answers written with them

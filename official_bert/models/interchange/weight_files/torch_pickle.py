@@ -115,7 +115,7 @@ def _read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(name)
 
 
-def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
+def _read_older(file: Any, interpreter: "_Interpreter") -> Any:
     """Reads a file from before PyTorch 1.6: pickles of magic number, version, machine, tensors and keys, then the
     numbers of the storages.
     """
