@@ -98,6 +98,8 @@ class ServedTagger(ServedWindows):
         self._places = np.array([place for place, _ in tags], np.int32)  # of each label
         self._kinds = np.array([numbers[kind] for _, kind in tags], np.int32)
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
+        # Pieces of byte-level BPE tell whether a space stands before them. In training, one stands before each word.
+        self.space = " " * (tokenizer.host.kind == "byte_bpe")
         continues = tokenizer.host.continues_word
         rows = self.encoder.config.vocab_size  # the model may have more than the tokenizer has tokens
         self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
@@ -176,11 +178,13 @@ class ServedTagger(ServedWindows):
         if self.tokenizer.host.kind == "wordpiece":
             return self.tokenizer.tokenize_with_offsets(text)
         text = tf.strings.regex_replace(text, f"[{SPACES}]" if self.pretokenized else WHITE_SPACE, " ")
+        text = tf.strings.join([self.space, text])
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
         padded = tf.strings.unicode_decode(tf.strings.join([text, " "]), "UTF-8")
         place = tf.gather(tf.cast(padded.row_starts(), tf.int32), ids.value_rowids()) + starts.values
         kept = ids.with_values(tf.not_equal(tf.gather(padded.values, place), ord(" ")))
-        return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts, ends))
+        added = len(self.space)
+        return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts - added, ends - added))
 
     def _spaced_words(self, text: tf.Tensor) -> Words:
         """Returns the words between spaces, tabs and line ends.
@@ -194,10 +198,7 @@ class ServedTagger(ServedWindows):
         words, sizes, rows, first = (
             tf.boolean_mask(column, sizes > 0) for column in (parts.values, sizes, rows, first)
         )
-        # Pieces of byte-level BPE tell whether a space stands before them.
-        space = tf.where((first > 0) & (self.tokenizer.host.kind == "byte_bpe"), " ", "")
-        added = tf.strings.length(space)
-        tokens = self.tokenizer.tokenize_with_offsets(tf.strings.join([space, words]))
+        tokens, added = self.tokenizer.tokenize_with_offsets(tf.strings.join([self.space, words])), len(self.space)
         unknown = (tf.fill(tf.shape(sizes), self.special["UNK"]), tf.zeros_like(sizes), sizes + added)
         is_empty = tf.equal(tokens[0].row_lengths(), 0)[:, None]
         ids, starts, ends = (

@@ -221,6 +221,21 @@ def test_no_character_is_parted_and_no_white_space_belongs_to_a_word(tmp_path, k
     assert rows_of(alone, 0)[0][1:] == (0, 1, "a")
 
 
+@pytest.mark.parametrize("pretokenized", [False, True])
+@pytest.mark.parametrize("kind", ["roberta", "xlm_roberta"])
+def test_the_first_word_has_the_tokens_that_it_has_in_training_too(tmp_path, model, kind, pretokenized):
+    graph = load_graph(made_tokenizers.write(tmp_path, kind))
+    tagger = make_tagger(model, graph, pretokenized=pretokenized)
+    texts = ["boat", "the boat", "", " the  old river", "wait the"]
+    trained = [[token for word in text.split() for token in graph.host.tokenize_word(word)] for text in texts]
+    found = (tagger._spaced_words if pretokenized else tagger._words)(tf.constant(texts))
+    assert found.ids.to_list() == [graph.host.convert_tokens_to_ids(tokens) for tokens in trained]
+    words = [(row, match.start(), match.end()) for row, text in enumerate(texts) for match in re.finditer(r"\S+", text)]
+    assert [*zip(*(part.numpy().tolist() for part in (found.rows, found.starts, found.ends)))] == words
+    if kind == "roberta":  # whose pieces behind a space are others
+        assert trained[0] != graph.host.tokenize("boat")
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(st.integers(0, 8), max_size=7), min_size=1, max_size=4))
 def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokenizer, rows):
