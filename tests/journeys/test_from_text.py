@@ -53,7 +53,6 @@ def filled(pretrained):
     return predict(pretrained, "fill_mask", "runs/tiny", [{"text": text} for text in BLANKS])
 
 
-@pytest.mark.slow
 def test_from_text_to_a_served_fill_mask(pretrained, filled):
     person = pretrained
     assert [words(answer) for answer in filled] == [[word] for word in BLANKS.values()]
