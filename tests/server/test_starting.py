@@ -114,7 +114,7 @@ def test_a_server_tells_what_it_loads_and_answers_when_it_is_loaded(demo_root, m
         assert loading.wait(60)
         asked = made_serving.Running(server.ports.rest_port, server.ports.grpc_port, True)
         status, answer = asked.ask("/readyz")
-        told = r"0 of 2 models answer; model demo: version 2 is being loaded, for \d+ s so far; model next: is loaded "
+        told = r"0 of 2 models answer; model demo: version 2 is being loaded, for \d+ s so far; model next: waits for "
         assert status == 503 and re.match(told, json.loads(answer)["error"]), answer
         assert asked.ask("/healthz")[0] == 200 and b"<!doctype html>" in asked.ask("/")[1]
         assert asked.ask("/v1/models")[0] == 200

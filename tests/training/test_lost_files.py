@@ -154,7 +154,7 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
     checkpoint, evaluations, dump = (
         tf.train.Checkpoint(value=tf.Variable(0.0)),
         [(1, 0.5, 0.3), (2, 0.9, 0.7)],
-        json.dump,
+        json.dumps,
     )
     kept = [tmp_path / "best" / name for name in ("metric.json", "tuned.json")]
 
@@ -169,10 +169,10 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
         def killed(*given, writes=writes, number=number, **options):
             if next(writes) == number:
                 raise KeyboardInterrupt
-            dump(*given, **options)
+            return dump(*given, **options)
 
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            patch.setattr(json, "dump", killed)
+            patch.setattr(json, "dumps", killed)
             evaluate(*evaluations[1])
             break
         evaluate(*evaluations[1])
