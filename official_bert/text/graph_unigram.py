@@ -187,7 +187,7 @@ def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, byt
         elif kind in BEFORE and not charsmap:
             names.append(kind)
         elif not (kind == "Strip" or (kind == "Replace" and _is_of_spaces(step))):
-            raise ValueError(f"{where}: tokenizer.json: normalizer: {kind} is not computed here")
+            raise ValueError(f"{where}: tokenizer.json: normalizer: {kind} is not supported")
     accents = [name for name in names if name != "Lowercase"]
     if accents not in ([], ["NFKD", "StripAccents"]):
         raise ValueError(

@@ -144,7 +144,7 @@ def check_sections(library: Mapping[str, Any], where: str) -> None:
 def ids_alone(files: Mapping[str, bytes], where: str) -> str:
     """Returns why a tokenizer is not computed whose models are, under whatever class; "" for others."""
     is_gemma = class_of(files, where) == "GemmaTokenizer" or BYTE_FALLBACK.search(files.get(names.JSON_FILE, b""))
-    return f"Gemma's BPE is not computed here: {IDS}" if is_gemma else ""
+    return f"Gemma's BPE is not supported: {IDS}" if is_gemma else ""
 
 
 def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str, otherwise: str = "") -> None:
@@ -152,7 +152,7 @@ def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where
     for key, usual in computed.items():
         if values.get(key) not in usual:
             raise ValueError(
-                f"{where}{key}: {values.get(key)!r:.80} is not computed here; expected {usual[0]!r}{otherwise}"
+                f"{where}{key}: {values.get(key)!r:.80} is not supported; expected {usual[0]!r}{otherwise}"
             )
 
 

@@ -97,6 +97,6 @@ def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> Non
     check_values(values, STEPS, f"{where}: ")
     if (accents := values.get("strip_accents")) not in (None, lower_cases):
         raise ValueError(
-            f"{where}: strip_accents: {accents!r:.80} with do_lower_case {lower_cases} is not computed here: accents "
+            f"{where}: strip_accents: {accents!r:.80} with do_lower_case {lower_cases} is not supported: accents "
             "go if, and only if, text is lower-cased"
         )

@@ -200,10 +200,10 @@ def test_the_tokenizers_class_may_stand_in_the_models_configuration(tmp_path):
     ("changes", "told"),
     [
         ({"tokenizer_class": "FunnelTokenizer"}, "tokenizer_class: expected BertTokenizer, got 'FunnelTokenizer'"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars: False is not computed here; expected True"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars: False is not supported; expected True"),
         (
             {"strip_accents": False, "do_lower_case": True},
-            "strip_accents: False with do_lower_case True is not computed here",
+            "strip_accents: False with do_lower_case True is not supported",
         ),
         ({"strip_accents": True, "do_lower_case": False}, "strip_accents: True with do_lower_case False"),
         ({"do_basic_tokenize": False}, "do_basic_tokenize: False"),

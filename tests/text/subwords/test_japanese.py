@@ -96,8 +96,8 @@ def test_it_is_not_exported_and_other_words_than_mecabs_are_refused(tmp_path):
     for change, told in (
         ({"mecab_kwargs": {"mecab_option": "-u /tmp/theirs.dic"}}, "mecab_kwargs: expected no mecab_option, got"),
         ({"mecab_kwargs": ["a"]}, "mecab_kwargs: expected no mecab_option, got"),
-        ({"word_tokenizer_type": "sudachi"}, "word_tokenizer_type: 'sudachi' is not computed here; expected 'mecab'"),
-        ({"subword_tokenizer_type": "sentencepiece"}, "subword_tokenizer_type: 'sentencepiece' is not computed here"),
+        ({"word_tokenizer_type": "sudachi"}, "word_tokenizer_type: 'sudachi' is not supported; expected 'mecab'"),
+        ({"subword_tokenizer_type": "sentencepiece"}, "subword_tokenizer_type: 'sentencepiece' is not supported"),
     ):
         with pytest.raises(ValueError, match=told):
             loading.load(write(tmp_path, **change))

@@ -205,12 +205,12 @@ def test_the_words_of_gte_have_gelu_in_transformers_and_hidden_act_in_the_author
         (
             {"model": {"type": "BPE", "byte_fallback": True}},
             "GemmaTokenizerFast",
-            r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)",
+            r"Gemma's BPE is not supported: give ids \(load_encoder, an export without raw text\)",
         ),
         (
             {"model": {"type": "BPE", "dropout": None, "byte_fallback": True, "vocab": {}}},
             "PreTrainedTokenizerFast",
-            r"Gemma's BPE is not computed here: give ids \(load_encoder, an export without raw text\)",
+            r"Gemma's BPE is not supported: give ids \(load_encoder, an export without raw text\)",
         ),
         (
             {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": {"type": "Lowercase"}},
@@ -220,7 +220,7 @@ def test_the_words_of_gte_have_gelu_in_transformers_and_hidden_act_in_the_author
         (
             {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Whitespace"}},
             "RobertaTokenizer",
-            r"pre_tokenizer\.type: 'Whitespace' is not computed here; expected 'ByteLevel'; or give ids",
+            r"pre_tokenizer\.type: 'Whitespace' is not supported; expected 'ByteLevel'; or give ids",
         ),
     ],
     ids=["mmBERT", "mmBERT, generic class", "JinaBERT for Chinese", "JinaBERT for German"],
