@@ -26,6 +26,7 @@ from official_bert.layers.transformer import TransformerLayer
 from official_bert.model_config import ModelConfig
 from official_bert.models import bi_encoder, classifier, pretrainer, replaced_tokens, span_boundary
 from official_bert.models.encoder import BertEncoder, encoder_settings
+from official_bert.models.encoder_decoder.model import EncoderDecoder
 from official_bert.tasks.tagging import word_tagger
 from official_bert.training.optimization import BertOptimizer
 
@@ -180,6 +181,7 @@ print(type(keras.saving.load_model(sys.argv[1]).optimizer).__name__)
 def test_a_file_of_each_registered_class_is_loaded_in_a_new_process(tmp_path):
     models = {kind.__name__: kind.make(TINY) for kind in ON_ENCODERS}
     models["BertEncoder"] = BertEncoder(**encoder_settings(TINY))
+    models["EncoderDecoder"] = EncoderDecoder.make(TINY, {"decoder": encoder_settings(TINY)})
     models["FeatureTagger"] = word_tagger.FeatureTagger.make(TINY, {"feature_layers": 1, "lstm_size": 4})
     models["ReplacedTokenPretrainer"] = replaced_tokens.ReplacedTokenPretrainer(**ELECTRA)
     for layer in (make() for make in LAYERS):
