@@ -72,12 +72,36 @@ def test_damaged_heads_are_named(tmp_path):
         formats.read(str(tmp_path / "preset"))
 
 
+def changed(folder, file, **changes):
+    values = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(values | {"config": values["config"] | changes}))
+
+
+@pytest.mark.parametrize(
+    "size, told",
+    [
+        ({"num_layers": 10**9}, "num_hidden_layers: expected at most 1,000, got 1,000,000,000"),
+        ({"hidden_dim": 4096}, "expected 134,619,136 weights, got 103,744 bytes of .h5 files"),
+        ({"num_heads": "2"}, "num_attention_heads: expected int, got '2'"),
+    ],
+)
+def test_sizes_that_the_files_cannot_hold_are_refused_before_a_model_is_made(tmp_path, size, told):
+    formats.write(stored_small(""), "keras_hub", str(tmp_path / "preset"))
+    changed(tmp_path / "preset", "config.json", **size)
+    with pytest.raises(ValueError, match=told):
+        formats.read(str(tmp_path / "preset"))
+
+
+def test_a_preset_opens_no_vocabulary_outside_its_folder(tmp_path):
+    formats.write(stored_small(""), "keras_hub", str(tmp_path / "preset"))
+    changed(tmp_path / "preset", "tokenizer.json", vocabulary=str(tmp_path / "elsewhere.txt"))
+    assert list(formats.read(str(tmp_path / "preset")).vocab) == WORDS
+
+
 def test_a_tokenizer_that_keeps_accents_is_told(tmp_path):
     formats.write(dataclasses.replace(stored_small(""), do_lower_case=True), "keras_hub", str(tmp_path / "preset"))
     assert not formats.read(str(tmp_path / "preset")).notes
-    path = tmp_path / "preset/tokenizer.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"config": values["config"] | {"strip_accents": False}}))
+    changed(tmp_path / "preset", "tokenizer.json", strip_accents=False)
     assert "keeps accents" in formats.read(str(tmp_path / "preset")).notes[0]
 
 

@@ -8,22 +8,34 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import keras_hub
 import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert import json_values
-from official_bert.config import ModelConfig
+from official_bert.config import ModelConfig, build
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.storage.files import read_mapping
+from official_bert.text.vocab import read_entries
 
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
+# Arguments of BertBackbone, and fields of ModelConfig.
+SIZES = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 TABLE = NameTable(
     [
         *rows("embeddings/word_embeddings", "token_embedding/embeddings"),
@@ -50,14 +62,18 @@ TABLE = NameTable(
 
 def read(folder: str) -> StoredModel:
     """Returns the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
-    kind = read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
-    if kind != "BertBackbone":
-        raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind!s:.80}")
+    where = os.path.join(folder, CONFIG_FILE)
+    told = read_mapping(where)
+    if told.get("class_name") != "BertBackbone":
+        raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {told.get('class_name')!s:.80}")
+    config = _config(told.get("config"), where)
+    tokenizer = None
     try:
-        backbone = keras_hub.models.BertBackbone.from_preset(folder)
-        tokenizer = None
+        weights_file = _weights_file(folder, config)
+        backbone = _backbone(config)
+        backbone.load_weights(weights_file)
         if os.path.exists(os.path.join(folder, TOKENIZER_FILE)):
-            tokenizer = keras_hub.tokenizers.BertTokenizer.from_preset(folder)
+            tokenizer = _tokenizer(folder)
     except (OSError, KeyError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{folder}: keras-hub cannot read this preset: {reason}") from None
@@ -68,6 +84,41 @@ def read(folder: str) -> StoredModel:
         notes.append("its tokenizer keeps accents (strip_accents); here lower-casing removes them, as in 2018")
     return dataclasses.replace(
         from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind, notes=notes
+    )
+
+
+def _config(told: Any, where: str) -> ModelConfig:
+    """Returns the configuration of the backbone that a preset describes. keras-hub itself would make any number of
+    layers.
+    """
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{where}: config: expected a mapping, got {told!s:.60}")
+    try:
+        sizes = {ours: told[theirs] for theirs, ours in SIZES.items() if theirs in told}
+        return build(ModelConfig, sizes | dict.fromkeys(RATES, told.get("dropout", 0.1)))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _weights_file(folder: str, config: ModelConfig) -> str:
+    """Returns the file that keras-hub loads. Raises ValueError if the files are too small for a model of these sizes,
+    whose memory is taken before they are read.
+    """
+    names = [name for name in os.listdir(folder) if name.endswith(".h5")]
+    size = sum(os.path.getsize(os.path.join(folder, name)) for name in names)
+    if config.estimated_weights > size:
+        raise ValueError(f"expected {config.estimated_weights:,} weights, got {size:,} bytes of .h5 files")
+    whole, index = (os.path.join(folder, name) for name in ("model.weights.h5", "model.weights.json"))
+    return whole if os.path.exists(whole) else index
+
+
+def _tokenizer(folder: str) -> keras_hub.tokenizers.BertTokenizer:
+    told = read_mapping(os.path.join(folder, TOKENIZER_FILE)).get("config")
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{TOKENIZER_FILE}: config: expected a mapping, got {told!s:.60}")
+    return keras_hub.tokenizers.BertTokenizer(
+        read_entries(os.path.join(folder, "assets/tokenizer/vocabulary.txt")),
+        **{name: told.get(name) is True for name in ("lowercase", "strip_accents")},
     )
 
 
@@ -85,17 +136,7 @@ def from_backbone(
     weights = dict(heads or {}) | {
         ours: np.asarray(variables[theirs].numpy(), np.float32) for ours, theirs in known.items()
     }
-    config = ModelConfig(
-        vocab_size=backbone.vocabulary_size,
-        hidden_size=backbone.hidden_dim,
-        num_hidden_layers=backbone.num_layers,
-        num_attention_heads=backbone.num_heads,
-        intermediate_size=backbone.intermediate_dim,
-        hidden_dropout_prob=backbone.dropout,
-        attention_probs_dropout_prob=backbone.dropout,
-        max_position_embeddings=backbone.max_sequence_length,
-        type_vocab_size=backbone.num_segments,
-    )
+    config = _config(backbone.get_config(), origin)
     head = stored_models.head_of(weights, origin)
     if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
         head = "choice"
@@ -125,22 +166,18 @@ def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
             f"keras-hub's BertBackbone has one dropout rate, the model {config.hidden_dropout_prob} and "
             f"{config.attention_probs_dropout_prob} (attention_probs_dropout_prob)"
         )
-    backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        hidden_dim=config.hidden_size,
-        intermediate_dim=config.intermediate_size,
-        dropout=config.hidden_dropout_prob,
-        max_sequence_length=config.max_position_embeddings,
-        num_segments=config.type_vocab_size,
-    )
+    backbone = _backbone(config)
     for variable in backbone.weights:
         ours = TABLE.ours(variable.path.removeprefix(f"{backbone.name}/"))
         if ours is None or ours not in stored.weights:
             raise ValueError(f"{stored.origin}: has no {ours}, which keras-hub's BertBackbone needs")
         variable.assign(stored.weights[ours].reshape(variable.shape))
     return backbone
+
+
+def _backbone(config: ModelConfig) -> keras_hub.models.BertBackbone:
+    sizes = {theirs: getattr(config, ours) for theirs, ours in SIZES.items()}
+    return keras_hub.models.BertBackbone(**sizes, dropout=config.hidden_dropout_prob)
 
 
 def to_tokenizer(stored: StoredModel) -> keras_hub.tokenizers.BertTokenizer:
