@@ -12,9 +12,11 @@ from commands import run_here
 from made_checkpoints import stored_small
 
 from official_bert.config import Config, OptimizerConfig, TokenizerConfig, save_config
+from official_bert.interface import exporting
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.serving.formats.writing import PartlyRefusedError, RefusedError
 from official_bert.serving.loading import load_exported
 from official_bert.serving.served_embeddings import make_served_model
 from official_bert.serving.served_model import ServingOptions
@@ -82,6 +84,19 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
         and "error: --warmup_batch_sizes: expected saved_model in --format with it" in finished.stderr
     )
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("error, has_card", [(PartlyRefusedError, True), (RefusedError, False)])
+def test_the_card_is_beside_whatever_is_published(run_folder, tmp_path, monkeypatch, error, has_card):
+    def publish(served, config, options):
+        (tmp_path / "model").mkdir()
+        raise error("--format=onnx: refused")
+
+    (run_folder[0] / "README.md").write_text("the run's card")
+    monkeypatch.setattr(exporting, "write_models", publish)
+    with pytest.raises(error, match="refused"):
+        exporting.export(run_folder[0], tmp_path / "model", ["saved_model", "onnx"])
+    assert (tmp_path / "model/README.md").exists() == has_card
 
 
 def test_an_export_that_fails_leaves_no_folder(run_folder, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from official_bert.run_folder import CARD_FILE, RunFolder
 from official_bert.serving.export import ExportOptions
 from official_bert.serving.export import export as write_models
 from official_bert.serving.formats.checking import CheckTexts
-from official_bert.serving.formats.writing import CALIBRATED, FormatOptions, check_formats
+from official_bert.serving.formats.writing import CALIBRATED, FormatOptions, PartlyRefusedError, check_formats
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_embeddings import make_served_model
 from official_bert.serving.served_model import ServedModel, ServingOptions
@@ -136,10 +136,19 @@ def export_model(
     other_formats = dataclasses.replace(
         writing.other_formats, calibration=calibration, texts=_check_texts(served, task.config, texts)
     )
-    lines = write_models(served, task.config, dataclasses.replace(writing, other_formats=other_formats))
-    if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
-        write_card(os.path.join(writing.output, CARD_FILE), read_text(run.file(CARD_FILE)))
+    try:
+        lines = write_models(served, task.config, dataclasses.replace(writing, other_formats=other_formats))
+    except PartlyRefusedError:
+        _copy_card(checkpoint, writing.output)
+        raise
+    _copy_card(checkpoint, writing.output)
     return lines
+
+
+def _copy_card(checkpoint: str, output: str) -> None:
+    """Writes the card of a checkpoint's run beside the exported model, if there is one."""
+    if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
+        write_card(os.path.join(output, CARD_FILE), read_text(run.file(CARD_FILE)))
 
 
 def _check_beside_adapters(serving: ServingOptions, writing: ExportOptions, texts: Texts, base: str) -> None:

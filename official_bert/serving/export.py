@@ -25,7 +25,14 @@ from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
 from official_bert.serving.example_signature import parse_inputs
-from official_bert.serving.formats.writing import FORMATS, FormatOptions, RefusedError, check_choices, write_format
+from official_bert.serving.formats.writing import (
+    FORMATS,
+    FormatOptions,
+    PartlyRefusedError,
+    RefusedError,
+    check_choices,
+    write_format,
+)
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
@@ -70,9 +77,9 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     """Writes a model in all formats, or in none; returns a line about each (for SavedModels with the ops that are not
     TensorFlow's own).
 
-    Formats that cannot hold the model, or that their runtime refuses, are left out: RefusedError names them after the
-    others have been published. Raises ValueError for an existing version, too few choices, labels with line breaks, and
-    a format whose answers differ from the SavedModel's; OSError for a folder that cannot be written.
+    Formats that cannot hold the model, or that their runtime refuses, are left out: PartlyRefusedError names them after
+    the others have been published. Raises ValueError for an existing version, too few choices, labels with line
+    breaks, and a format whose answers differ from the SavedModel's; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
     refuse_unused(
@@ -116,7 +123,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         if refused and not targets:
             raise refused[0]
     if refused:
-        raise RefusedError(f"{'; '.join(map(str, refused))}; written: {', '.join(targets.values())}")
+        raise PartlyRefusedError(f"{'; '.join(map(str, refused))}; written: {', '.join(targets.values())}")
     return lines
 
 

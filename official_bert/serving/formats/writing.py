@@ -75,6 +75,10 @@ class RefusedError(ValueError):
     """A format that cannot hold a model, or whose runtime does not run it."""
 
 
+class PartlyRefusedError(RefusedError):
+    """Some formats were refused; the others are published."""
+
+
 def check_formats(names: Sequence[str]) -> None:
     """Raises ValueError for unknown and duplicate formats, and for formats that take text."""
     known_names = ["saved_model", *FORMATS]
