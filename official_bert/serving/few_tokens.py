@@ -3,7 +3,8 @@
 TensorFlow's threads sleep between two operations, and waking one takes as long as a small operation. Therefore
 * a product is cut into pieces that fit into the second-level cache: oneDNN computes such a piece in the calling thread,
   and TensorFlow runs the pieces in parallel;
-* fewer than 8 tokens are padded: for them oneDNN would rearrange the weights in every call.
+* fewer than 8 tokens are padded: for them oneDNN would rearrange the weights in every call;
+* a softmax is the exponential of a logarithm: the softmax of oneDNN wakes all threads.
 
 B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
@@ -104,10 +105,14 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
     for layer in encoder.transformer_layers:
         if encoder.attention is None and has_plain_attention(config):
-            overrides[layer.attention, "call"] = ServedAttention(layer.attention, make)
+            overrides[layer.attention, "call"] = ServedAttention(layer.attention, make, softmax=_softmax)
         if config.feed_forward == "dense":
             overrides[layer, "feed_forward"] = FewFeedForward(layer, values)
     return overrides
+
+
+def _softmax(scores: Float[Any, "B N Q S"]) -> Float[Any, "B N Q S"]:
+    return tf.exp(tf.nn.log_softmax(scores))
 
 
 def _pieces(size: int, columns: int) -> int:

@@ -131,8 +131,10 @@ class ServedAttention:
     With `is_shared`, graphs with and without separate queries read the same kernel: slices of the joint product.
     """
 
-    def __init__(self, layer: SelfAttention, make: MakeProduct, is_shared: bool = False):
-        self.is_shared = is_shared
+    def __init__(
+        self, layer: SelfAttention, make: MakeProduct, is_shared: bool = False, softmax: Callable = tf.nn.softmax
+    ):
+        self.is_shared, self.softmax = is_shared, softmax
         self.layer, self.heads, self.width = layer, layer.config.num_attention_heads, layer.config.hidden_size
         (query, query_bias), (key, _), (value, value_bias) = map(kernel_and_bias, (layer.query, layer.key, layer.value))
         merge, merge_bias = kernel_and_bias(layer.merge_heads)
@@ -192,7 +194,7 @@ class ServedAttention:
     ) -> Float[Any, "B N Q H"]:
         """q [B,N,Q,H], k and v [B,N,S,H], mask [B,1,1 or Q,S] -> the context of each head, [B,N,Q,H]."""
         scores = tf.matmul(q, k, transpose_b=True)  # [B,N,Q,S]
-        return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, mask, bias)), v.dtype), v)
+        return tf.matmul(tf.cast(self.softmax(self.masked(scores, mask, bias)), v.dtype), v)
 
     @staticmethod
     def masked(
