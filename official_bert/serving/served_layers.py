@@ -31,7 +31,7 @@ from official_bert.layers.attention import SelfAttention
 from official_bert.layers.attention_mask import UNSEEN
 from official_bert.layers.dense import Dense
 from official_bert.layers.embeddings import Embeddings
-from official_bert.layers.speed.real_tokens import ALL
+from official_bert.layers.speed.real_tokens import RealTokens
 from official_bert.layers.token_layout import LONG, TokenLayout
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
@@ -171,7 +171,9 @@ class ServedAttention:
         mask, tokens, bias = layout.mask, layout.tokens, layout.positions.bias(self.layer, None, None)
         # the same tensor in all layers: computed once
         batch, length = (tf.shape(mask)[axis] for axis in (0, 3))
-        numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)  # type: ignore[attr-defined]
+        numbers, places = (
+            (tokens.numbers, tokens.places) if isinstance(tokens, RealTokens) else self._all(batch, length)
+        )
         if queries is None:
             query_rows, count, rows = x, length, self._heads_of(self._product("all"), x)
             q, k, v = (tf.gather(rows, self._places(numbers, part, 3)) for part in range(3))
