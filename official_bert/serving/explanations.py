@@ -92,8 +92,10 @@ class Explainer:
         Raises ValueError for `steps` below 1, for a text without words, and for an unknown `of`.
         """
         pieces = pieces_of(self.served, row)
-        if steps < 1 or not len(pieces):
-            raise ValueError(f"expected at least 1 step and 1 word, got {steps} steps and {row!s:.80}")
+        if steps < 1:
+            raise ValueError(f"steps: expected at least 1, got {steps}")
+        if not len(pieces):
+            raise ValueError(f"expected a text with words, got {row!s:.80}")
         name, places, number = self._target(row, answer, of, pieces)
         rows = rows_of(self.served, pieces, places)
         shares, logits = np.zeros(len(pieces)), np.zeros(2)

@@ -114,8 +114,8 @@ def test_a_path_in_several_groups_is_the_path_at_once(predictors, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "texts", "options", "message"),
     [
-        ("classifier", "bad", {"steps": 0}, "^row 1: expected at least 1 step and 1 word, got 0 steps"),
-        ("classifier", ["bad", ""], {}, "^row 2: expected at least 1 step and 1 word, got 50 steps and {'text': ''}"),
+        ("classifier", "bad", {"steps": 0}, "^row 1: steps: expected at least 1, got 0"),
+        ("classifier", ["bad", ""], {}, "^row 2: expected a text with words, got {'text': ''}"),
         ("classifier", "bad", {"of": "great"}, "^row 1: of: expected one of bad, good, neither, got 'great'$"),
         ("tagger", "Anna sang", {"of": "Ben"}, "^row 1: of: expected a word of the text, got 'Ben'$"),
         ("span", ("who ?", "Ben"), {"of": "Ben"}, "^row 1: of: expected none, because the model gives one start"),
