@@ -87,7 +87,7 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
         if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
             raise ValueError(
                 f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
-                "merge or by none; such a list has no form in TensorFlow here"
+                "merge or by none; operations of TensorFlow do not apply such merges"
             )
     values = _lowest_ranks(joins, last_merges, where)
     return Merges(

@@ -379,7 +379,7 @@ def read_merges(files: Mapping[str, bytes]) -> list[str]:
 
 
 def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None:
-    """Raises ValueError for a `tokenizer.json` of a kind that has no form in TensorFlow here."""
+    """Raises ValueError for a `tokenizer.json` of a kind that operations of TensorFlow do not compute here."""
     model, before = settings.get("model") or {}, settings.get("pre_tokenizer") or {}
     where = f"{definition.where}: {tokenizer_files.JSON_FILE}"
     steps_allowed: dict[str, Any]
