@@ -117,32 +117,39 @@ def _write_entities(
 ) -> None:
     """Writes texts with their entities."""
     records = [
-        (
-            row["text"],
-            [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])],
-        )
+        (row["text"], [Span(*places) for places in zip(answer["starts"], answer["ends"], answer["types"])])
         for row, answer in zip(rows, answers)
     ]
-    if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
-        records = [(text, in_utf16(text, spans)) for text, spans in records]
     if form == BRAT:
         places = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
         brat.write_documents(path, brat.answered_documents(rows, places, os.path.basename(path), encoding))
-        return
-    if form in span_forms.BY_NAME:
-        kind = span_forms.BY_NAME[form]
-        copied = [{key: value for key, value in row.items() if key != "text"} for row in rows]
-        written = (
-            [kind.write(row, *record) for row, record in zip(originals, records)]
-            if originals
-            else [kind.convert(row, *record) for row, record in zip(copied, records)]
-        )
+    elif form in span_forms.BY_NAME:
+        if config and config.options.get("places") == "utf16":
+            records = [(text, in_utf16(text, spans)) for text, spans in records]
+        _write_spans(path, span_forms.BY_NAME[form], rows, records, originals)
+    else:
+        _write_words(path, form, records)
+
+
+def _write_spans(
+    path: str, form: span_forms.Form, rows: Rows, records: Sequence[tuple[str, list[Span]]], originals: Sequence[Any]
+) -> None:
+    """Writes texts with their entities in a form, with what else the rows hold, or the `originals` of this form."""
+    if originals:
+        written = [form.write(row, *record) for row, record in zip(originals, records)]
+    else:
+        kept = [{key: value for key, value in row.items() if key != "text"} for row in rows]
+        written = [form.convert(row, *record) for row, record in zip(kept, records)]
+    was_lines = originals and suffix_of(path) == ".jsonl"
+    if form.name in span_forms.LISTS and not was_lines:
         with written_whole(path) as file:
-            if form in span_forms.LISTS and not (originals and suffix_of(path) == ".jsonl"):  # which was read as lines
-                file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
-            else:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in written)
-        return
+            file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+    else:
+        _write_table(path, "jsonl", written)
+
+
+def _write_words(path: str, form: str, records: Sequence[tuple[str, list[Span]]]) -> None:
+    """Writes the words of texts with the tags of their entities."""
     tagged = [
         span_forms.tags_of(text, spans, f"row {number}", Reading("longest"))
         for number, (text, spans) in enumerate(records, 1)
