@@ -24,6 +24,7 @@ from official_bert.storage.files import exists, is_folder
 from official_bert.storage.suffixes import is_packed, suffix_of
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
+from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.task import TaskBase
 from official_bert.typed_values import and_others
 
@@ -214,10 +215,8 @@ class ModelInputs:
         if in_rows := reader is not None and reader.form in OBJECTS:
             is_tagged = bool({*reader.names} & {*conll.WORD_KEYS}) and "text" not in reader.names
         else:
-            columns = getattr(self.options, "columns", conll.Columns())
-            is_tagged = suffix_of(path) in OF_TAGGED_WORDS or conll.is_tagged(
-                text_lines(path, encoding), columns, columns.names
-            )
+            options = self.options if isinstance(self.options, Options) else Options()
+            is_tagged = suffix_of(path) in OF_TAGGED_WORDS or conll.is_tagged(text_lines(path, encoding), options)
         if is_tagged:
             raise ValueError(
                 f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; "

@@ -72,7 +72,7 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         words = [task.tokenizer.convert_tokens_to_ids(word.pieces) for word in split_text(task.tokenizer, row["text"])]
         for feature in maker.windows(number, words):
-            values = feature.row()
+            values = feature.row(np.zeros(len(words), np.int32))
             encoded.append(
                 {
                     **{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
