@@ -274,8 +274,7 @@ def span_rows(source: str, encoding: str = "") -> Rows | None:
 
 def has_spans(rows: Rows) -> bool:
     """Returns whether the first row is a text with entities, and not a list of words with tags."""
-    if not rows.values or (first := rows.values[0]) is None:
-        return False
+    first = rows.values[0] if rows.values else None
     words = isinstance(first, Mapping) and next((first[key] for key in ("tokens", "words") if key in first), None)
     return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
 
@@ -357,11 +356,7 @@ def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> t
     words = [(word[0][1], word[-1][2]) for word in tokenizer.tokenize_with_offsets(text)]
     chunks = []
     for span in sorted(set(spans)):
-        if (
-            not all(type(value) is int for value in (span.start, span.end))
-            or not isinstance(span.kind, str)
-            or not span.kind
-        ):
+        if not (type(span.start) is type(span.end) is int and isinstance(span.kind, str) and span.kind):
             raise ValueError(
                 f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}"
             )
@@ -396,9 +391,7 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
     """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
     apart: list[Chunk] = []
     for chunk in sorted({*chunks}, key=lambda entity: (entity.start - entity.end, entity.start, entity.kind)):
-        if neighbour := next(
-            (entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None
-        ):
+        if neighbour := next(filter(chunk.overlaps, apart), None):
             if reading.overlaps == "refuse":
                 raise ValueError(
                     f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, but each word has one tag; "

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled.labelled_texts import SAME_SHARE
 from official_bert.data.rows import Rows, Source, place
 from official_bert.data.tabular.tables import ANSWER, rows_of, spelled, unconfirmed
 from official_bert.data.tagged import brat
@@ -352,19 +351,3 @@ def read_to_tag(source: Source, options: Options, warn: Callable[[str], None]) -
         sentences = read_sentences(file, options, with_tags=False)
         warn(f"{str(error).removesuffix(HINT)}; this file is read without gold tags")
         return sentences
-
-
-def check_held_out(
-    train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None], warn: Callable[[str], None]
-) -> None:
-    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half
-    are.
-    """
-    known = {sentence.words for sentence in train.sentences}
-    count = len(held_out.sentences)
-    shared = sum(sentence.words in known for sentence in held_out.sentences)
-    message = f"{held_out.source}: {shared} of its {count} sentences are in {train.source} too"
-    if shared >= SAME_SHARE * count:
-        refuse(f"{message}: expected data that the model is not trained on")
-    elif shared > count / 2:
-        warn(f"{message}: the results say little about other texts")

@@ -23,7 +23,6 @@ class TaggingFeature:
     input_ids: np.ndarray  # int32 [length], with [CLS] and [SEP]
     words: np.ndarray  # int32 [words], numbers of the text's words that are read from this row
     positions: np.ndarray  # int32 [words], positions of their first pieces in the row
-    first_pieces: np.ndarray  # int32 [length], 1 at the first piece of any word of the window
 
     def row(self, tags: np.ndarray, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask`
@@ -78,8 +77,6 @@ class TaggingFeatureMaker:
         for index, (start, length) in enumerate(windows):
             input_ids, _ = self.template.pack(ids[start : start + length])
             inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
-            first_pieces = np.zeros(len(input_ids), np.int32)
-            first_pieces[firsts[inside] - start + 1] = 1
             if len(windows) > 1:
                 inside = inside[[is_max_context(windows, index, int(firsts[word])) for word in inside]]
             features.append(
@@ -88,7 +85,6 @@ class TaggingFeatureMaker:
                     np.array(input_ids, np.int32),
                     inside.astype(np.int32),
                     (firsts[inside] - start + 1).astype(np.int32),
-                    first_pieces,
                 )
             )
         return features
@@ -103,8 +99,8 @@ class TaggingFeatureMaker:
 
 def whole_text(number: int, words: int) -> TaggingFeature:
     """Returns the row of text `number` if a model gives a value for each of its words, without pieces."""
-    pieces, places = np.zeros(0, np.int32), np.arange(words, dtype=np.int32)
-    return TaggingFeature(number, pieces, places, places, pieces)
+    places = np.arange(words, dtype=np.int32)
+    return TaggingFeature(number, np.zeros(0, np.int32), places, places)
 
 
 def gather_words(

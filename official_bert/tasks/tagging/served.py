@@ -15,7 +15,7 @@ from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.column_files import SPACES
 from official_bert.layers.relatives import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, lengthened
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors, lengthened
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
 from official_bert.tasks.tagging.features import by_text
@@ -111,9 +111,9 @@ class ServedTagger(ServedWindows):
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues, ids) & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run(
-            {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
+            {**inputs, "begins": begins},
             {"logits": tf.TensorSpec([None, None, len(self.labels)])},
-            lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]),
+            lambda rows, _: lengthened({"logits": self._tag_rows(rows)}, tf.shape(ids)[1]),
         )["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         tags = self._tags(tf.boolean_mask(logits, begins), lengths)
@@ -249,14 +249,14 @@ class ServedTagger(ServedWindows):
         ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
         return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
 
-    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
-        """Returns `logits` [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
-        return {"logits": self.run_model(rows)["logits"]}
+    def _tag_rows(self, rows: Tensors) -> tf.Tensor:
+        """Returns the logits [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
+        return self.run_model(rows)["logits"]
 
     def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the logits [W,C] of words, of which a text has `lengths` [B]."""
         del lengths  # each word is tagged by itself
-        return self._of_words(words, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
+        return self._of_words(words, self._tag_rows, [len(self.labels)])
 
     def _of_words(self, words: Words, compute: Callable[[Tensors], tf.Tensor], shape: Sequence[int]) -> tf.Tensor:
         """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the
@@ -275,16 +275,13 @@ class ServedTagger(ServedWindows):
         # 0: no word begins there
         word = tf.scatter_nd(words.first_tokens[:, None], tf.range(count) + 1, [tf.size(words.ids.values) + 1])
         word = tf.where(shown, tf.gather(word, layout.token), 0)
-        results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
-        rows_of_words, _ = self.run_groups(
-            {**layout.features(), "word": word},
-            results,
-            lambda rows, _: {
-                "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
-                "word": tf.boolean_mask(rows["word"], rows["word"] > 0),
-            },
+        of_words, order = self.run_groups(
+            {**layout.features(), "begins": word > 0},
+            {"values": tf.TensorSpec([None, *shape])},
+            lambda rows, _: {"values": tf.cast(tf.boolean_mask(compute(rows), rows["begins"]), tf.float32)},
         )
-        return tf.scatter_nd(rows_of_words["word"][:, None] - 1, rows_of_words["values"], [count, *shape])
+        word = tf.gather(word, order)
+        return tf.scatter_nd(tf.boolean_mask(word, word > 0)[:, None] - 1, of_words["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the best tag of each word [W], given flat logits [W,C], `lengths` [B] of them a text."""
@@ -347,8 +344,8 @@ class ServedFeatureTagger(ServedTagger):
 
     why_not_dense = "a BiLSTM reads the words of a whole text (options.features), not rows of ids"
 
-    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
-        return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
+    def _tag_rows(self, rows: Tensors) -> tf.Tensor:
+        return self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]
 
     def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
         shape = [len(self.model.layers_used), self.model.encoder.config.hidden_size]

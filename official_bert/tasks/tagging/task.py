@@ -18,13 +18,14 @@ from absl import logging
 from official_bert.data.batches.sources import ExampleSource, incomplete
 from official_bert.data.labelled import splits
 from official_bert.data.labelled.label_weights import class_weights, describe
-from official_bert.data.labelled.labelled_texts import described_counts
+from official_bert.data.labelled.labelled_texts import SAME_SHARE, described_counts
 from official_bert.data.rows import Source
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.dotted_names import by_name
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
+from official_bert.models.encoder import EncoderWithHeads
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
@@ -97,13 +98,25 @@ class TaggedData(FileData):
                     "one document begins with such a line"
                 )
         if rows.train and rows.held_out:
-            conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
+            self._check_held_out(rows, files)
         notes = [note for file in read_files for note in file.notes]
         if rows.train:
             notes += casing_warnings(self.tokenizer, (" ".join(sentence.words) for sentence in rows.train.sentences))
         return dataclasses.replace(
             rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file))
         )
+
+    @staticmethod
+    def _check_held_out(rows: TaskRows, files: DataFiles) -> None:
+        """Refuses evaluation sentences nearly all of which are training sentences; warns if more than half are."""
+        known = {sentence.words for sentence in rows.train.sentences}
+        count = len(rows.held_out.sentences)
+        shared = sum(sentence.words in known for sentence in rows.held_out.sentences)
+        message = f"{rows.held_out.source}: {shared} of its {count} sentences are in {rows.train.source} too"
+        if shared >= SAME_SHARE * count:
+            files.refuse_same(f"{message}: expected data that the model is not trained on")
+        elif shared > count / 2:
+            logging.warning("%s: the results say little about other texts", message)
 
     def divide(self, train: SentenceFile, hold_out: bool) -> splits.Parts:
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the
@@ -274,18 +287,14 @@ class Task(TaskBase):
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-
-        def given(*names: str) -> dict[str, Any]:
-            return {name: getattr(options, name) for name in names}
-
-        settings = {"num_tags": len(options.labels)} | given("dropout")
+        kind: type[EncoderWithHeads] = CRFTagger if options.crf else Tagger
+        names = ["dropout"]
+        if options.crf or options.features:
+            names += ["boundary_scores", "crf_rate"]
         if options.features:
-            sizes = given("features", "feature_layers", "lstm_size", "lstm_layers", "crf")
-            return FeatureTagger.make(model, settings | sizes | given("boundary_scores", "crf_rate"))
-        recompute = self.config.training.recompute
-        if options.crf:
-            return CRFTagger.make(model, settings | given("boundary_scores", "crf_rate"), recompute=recompute)
-        return Tagger.make(model, settings, recompute=recompute)
+            kind, names = FeatureTagger, [*names, "features", "feature_layers", "lstm_size", "lstm_layers", "crf"]
+        settings = {"num_tags": len(options.labels)} | {name: getattr(options, name) for name in names}
+        return kind.make(model, settings, recompute=not options.features and self.config.training.recompute)
 
     @property
     def objective(self) -> Objective:
