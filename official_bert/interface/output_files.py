@@ -23,9 +23,8 @@ from official_bert.tasks.tagging.conll import Sentence, write_columns
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 TABLES = ("csv", "jsonl", "parquet")
-BRAT = "brat"
 ALL_OUTPUTS = "outputs"  # JSON lines of the inputs with all that the model gives, which training does not read
-OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME, BRAT, ALL_OUTPUTS)
+OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME, brat.FORM, ALL_OUTPUTS)
 ANSWERS = ("label", "labels", "score", "choice")  # outputs of models, one of which is the label of a row
 
 
@@ -65,7 +64,7 @@ def files_of(path: str, form: str, source: str) -> list[str]:
 
     Without a form, answers to brat's files are brat's if both names end alike.
     """
-    if form != BRAT and (form or not annotations_of(source) or not ends_alike(source, path)):
+    if form != brat.FORM and (form or not annotations_of(source) or not ends_alike(source, path)):
         return [path]
     if suffix_of(path) in (*SUFFIXES, ".conll", ".xlsx") and not brat.files_written(path):
         raise ValueError(f"--output_file={path}: expected NAME.ann for a document of brat, or a new folder for several")
@@ -120,7 +119,7 @@ def _write_entities(
         (row["text"], [Span(*places) for places in zip(answer["starts"], answer["ends"], answer["types"])])
         for row, answer in zip(rows, answers)
     ]
-    if form == BRAT:
+    if form == brat.FORM:
         places = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
         brat.write_documents(path, brat.answered_documents(rows, places, os.path.basename(path), encoding))
     elif form in span_forms.BY_NAME:

@@ -16,6 +16,7 @@ from official_bert.data.tagged.spans import Span
 from official_bert.storage.files import written_folder, written_together
 
 Places = tuple[int, int, str]  # start, end, type
+FORM = "brat"  # the name of this form of files
 FILE, START = "file", "start"  # keys of a row: the annotations that it comes from, and where it begins in the text
 
 

@@ -7,12 +7,12 @@ import collections
 import csv
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.tables import spelled
-from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, of_scheme
+from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, has_suffix, of_scheme
 from official_bert.storage.suffixes import suffix_of
 from official_bert.typed_values import and_others
 
@@ -311,3 +311,18 @@ def _without_comments(path: str, lines: Sequence[Line], tag: int, width: int, no
 def has_column(cells: Sequence[str], tag: int) -> bool:
     """Returns whether a line has a column `tag` beside its word."""
     return len(cells) > 1 and -len(cells) <= tag < len(cells)
+
+
+def is_tagged(lines: Iterable[str], tag_column: int = -1, separator: str = "", labels: Sequence[str] = ()) -> bool:
+    """Returns whether lines are words with tags: several lines of equally many columns, each with a chunk tag or one of
+    `labels`.
+    """
+    widths = []
+    for line in lines:
+        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
+            cells = divider(separator, [line])(line)
+            tag = cells[tag_column].strip(SPACES) if has_column(cells, tag_column) else ""
+            if not (tag in (OUTSIDE, *labels) or has_prefix(tag) or has_suffix(tag)):
+                return False
+            widths.append(len(cells))
+    return len(widths) > 1 and len(set(widths)) == 1

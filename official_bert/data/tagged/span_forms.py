@@ -23,6 +23,7 @@ from official_bert.storage.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
+WORD_KEYS = ("tokens", "words")  # of rows of words with tags, which are no texts
 OF_FORMS = ("text", "data", "answer", "label")  # keys that have a meaning in forms
 
 
@@ -275,7 +276,7 @@ def span_rows(source: str, encoding: str = "") -> Rows | None:
 def has_spans(rows: Rows) -> bool:
     """Returns whether the first row is a text with entities, and not a list of words with tags."""
     first = rows.values[0] if rows.values else None
-    words = isinstance(first, Mapping) and next((first[key] for key in ("tokens", "words") if key in first), None)
+    words = isinstance(first, Mapping) and next((first[key] for key in WORD_KEYS if key in first), None)
     return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
 
 

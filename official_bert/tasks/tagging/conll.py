@@ -18,7 +18,6 @@ from official_bert.data.tagged.chunk_tags import (
     OUTSIDE,
     check_tags,
     has_prefix,
-    has_suffix,
     with_prefixes,
     with_types,
 )
@@ -26,17 +25,16 @@ from official_bert.data.tagged.column_files import (
     DOCUMENT_START,
     SPACES,
     ColumnFile,
-    divider,
     has_column,
     read_columns,
 )
-from official_bert.data.tagged.span_forms import Reading, has_spans, records, span_rows, tags_of
+from official_bert.data.tagged.span_forms import WORD_KEYS, Reading, has_spans, records, span_rows, tags_of
 from official_bert.data.tagged.spans import of_utf16
 from official_bert.storage.files import written_whole
 from official_bert.tasks.tagging.options import Options
 from official_bert.typed_values import and_others
 
-WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
+TAG_KEYS = ("ner_tags", "tags")  # of rows
 NO_TAG = "_"  # of CoNLL-U: the column is not specified
 NO_NUMBER = -100  # of a row's tag: the word is not labelled
 
@@ -287,21 +285,6 @@ def has_tags(file: Rows | ColumnFile) -> bool:
         labelled = [record[1] for _, record in records(file) if record]
         return any(labelled) and None not in labelled
     return any(key in file.values[0] for key in TAG_KEYS)
-
-
-def is_tagged(lines: Iterable[str], options: Options) -> bool:
-    """Returns whether lines are words with tags: several lines of equally many columns, each with a chunk tag or one of
-    the labels.
-    """
-    widths = []
-    for line in lines:
-        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
-            cells = divider(options.separator, [line])(line)
-            tag = cells[options.tag_column].strip(SPACES) if has_column(cells, options.tag_column) else ""
-            if not (tag in (OUTSIDE, *options.labels) or has_prefix(tag) or has_suffix(tag)):
-                return False
-            widths.append(len(cells))
-    return len(widths) > 1 and len(set(widths)) == 1
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank: bool = False) -> str:

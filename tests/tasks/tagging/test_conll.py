@@ -1,11 +1,9 @@
 """Columns of words and tags, and rows of them."""
 
-import dataclasses
-
 import pytest
 
 from official_bert.data.rows import Rows
-from official_bert.data.tagged import chunk_tags
+from official_bert.data.tagged import chunk_tags, column_files
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.options import Options
 
@@ -94,7 +92,7 @@ def test_an_unspecified_column_of_universal_dependencies_is_no_tag(tmp_path):
     ],
 )
 def test_lines_of_words_and_tags_are_known_from_texts(lines, columns, labels, tagged):
-    assert conll.is_tagged(lines, dataclasses.replace(columns, labels=labels)) == tagged
+    assert column_files.is_tagged(lines, columns.tag_column, columns.separator, labels) == tagged
 
 
 @pytest.mark.parametrize("tag", [None, "", 3.0, True])
