@@ -338,6 +338,8 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
         read = form.reader(rows.values) if form.reader else form.read
     except ValueError as error:
         raise ValueError(f"{rows}: {error}") from None
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{rows}: not in the form of {form.tool}: {error!r:.80}") from None
     for number, row in enumerate(rows.values):
         try:
             yield number, None if number in rejected else read(row)
@@ -355,12 +357,13 @@ def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> t
     """
     tokenizer = BasicTokenizer(do_lower_case=False)
     words = [(word[0][1], word[-1][2]) for word in tokenizer.tokenize_with_offsets(text)]
-    chunks = []
-    for span in sorted(set(spans)):
+    for span in spans:
         if not (type(span.start) is type(span.end) is int and isinstance(span.kind, str) and span.kind):
             raise ValueError(
                 f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}"
             )
+    chunks = []
+    for span in sorted(set(spans)):
         if not 0 <= span.start < span.end <= len(text):
             hint = (
                 "; options.places: utf16 reads places that count some characters twice, as JavaScript does"

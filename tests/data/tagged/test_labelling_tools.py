@@ -244,3 +244,11 @@ def test_the_older_export_of_doccano_has_numbers_for_labels():
     assert (
         form.read(written) == (TEXT, [Span(0, 3, "10"), Span(4, 7, "B")]) and written["annotations"][0]["label"] == 10
     )
+
+
+@pytest.mark.parametrize("broken", [{"annotations": ["x"]}, {"annotations": 3}, {"predictions": [{"result": [{}]}]}])
+def test_broken_tasks_are_refused_in_one_line(broken):
+    with pytest.raises(
+        ValueError, match="f: not in the form of Label Studio's JSON: (AttributeError|KeyError|TypeError)"
+    ):
+        read(task([DOG]), task([DOG]) | broken)

@@ -184,12 +184,13 @@ def test_overlapping_spans_are_refused_or_the_longest_is_kept():
         (Span(3, 3, "A"), "got 3 to 3"),
         (Span(-1, 2, "A"), "got -1 to 2"),
         (Span("0", 2, "A"), "expected start, end and type"),
+        (Span([], 2, "A"), "expected start, end and type"),
         (Span(1, 2, "A"), "f:2: expected words from 1 to 2"),
     ],
 )
 def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, message):
     with pytest.raises(ValueError, match=message):
-        span_forms.tags_of("a  bc", [span], "f:2", Reading())
+        span_forms.tags_of("a  bc", [Span(0, 1, "B"), span], "f:2", Reading())
 
 
 def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
