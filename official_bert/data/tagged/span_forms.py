@@ -71,7 +71,7 @@ class Entities(NamedTuple):
 
     def read(self, values: Iterable[Any]) -> list[Span]:
         """Reads entities."""
-        return [Span(*(value[key] for key in self), _words_of(value)) for value in values]
+        return [Span(value[self.start], value[self.end], value[self.kind], _words_of(value)) for value in values]
 
     def write(self, spans: Iterable[Span]) -> list[Any]:
         """Writes entities."""
