@@ -80,6 +80,10 @@ class FeatureTagger(EncoderWithHeads):
             "boundary_scores": boundary_scores,
             "crf_rate": crf_rate,
         }
+        if lstm_size % 2 or lstm_size < 2:
+            raise ValueError(
+                f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}"
+            )
         encoder.trainable = False
         self.layers_used = chosen_layers(features, feature_layers, encoder.config.num_hidden_layers)
         self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
