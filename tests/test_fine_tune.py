@@ -307,7 +307,7 @@ def test_numbers_of_classes_become_names():
         tokens=Sequences(object()),
         ner_tags=Sequences(Names(["O", "B-PER"])),
     )
-    (sentence,) = read_sentences(as_source(split, "train"))
+    (sentence,) = read_sentences(as_source(split, "train")).sentences
     assert sentence.words == ("Anna", "sings") and sentence.tags == ("B-PER", "O")
     split[0]["ner_tags"] = [-1, None]
     assert as_source(split, "test").values[0]["ner_tags"] == [None, None]

@@ -5,7 +5,7 @@ import json
 import pytest
 from made_finetuning import make_config
 
-from official_bert.data.tabular.tables import TableOptions, rows_of
+from official_bert.data.tabular.tables import TableOptions
 from official_bert.data.tagged import span_forms
 from official_bert.interface.output_files import (
     OUTPUT_FORMATS,
@@ -57,7 +57,7 @@ def test_entities_in_every_form_are_read_back_by_training(tmp_path, form):
     if form == "label_studio":  # a person confirms what was predicted
         text = (tmp_path / "answers.json").read_text()
         (tmp_path / "answers.json").write_text(text.replace('"predictions"', '"annotations"'))
-    sentences = conll.read_sentences(path if form == "conll" or span_forms.span_rows(path) else rows_of(path))
+    sentences = conll.read_sentences(path).sentences
     assert [sentence.tags for sentence in sentences] == [
         ("B-PER", "O", "O", "B-LOC", "O"),
         ("O", "O"),

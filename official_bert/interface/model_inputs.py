@@ -18,12 +18,10 @@ from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.frames import as_source, is_frame, is_series, is_split
 from official_bert.data.tabular.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, shown
-from official_bert.data.tagged import span_forms
-from official_bert.interface import output_files
+from official_bert.data.tagged import brat, column_files, span_forms
 from official_bert.storage.files import exists, is_folder
 from official_bert.storage.suffixes import is_packed, suffix_of
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.tagging import conll
 from official_bert.tasks.task import TaskBase
 from official_bert.typed_values import and_others
 
@@ -212,12 +210,12 @@ class ModelInputs:
     def _check_not_tagged(self, path: str, reader: RowReader | None, encoding: str) -> None:
         """Raises ValueError for words in columns or lists, which a tagger would answer line by line, tags included."""
         if in_rows := reader is not None and reader.form in OBJECTS:
-            is_tagged = bool({*reader.names} & {*conll.WORD_KEYS}) and "text" not in reader.names
+            is_tagged = bool({*reader.names} & {*span_forms.WORD_KEYS}) and "text" not in reader.names
         else:
-            columns = getattr(self.options, "columns", conll.Columns())
-            is_tagged = suffix_of(path) in OF_TAGGED_WORDS or conll.is_tagged(
-                text_lines(path, encoding), columns, columns.names
-            )
+            names = ("tag_column", "separator", "labels")
+            given = {name: getattr(self.options, name) for name in names if hasattr(self.options, name)}
+            lines = text_lines(path, encoding)
+            is_tagged = suffix_of(path) in OF_TAGGED_WORDS or column_files.is_tagged(lines, **given)
         if is_tagged:
             raise ValueError(
                 f"--input_file={path}: expected texts, got words in {'lists' if in_rows else 'columns'}; "
@@ -380,6 +378,6 @@ def read_entity_texts(path: str, encoding: str = "", always: bool = False) -> En
         if always or not of_text:
             raise
         return None
-    name, tool = (output_files.BRAT, output_files.BRAT) if annotations_of(path) else (form.name, form.tool)
+    name, tool = (brat.FORM, brat.FORM) if annotations_of(path) else (form.name, form.tool)
     texts = [{**(row if isinstance(row, Mapping) else {}), "text": text} for row, text in pairs]
     return EntityTexts(name, tool, [row for row, _ in pairs], texts, len(rows.values) - len(pairs), of_text)

@@ -23,9 +23,8 @@ from official_bert.tasks.tagging.conll import Sentence, write_columns
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 TABLES = ("csv", "jsonl", "parquet")
-BRAT = "brat"
 ALL_OUTPUTS = "outputs"  # JSON lines of the inputs with all that the model gives, which training does not read
-OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME, BRAT, ALL_OUTPUTS)
+OUTPUT_FORMATS = (*TABLES, "conll", *span_forms.BY_NAME, brat.FORM, ALL_OUTPUTS)
 ANSWERS = ("label", "labels", "score", "choice")  # outputs of models, one of which is the label of a row
 
 
@@ -65,7 +64,7 @@ def files_of(path: str, form: str, source: str) -> list[str]:
 
     Without a form, answers to brat's files are brat's if both names end alike.
     """
-    if form != BRAT and (form or not annotations_of(source) or not ends_alike(source, path)):
+    if form != brat.FORM and (form or not annotations_of(source) or not ends_alike(source, path)):
         return [path]
     if suffix_of(path) in (*SUFFIXES, ".conll", ".xlsx") and not brat.files_written(path):
         raise ValueError(f"--output_file={path}: expected NAME.ann for a document of brat, or a new folder for several")
@@ -117,32 +116,39 @@ def _write_entities(
 ) -> None:
     """Writes texts with their entities."""
     records = [
-        (
-            row["text"],
-            [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])],
-        )
+        (row["text"], [Span(*places) for places in zip(answer["starts"], answer["ends"], answer["types"])])
         for row, answer in zip(rows, answers)
     ]
-    if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
-        records = [(text, in_utf16(text, spans)) for text, spans in records]
-    if form == BRAT:
+    if form == brat.FORM:
         places = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
         brat.write_documents(path, brat.answered_documents(rows, places, os.path.basename(path), encoding))
-        return
-    if form in span_forms.BY_NAME:
-        kind = span_forms.BY_NAME[form]
-        copied = [{key: value for key, value in row.items() if key != "text"} for row in rows]
-        written = (
-            [kind.write(row, *record) for row, record in zip(originals, records)]
-            if originals
-            else [kind.convert(row, *record) for row, record in zip(copied, records)]
-        )
+    elif form in span_forms.BY_NAME:
+        if config and config.options.get("places") == "utf16":
+            records = [(text, in_utf16(text, spans)) for text, spans in records]
+        _write_spans(path, span_forms.BY_NAME[form], rows, records, originals)
+    else:
+        _write_words(path, form, records)
+
+
+def _write_spans(
+    path: str, form: span_forms.Form, rows: Rows, records: Sequence[tuple[str, list[Span]]], originals: Sequence[Any]
+) -> None:
+    """Writes texts with their entities in a form, with what else the rows hold, or the `originals` of this form."""
+    if originals:
+        written = [form.write(row, *record) for row, record in zip(originals, records)]
+    else:
+        kept = [{key: value for key, value in row.items() if key != "text"} for row in rows]
+        written = [form.convert(row, *record) for row, record in zip(kept, records)]
+    was_lines = originals and suffix_of(path) == ".jsonl"
+    if form.name in span_forms.LISTS and not was_lines:
         with written_whole(path) as file:
-            if form in span_forms.LISTS and not (originals and suffix_of(path) == ".jsonl"):  # which was read as lines
-                file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
-            else:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in written)
-        return
+            file.write(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+    else:
+        _write_table(path, "jsonl", written)
+
+
+def _write_words(path: str, form: str, records: Sequence[tuple[str, list[Span]]]) -> None:
+    """Writes the words of texts with the tags of their entities."""
     tagged = [
         span_forms.tags_of(text, spans, f"row {number}", Reading("longest"))
         for number, (text, spans) in enumerate(records, 1)

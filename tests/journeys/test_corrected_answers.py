@@ -9,7 +9,6 @@ import pytest
 from commands import InThisProcess
 
 from official_bert.data.tabular.tables import TableOptions
-from official_bert.data.tagged.span_forms import span_rows
 from official_bert.tasks.tagging import conll
 
 pytestmark = pytest.mark.slow
@@ -90,7 +89,7 @@ def brat(path, rows, labelled=True):
 
 def tags(path):
     """The words and tags of a file, as training reads them."""
-    return [(sentence.words, sentence.tags) for sentence in conll.read_sentences(span_rows(str(path)))]
+    return [(sentence.words, sentence.tags) for sentence in conll.read_sentences(str(path)).sentences]
 
 
 @pytest.mark.parametrize(

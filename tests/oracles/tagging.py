@@ -8,6 +8,7 @@ import scipy.special
 
 from official_bert.data.tagged.chunk_tags import read_chunks
 from official_bert.tasks.tagging.features import TaggingFeatureMaker, gather_words
+from official_bert.text.packing import sliding_windows
 from official_bert.text.tokenization import FullTokenizer, is_cjk, is_punctuation
 
 
@@ -71,12 +72,16 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     encoded = []
     for number, row in enumerate(rows):
         words = [task.tokenizer.convert_tokens_to_ids(word.pieces) for word in split_text(task.tokenizer, row["text"])]
-        for feature in maker.windows(number, words):
-            values = feature.row()
+        firsts = np.cumsum([0, *map(len, words)])[:-1]
+        windows = sliding_windows(sum(map(len, words)), maker.max_seq_length - 2, maker.doc_stride)
+        for feature, (start, length) in zip(maker.windows(number, words), windows, strict=True):
+            first_pieces = np.zeros(len(feature.input_ids), np.int32)
+            first_pieces[firsts[(firsts >= start) & (firsts < start + length)] - start + 1] = 1
+            values = feature.row(np.zeros(len(words), np.int32))
             encoded.append(
                 {
                     **{name: values[name] for name in ("input_ids", "input_mask", "segment_ids")},
-                    "first_pieces": feature.first_pieces,
+                    "first_pieces": first_pieces,
                     "feature": feature,
                 }
             )

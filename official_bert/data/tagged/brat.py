@@ -16,6 +16,7 @@ from official_bert.data.tagged.spans import Span
 from official_bert.storage.files import written_folder, written_together
 
 Places = tuple[int, int, str]  # start, end, type
+FORM = "brat"  # the name of this form of files
 FILE, START = "file", "start"  # keys of a row: the annotations that it comes from, and where it begins in the text
 
 
@@ -41,10 +42,9 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
     for name in names:
         text = read_document_text(name, encoding)
         entities = [
-            entity
+            _entity(line.rstrip("\n"), text, f"{name}:{number}")
             for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1)
             if line.startswith("T")
-            for entity in _entity(line.rstrip("\n"), text, f"{name}:{number}")
         ]
         if beyond := [start for start, _, _ in entities if not 0 <= start < max(len(text), 1)]:
             raise ValueError(f"{name}: expected places within the {len(text)} characters of the text, got {beyond[0]}")
@@ -90,8 +90,8 @@ def _rows_of(text: str, entities: Sequence[Places]) -> Iterator[tuple[int, int, 
                 start, first_line = place + 1, line
 
 
-def _entity(line: str, text: str, where: str) -> Iterator[Places]:
-    """Yields the entity of line `T1<tab>Type 0 5<tab>words`; of several pieces, it goes from the first to the last."""
+def _entity(line: str, text: str, where: str) -> Places:
+    """Returns the entity of line `T1<tab>Type 0 5<tab>words`; of several pieces, it goes from the first to the last."""
     try:
         _, places, *words = line.rstrip("\r").split("\t")
         kind, _, numbers = places.partition(" ")
@@ -102,7 +102,7 @@ def _entity(line: str, text: str, where: str) -> Iterator[Places]:
     span = Span(start, end, kind, " ".join(words))
     if 0 <= start < len(text) and span.contradicts(text, " ".join(text[first:last] for first, last in pieces)):
         raise ValueError(f"{where}: {span.contradiction(text)}")
-    yield start, end, kind
+    return start, end, kind
 
 
 def answered_documents(

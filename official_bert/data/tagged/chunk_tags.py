@@ -45,6 +45,10 @@ class Chunk:
     start: int
     end: int
 
+    def overlaps(self, other: "Chunk") -> bool:
+        """Returns whether both have a word."""
+        return self.start < other.end and other.start < self.end
+
 
 def split_tag(tag: str) -> tuple[str, str]:
     """Returns a word's place in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""

@@ -7,15 +7,12 @@ import collections
 import csv
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from official_bert.data.labelled.labelled_texts import EmptyText
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.tables import spelled
-from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, of_scheme
-from official_bert.data.tagged.span_forms import Overlaps
-from official_bert.data.tagged.spans import Unit
+from official_bert.data.tagged.chunk_tags import OUTSIDE, has_prefix, has_suffix, of_scheme
 from official_bert.storage.suffixes import suffix_of
 from official_bert.typed_values import and_others
 
@@ -43,63 +40,35 @@ OTHER_FORMS = {
     "WebAnno TSV": (re.compile("#FORMAT=WebAnno"), "export it from INCEpTION as CoNLL 2002 or CoNLL 2003"),
     "XML": (re.compile(r"<\?xml|<!DOCTYPE"), "write words with tags, or texts with entities as character spans"),
 }
-# Names of columns, without their marks and digits: a first line with a word and a tag of these is no word.
-WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
-TAG_NAMES = {
+# Names of columns, without their marks and digits: a first line with a word and a tag of these is no word. A sure name
+# is enough.
+SURE_WORD_NAMES = {"word", "words", "token", "tokens"}
+SURE_TAG_NAMES = {
     "tag",
     "tags",
-    "ner",
     "nertag",
     "nertags",
-    "ne",
     "netag",
+    "biotag",
+    "iobtag",
+    "postag",
     "label",
     "labels",
+}
+WORD_NAMES = SURE_WORD_NAMES | {"form", "text"}
+TAG_NAMES = SURE_TAG_NAMES | {
+    "ner",
+    "ne",
     "entity",
     "bio",
     "iob",
-    "biotag",
-    "iobtag",
     "class",
     "pos",
-    "postag",
     "upos",
     "xpos",
     "chunk",
 }
-# One of them is enough in a file's first line.
-SURE_NAMES = {
-    "word",
-    "words",
-    "token",
-    "tokens",
-    "tag",
-    "tags",
-    "nertag",
-    "nertags",
-    "netag",
-    "biotag",
-    "iobtag",
-    "postag",
-    "label",
-    "labels",
-}
 SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """The columns of a file's lines, counted from 0, or backwards from -1."""
-
-    word: int = 0
-    tag: int = -1
-    separator: str = ""  # a tab if every line has one, else any run of spaces and tabs
-    plain: bool = False  # tags of any form
-    names: tuple[str, ...] = ()  # of tags that rows give as numbers
-    empty: EmptyText = "refuse"  # sentences without words, and blank words
-    overlaps: Overlaps = "refuse"  # of entities in rows of texts
-    encoding: str = ""  # UTF-8
-    places: Unit = "characters"  # of entities in rows of texts
 
 
 class Line(NamedTuple):
@@ -116,6 +85,7 @@ class Line(NamedTuple):
 class ColumnFile:
     """The lines of a file that are words, and where words and tags stand in them."""
 
+    path: str
     lines: Sequence[Line]
     word: int
     tag: int
@@ -124,58 +94,75 @@ class ColumnFile:
     notes: Sequence[str]  # lines about what was left out
 
 
-def read_columns(path: str, columns: Columns) -> ColumnFile:
+def read_columns(path: str, word: int, tag: int, separator: str, encoding: str) -> ColumnFile:
     """Reads the lines of words of a file, divided into sentences: by blank lines, or by a column that numbers them.
 
-    Comments and names of columns are left out. Raises ValueError, naming the file, for another form.
+    `word` and `tag` are numbers of columns from 0, or backwards from -1; names of columns replace 0 and -1. Comments
+    and these names are left out. Raises ValueError, naming the file, for another form.
     """
-    texts = [(number, line.rstrip("\r\n")) for number, line in enumerate(text_lines(path, columns.encoding, FILE), 1)]
+    texts = [(number, line.rstrip("\r\n")) for number, line in enumerate(text_lines(path, encoding, FILE), 1)]
     beginning = [text for _, text in texts if text.strip(SPACES)][:BEGINNING]
+    _refuse_other_forms(path, beginning)
+    if universal := _is_universal(path, beginning):
+        texts = _universal_words(path, texts, word, tag)
+    no_words = (DOCUMENT_START, "#")
+    words = [text for _, text in texts if text.strip(SPACES) and not text.startswith(no_words)] or beginning
+    divide = divider(separator, words, path if suffix_of(path) == ".csv" else "")
+    lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
+    widths = collections.Counter(map(len, map(divide, words)))
+    width, sentence = widths.most_common(1)[0][0] if widths else 0, None
+    if (named := _named_columns(lines)) and len(named.names) == width:
+        word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
+    _refuse_whole_sentences(
+        path, [line.cells for line in lines if len(line.cells) == width > max(word, tag)], word, tag
+    )
+    notes: list[str] = []
+    lines = _in_sentences(_without_names(path, lines, word, tag, named, notes), sentence)
+    if not universal:
+        lines = _without_language(_without_comments(path, lines, tag, width, notes), word, notes)
+    return ColumnFile(path, lines, word, tag, width, universal, notes)
+
+
+def _refuse_other_forms(path: str, beginning: Sequence[str]) -> None:
+    """Raises ValueError, with the way to convert the file, if a first line is one of `OTHER_FORMS`."""
     for name, (begins, way) in OTHER_FORMS.items():
         if any(map(begins.match, beginning)):
             raise ValueError(f"{path}: expected lines of words with their tags, got {name}: {way}")
-    universal = _is_universal(path, beginning)
-    if universal:
-        if columns.word == 0 or columns.tag == -1:
+
+
+def _refuse_whole_sentences(path: str, rows: Sequence[Sequence[str]], word: int, tag: int) -> None:
+    """Raises ValueError if the cells of a row are a sentence and as many tags of chunks."""
+    for cells in rows:
+        tags = cells[tag].split()
+        are_tags = all(tag == OUTSIDE or has_prefix(tag) for tag in tags)
+        if " " in cells[tag] and are_tags and len(cells[word].split()) == len(tags):
             raise ValueError(
-                f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
-                f"{columns.word} and {columns.tag}"
+                f"{path}: expected lines of words with their tags, got whole sentences in cells: write a word and its "
+                "tag a line, and a blank line behind each sentence"
             )
-        texts = [
-            (number, DOCUMENT_START if text.startswith(NEW_DOCUMENT) else text)
-            for number, text in texts
-            if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)
-        ]
-    are_words = [bool(text.strip(SPACES)) and not text.startswith((DOCUMENT_START, "#")) for _, text in texts]
-    words = [text for (_, text), is_word in zip(texts, are_words) if is_word] or beginning
-    divide = divider(columns.separator, words, path if suffix_of(path) == ".csv" else "")
-    lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
-    widths = collections.Counter(len(line.cells) for line, is_word in zip(lines, are_words) if is_word)
-    widths = widths or collections.Counter(map(len, map(divide, words)))
-    width = widths.most_common(1)[0][0] if widths else 0
-    word, tag, sentence = columns.word, columns.tag, None
-    if (named := _named_columns(lines)) and len(named.names) == width:
-        word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
-    notes: list[str] = []
-    cells = [
-        [line.cells[place] for place in (word, tag)] for line in lines if len(line.cells) == width > max(word, tag)
-    ]
-    if any(
-        " " in tags and _are_tags(tags.split()) and len(words.split()) == len(tags.split()) for words, tags in cells
-    ):
+
+
+def _is_universal(path: str, beginning: Sequence[str]) -> bool:
+    """Whether a file is CoNLL-U: by its name, or by words with numbers behind its comments or in its ten columns."""
+    first = next((text for text in beginning if not text.startswith("#")), "")
+    numbered = bool(FIRST_UNIVERSAL_WORD.match(first))
+    return suffix_of(path) == CONLL_U or (
+        numbered and (first.count("\t") == UNIVERSAL_COLUMNS - 1 or any(map(UNIVERSAL_COMMENT.match, beginning)))
+    )
+
+
+def _universal_words(path: str, texts: Sequence[tuple[int, str]], word: int, tag: int) -> list[tuple[int, str]]:
+    """Keeps the words of CoNLL-U, and the beginnings of its documents, as other files mark them."""
+    if word == 0 or tag == -1:
         raise ValueError(
-            f"{path}: expected lines of words with their tags, got whole sentences in cells: write a word and its tag "
-            "a line, and a blank line behind each sentence"
+            f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
+            f"{word} and {tag}"
         )
-    lines = _without_names(path, lines, word, tag, named, notes)
-    lines = _in_sentences(lines, sentence)
-    if not universal:
-        lines = _without_language(_without_comments(path, lines, tag, width, notes), word, notes)
-    return ColumnFile(lines, word, tag, width, universal, notes)
-
-
-def _are_tags(tags: Sequence[str]) -> bool:
-    return all(tag == OUTSIDE or has_prefix(tag) for tag in tags)
+    return [
+        (number, DOCUMENT_START if text.startswith(NEW_DOCUMENT) else text)
+        for number, text in texts
+        if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)
+    ]
 
 
 def _without_language(lines: Sequence[Line], word: int, notes: list[str]) -> Sequence[Line]:
@@ -191,15 +178,6 @@ def _without_language(lines: Sequence[Line], word: int, notes: list[str]) -> Seq
         )
         for line in lines
     ]
-
-
-def _is_universal(path: str, beginning: Sequence[str]) -> bool:
-    """Whether a file is CoNLL-U: by its name, or by words with numbers behind its comments or in its ten columns."""
-    first = next((text for text in beginning if not text.startswith("#")), "")
-    numbered = bool(FIRST_UNIVERSAL_WORD.match(first))
-    return suffix_of(path) == CONLL_U or (
-        numbered and (first.count("\t") == UNIVERSAL_COLUMNS - 1 or any(map(UNIVERSAL_COMMENT.match, beginning)))
-    )
 
 
 def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[str], Sequence[str]]:
@@ -275,12 +253,13 @@ def _without_names(
         for line in tagged
         if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES
     }
+    first = tagged[0] if tagged else None
     if (
-        tagged
-        and not of_scheme(tagged[0].cells[tag], ())
-        and {_name_of(tagged[0].cells[word]), _name_of(tagged[0].cells[tag])} & SURE_NAMES
+        first
+        and not of_scheme(first.cells[tag], ())
+        and {*map(_name_of, (first.cells[word], first.cells[tag]))} & (SURE_WORD_NAMES | SURE_TAG_NAMES)
     ):
-        headers[tagged[0].number] = tagged[0].cells[tag]
+        headers[first.number] = first.cells[tag]
     elif named and named.tag == len(named.names):
         headers[named.line] = ""
     if not headers or any(line.cells[tag] in headers.values() for line in tagged if line.number not in headers):
@@ -309,8 +288,6 @@ def _in_sentences(lines: Sequence[Line], column: int | None) -> Sequence[Line]:
 
 def _without_comments(path: str, lines: Sequence[Line], tag: int, width: int, notes: list[str]) -> Sequence[Line]:
     """Leaves out comments, and sentences that consist of them."""
-    if not any(line.text.startswith("#") for line in lines):
-        return lines
     words = [line for line in lines if not line.text.startswith("#")]
     tags = {line.cells[tag].strip(SPACES) for line in words if has_column(line.cells, tag)}
     widths: dict[int, set[int]] = {}  # by sentence
@@ -320,7 +297,7 @@ def _without_comments(path: str, lines: Sequence[Line], tag: int, width: int, no
     comments = []
     for line in lines:
         is_first = not kept or kept[-1].sentence != line.sentence
-        before = is_first and bool(MULTICONER.match(line.text) or line.text.startswith("##"))
+        before = is_first and (line.text.startswith("##") or MULTICONER.match(line.text))
         odd = before or len(line.cells) not in widths.get(line.sentence, {width})
         if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
             comments.append(line.number)
@@ -334,3 +311,18 @@ def _without_comments(path: str, lines: Sequence[Line], tag: int, width: int, no
 def has_column(cells: Sequence[str], tag: int) -> bool:
     """Returns whether a line has a column `tag` beside its word."""
     return len(cells) > 1 and -len(cells) <= tag < len(cells)
+
+
+def is_tagged(lines: Iterable[str], tag_column: int = -1, separator: str = "", labels: Sequence[str] = ()) -> bool:
+    """Returns whether lines are words with tags: several lines of equally many columns, each with a chunk tag or one of
+    `labels`.
+    """
+    widths = []
+    for line in lines:
+        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
+            cells = divider(separator, [line])(line)
+            tag = cells[tag_column].strip(SPACES) if has_column(cells, tag_column) else ""
+            if not (tag in (OUTSIDE, *labels) or has_prefix(tag) or has_suffix(tag)):
+                return False
+            widths.append(len(cells))
+    return len(widths) > 1 and len(set(widths)) == 1

@@ -23,6 +23,7 @@ from official_bert.storage.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
+WORD_KEYS = ("tokens", "words")  # of rows of words with tags, which are no texts
 OF_FORMS = ("text", "data", "answer", "label")  # keys that have a meaning in forms
 
 
@@ -103,7 +104,7 @@ def _text_form(
     """A form of objects with a text and a list of entities, under the first of `keys` that has such a list."""
 
     def key_of(row: Mapping[str, Any]) -> str:
-        return keys[0] if len(keys) == 1 else next((key for key in keys if entities.fit(row.get(key))), "label")
+        return next((key for key in keys if entities.fit(row.get(key))), keys[0])
 
     def write(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
         kept = {key: value for key, value in row.items() if key not in left_out}
@@ -251,13 +252,11 @@ def form_of(row: Any) -> Form | None:
     return next((form for form in FORMS if form.fits(row)), None)
 
 
-def span_rows(source: Source, encoding: str = "") -> Rows | None:
-    """Returns the rows of a file of character spans, of rows in memory, or of brat's `.ann` files; None for other data.
+def span_rows(source: str, encoding: str = "") -> Rows | None:
+    """Returns the rows of a file of character spans, or of brat's `.ann` files; None for another file.
 
     Raises ValueError, naming file and line, for broken JSON.
     """
-    if isinstance(source, Rows):
-        return source if _has_spans(source) else None
     if is_folder(source) or annotations_of(source):
         return brat.read_rows(source, annotations_of(source), encoding)
     if not is_file(source) or format_of_objects(source, encoding) != "jsonl":
@@ -271,14 +270,13 @@ def span_rows(source: Source, encoding: str = "") -> Rows | None:
     ):
         # of spaCy's annotator: null where a text was skipped
         return Rows(source, [row for row in first["annotations"] if row])
-    return rows if _has_spans(rows) else None
+    return rows if has_spans(rows) else None
 
 
-def _has_spans(rows: Rows) -> bool:
-    """Whether the first row is a text with entities, and not a list of words with tags."""
-    if not rows.values or (first := rows.values[0]) is None:
-        return False
-    words = isinstance(first, Mapping) and next((first[key] for key in ("tokens", "words") if key in first), None)
+def has_spans(rows: Rows) -> bool:
+    """Returns whether the first row is a text with entities, and not a list of words with tags."""
+    first = rows.values[0] if rows.values else None
+    words = isinstance(first, Mapping) and next((first[key] for key in WORD_KEYS if key in first), None)
     return form_of(first) is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words))
 
 
@@ -340,6 +338,8 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
         read = form.reader(rows.values) if form.reader else form.read
     except ValueError as error:
         raise ValueError(f"{rows}: {error}") from None
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{rows}: not in the form of {form.tool}: {error!r:.80}") from None
     for number, row in enumerate(rows.values):
         try:
             yield number, None if number in rejected else read(row)
@@ -348,23 +348,22 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
             raise ValueError(f"{place(rows, number)}: not in the form of {form.tool}: {reason}") from None
 
 
-def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[Chunk]]:
-    """Returns the words of a text by 2018's basic split without lower-casing, and its entities as runs of words.
+def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[str]]:
+    """Returns the words of a text by 2018's basic split without lower-casing, by which an ideograph is a word, and
+    their tags in IOB2.
 
     A span that cuts a word is widened, and counted. Raises ValueError, naming `where`, for a span out of range or
     without a word, and for overlapping ones unless `reading.overlaps` keeps the longest.
     """
-    words = split_words(text)
-    chunks = []
-    for span in sorted(set(spans)):
-        if (
-            not all(type(value) is int for value in (span.start, span.end))
-            or not isinstance(span.kind, str)
-            or not span.kind
-        ):
+    tokenizer = BasicTokenizer(do_lower_case=False)
+    words = [(word[0][1], word[-1][2]) for word in tokenizer.tokenize_with_offsets(text)]
+    for span in spans:
+        if not (type(span.start) is type(span.end) is int and isinstance(span.kind, str) and span.kind):
             raise ValueError(
                 f"{where}: expected start, end and type of an entity, got {[span.start, span.end, span.kind]}"
             )
+    chunks = []
+    for span in sorted(set(spans)):
         if not 0 <= span.start < span.end <= len(text):
             hint = (
                 "; options.places: utf16 reads places that count some characters twice, as JavaScript does"
@@ -388,16 +387,15 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
         if words[first][0] < span.start or words[end - 1][1] > span.end:
             reading.widened.append(where)
         chunks.append(Chunk(span.kind, first, end))
-    return [text[start:end] for start, end in words], _apart(chunks, where, reading)
+    tags = write_tags(_apart(chunks, where, reading), len(words), "iob2")
+    return [text[start:end] for start, end in words], tags
 
 
 def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]:
     """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
     apart: list[Chunk] = []
     for chunk in sorted({*chunks}, key=lambda entity: (entity.start - entity.end, entity.start, entity.kind)):
-        if neighbour := next(
-            (entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None
-        ):
+        if neighbour := next(filter(chunk.overlaps, apart), None):
             if reading.overlaps == "refuse":
                 raise ValueError(
                     f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, but each word has one tag; "
@@ -407,14 +405,3 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
         else:
             apart.append(chunk)
     return sorted(apart, key=lambda entity: entity.start)
-
-
-def split_words(text: str) -> list[tuple[int, int]]:
-    """Returns start and end of the words of a text by 2018's basic split, not lower-cased: an ideograph is a word."""
-    return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
-
-
-def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[str]]:
-    """Returns the words of a text and their tags, in IOB2."""
-    words, chunks = to_words(text, spans, where, reading)
-    return words, write_tags(chunks, len(words), "iob2")

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled.labelled_texts import SAME_SHARE
 from official_bert.data.rows import Rows, Source, place
-from official_bert.data.tabular.tables import ANSWER, spelled, unconfirmed
+from official_bert.data.tabular.tables import ANSWER, rows_of, spelled, unconfirmed
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,
@@ -19,7 +18,6 @@ from official_bert.data.tagged.chunk_tags import (
     OUTSIDE,
     check_tags,
     has_prefix,
-    has_suffix,
     with_prefixes,
     with_types,
 )
@@ -27,17 +25,16 @@ from official_bert.data.tagged.column_files import (
     DOCUMENT_START,
     SPACES,
     ColumnFile,
-    Columns,
-    divider,
     has_column,
     read_columns,
 )
-from official_bert.data.tagged.span_forms import Reading, records, span_rows, tags_of
+from official_bert.data.tagged.span_forms import WORD_KEYS, Reading, has_spans, records, span_rows, tags_of
 from official_bert.data.tagged.spans import of_utf16
 from official_bert.storage.files import written_whole
+from official_bert.tasks.tagging.options import Options
 from official_bert.typed_values import and_others
 
-WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
+TAG_KEYS = ("ner_tags", "tags")  # of rows
 NO_TAG = "_"  # of CoNLL-U: the column is not specified
 NO_NUMBER = -100  # of a row's tag: the word is not labelled
 
@@ -52,7 +49,7 @@ class Sentence:
     tags: tuple[str, ...]
     line: int  # of rows in memory: the row, from 0
     document: int
-    lines: tuple[int, ...] = ()  # of the words, if they do not follow each other
+    lines: tuple[int, ...] = ()  # of each word; of rows in memory: none
 
 
 Found = tuple[Sentence, str]  # with what is wrong if it has no words, or a blank one
@@ -71,42 +68,48 @@ class SentenceFile:
         return dataclasses.replace(self, sentences=[self.sentences[number] for number in keep])
 
 
-def read_sentences(
-    path: Source, columns: Columns | None = None, with_tags: bool = True, notes: list[str] | None = None
-) -> list[Sentence]:
+def opened(source: Source | ColumnFile, options: Options) -> Rows | ColumnFile:
+    """Returns the rows of a file, or else its lines of words in columns."""
+    if isinstance(source, (Rows, ColumnFile)):
+        return source
+    rows = span_rows(source, options.encoding) or rows_of(source, options.encoding)
+    if isinstance(rows, Rows):
+        return rows
+    return read_columns(source, options.word_column, options.tag_column, options.separator, options.encoding)
+
+
+def read_sentences(file: Source | ColumnFile, options: Options | None = None, with_tags: bool = True) -> SentenceFile:
     """Reads the sentences of a file: lines of words in columns (`data/tagged/column_files.py`), or texts with entities
     as character spans (`data/tagged/span_forms.py`).
 
-    A BOM and CRLF are accepted. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of
-    which -100 is no label. The scheme of the tags is decided by all of them. `notes` gets lines about what was left
-    out.
+    A BOM and CRLF are accepted. Rows in memory, of JSON and of Parquet are sentences: `tokens` (or `words`) with
+    `ner_tags` (or `tags`), of which -100 is no label. The scheme of the tags is decided by all of them.
 
     Raises ValueError if the file is missing, not UTF-8, of another form or has no sentence, and, naming the line, for
-    another number of columns, a tag that is no chunk tag, tags of several schemes, and, unless `columns.empty` says
-    otherwise, for a sentence without words or a blank word.
+    another number of columns, a tag that is no chunk tag, tags of several schemes, and, unless `options.empty_text`
+    says otherwise, for a sentence without words or a blank word.
     """
-    columns, notes = columns or Columns(), [] if notes is None else notes
-    reading = Reading(columns.overlaps)
-    source: Source = path
-    if (rows := span_rows(path, columns.encoding)) is not None:
-        source, found = rows, _of_spans(rows, with_tags, columns, reading)
-    elif isinstance(path, Rows):
-        found = _of_rows(path, with_tags, columns, reading)
-    else:
-        file = read_columns(path, columns)
+    options = options or Options()
+    file, reading, notes = opened(file, options), Reading(options.overlaps), list[str]()
+    source: Source
+    if isinstance(file, ColumnFile):
+        source, found = file.path, _of_lines(file, with_tags, options.empty_text != "refuse")
         notes += file.notes
-        found = _of_lines(path, file, with_tags, columns)
+    else:
+        source, found = file, (_of_spans if has_spans(file) else _of_rows)(file, with_tags, options, reading)
     every = list(found)
-    sentences = [sentence for sentence, wrong in every if not wrong or columns.empty == "keep"]
+    sentences = [sentence for sentence, wrong in every if not wrong or options.empty_text == "keep"]
     blank = [wrong for _, wrong in every if wrong]
     notes += reading.notes(source)
-    if not columns.plain:
+    if options.scheme != "plain":
         sentences = _in_one_spelling(source, sentences, [sentence for sentence, _ in every])
     if not sentences:
-        raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
+        raise ValueError("; ".join([f"{source}: no sentence in this file", *notes]))
     if blank:
-        notes.append(f"{blank[0]}; {'left out' if columns.empty == 'skip' else 'kept'}{and_others(len(blank) - 1)}")
-    return sentences
+        notes.append(
+            f"{blank[0]}; {'left out' if options.empty_text == 'skip' else 'kept'}{and_others(len(blank) - 1)}"
+        )
+    return SentenceFile(source, sentences, notes)
 
 
 def _in_one_spelling(source: Source, sentences: list[Sentence], every: Iterable[Sentence]) -> list[Sentence]:
@@ -131,9 +134,10 @@ def _in_one_spelling(source: Source, sentences: list[Sentence], every: Iterable[
     return sentences
 
 
-def _of_spans(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -> Iterator[Found]:
+def _of_spans(rows: Rows, with_tags: bool, options: Options, reading: Reading) -> Iterator[Found]:
     """Yields texts with entities as character spans, each text as a sentence."""
-    if columns.places == "utf16" and any(map(brat.is_row, rows.values)):
+    in_utf16 = options.places == "utf16"
+    if in_utf16 and any(map(brat.is_row, rows.values)):
         raise ValueError(
             f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters"
         )
@@ -145,9 +149,9 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -
         if spans is None and with_tags:
             reading.unlabelled += 1
             continue
-        spans = of_utf16(text, spans or [], where) if columns.places == "utf16" else spans or []
+        spans = of_utf16(text, spans or [], where) if in_utf16 else spans or []
         words, tags = tags_of(text, spans if with_tags else (), where, reading)
-        if not words and columns.empty == "refuse":
+        if not words and options.empty_text == "refuse":
             raise ValueError(
                 f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without words"
             )
@@ -155,7 +159,7 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -
         yield Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0), wrong
 
 
-def _of_rows(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) -> Iterator[Found]:
+def _of_rows(rows: Rows, with_tags: bool, options: Options, reading: Reading) -> Iterator[Found]:
     """Yields rows of words with their tags."""
     rejected = unconfirmed([row.get(ANSWER) for row in rows.values]) if with_tags else set()
     reading.rejected = len(rejected)
@@ -166,35 +170,39 @@ def _of_rows(rows: Rows, with_tags: bool, columns: Columns, reading: Reading) ->
         words: Any
         tags: Any
         words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
-        are_texts, refuses = _is_list(words) and all(isinstance(word, str) for word in words), columns.empty == "refuse"
-        if not are_texts or (refuses and not (words and all(words))):
-            is_empty = isinstance(words, list) and refuses
-            hint = "; options.empty_text=skip or keep reads rows without words" if is_empty else ""
-            raise ValueError(
-                f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}"
-            )
-        wrong = ""
-        if not (refuses or (words and all(map(str.strip, words)))):
-            wrong = f"{where}: expected words, got {str(words)[:60]}"
-        if not with_tags or (wrong and columns.empty == "skip"):
+        wrong = _check_words(words, where, options.empty_text == "refuse")
+        if not with_tags or (wrong and options.empty_text == "skip"):
             tags = []
         elif not _is_list(tags) or len(tags) != len(words):
             raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-        yield Sentence(tuple(words), tuple(_named(tag, where, columns.names) for tag in tags), number, 0), wrong
+        yield Sentence(tuple(words), tuple(_named(tag, where, options.labels) for tag in tags), number, 0), wrong
+
+
+def _check_words(words: Any, where: str, refuses: bool) -> str:
+    """Returns what is wrong with the words of a row if there are none or blank ones, unless it `refuses` them."""
+    are_texts = _is_list(words) and all(isinstance(word, str) for word in words)
+    if not are_texts or (refuses and not (words and all(words))):
+        is_empty = isinstance(words, list) and refuses
+        hint = "; options.empty_text=skip or keep reads rows without words" if is_empty else ""
+        raise ValueError(
+            f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}"
+        )
+    has_words = refuses or (words and all(map(str.strip, words)))
+    return "" if has_words else f"{where}: expected words, got {str(words)[:60]}"
 
 
 def _is_list(values: Any) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str)
 
 
-def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) -> Iterator[Found]:
+def _of_lines(file: ColumnFile, with_tags: bool, may_be_blank: bool) -> Iterator[Found]:
     """Yields the lines of each sentence."""
     for _, group in itertools.groupby(file.lines, operator.attrgetter("sentence")):
         lines = list(group)
         words, tags = [], []
         for number, _, cells, _, _ in lines:
-            where = f"{path}:{number}"
-            words.append(_cell(cells, file.word, "word", where, may_be_blank=columns.empty != "refuse"))
+            where = f"{file.path}:{number}"
+            words.append(_cell(cells, file.word, "word", where, may_be_blank))
             if with_tags:
                 tags.append(_tag_of(cells, file, where))
             if len(cells) > file.width or (with_tags and len(cells) < file.width):
@@ -203,13 +211,9 @@ def _of_lines(path: str, file: ColumnFile, with_tags: bool, columns: Columns) ->
                     f"{' '.join(cells)[:80]!r}"
                 )
         numbers = tuple(line.number for line in lines)
-        in_a_row = numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))
         all_filled = all(word.strip(SPACES) for word in words)
-        wrong = "" if all_filled else f"{path}:{numbers[0]}: expected words, got a blank one"
-        yield (
-            Sentence(tuple(words), tuple(tags), numbers[0], lines[0].document, () if in_a_row else numbers),
-            wrong,
-        )
+        wrong = "" if all_filled else f"{file.path}:{numbers[0]}: expected words, got a blank one"
+        yield Sentence(tuple(words), tuple(tags), numbers[0], lines[0].document, numbers), wrong
 
 
 def _tag_of(cells: Sequence[str], file: ColumnFile, where: str) -> str:
@@ -243,9 +247,7 @@ def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
 
 def tag_place(path: Source, sentence: Sentence, number: int) -> str:
     """Returns the place of a word of a sentence, for messages."""
-    if isinstance(path, Rows):
-        return place(path, sentence.line)
-    return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
+    return place(path, sentence.lines[number] if sentence.lines else sentence.line)
 
 
 def _named(tag: Any, where: str, names: Sequence[str]) -> str:
@@ -268,37 +270,21 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
     return names[int(tag)]
 
 
-def has_tags(path: Source, columns: Columns) -> bool:
+def has_tags(file: Rows | ColumnFile) -> bool:
     """Returns whether a file has tags.
 
     The first line with a word has a column for its tag, or the first row has its tags. In CoNLL-U, any line has a tag.
     Of texts, one has entities, and people labelled all.
     """
-    if (texts := span_rows(path, columns.encoding)) is not None:
-        labelled = [record[1] for _, record in records(texts) if record]
+    if isinstance(file, ColumnFile):
+        rows = (line.cells for line in file.lines)
+        if file.universal:
+            return any(has_column(cells, file.tag) and cells[file.tag].strip(SPACES) != NO_TAG for cells in rows)
+        return has_column(next(rows, []), file.tag)
+    if has_spans(file):
+        labelled = [record[1] for _, record in records(file) if record]
         return any(labelled) and None not in labelled
-    if isinstance(path, Rows):
-        return any(key in path.values[0] for key in TAG_KEYS)
-    file = read_columns(path, columns)
-    rows = (line.cells for line in file.lines)
-    if file.universal:
-        return any(has_column(cells, file.tag) and cells[file.tag].strip(SPACES) != NO_TAG for cells in rows)
-    return has_column(next(rows, []), file.tag)
-
-
-def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()) -> bool:
-    """Returns whether lines are words with tags: several lines of equally many columns, each with a chunk tag or one of
-    `labels`.
-    """
-    widths = []
-    for line in lines:
-        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
-            cells = divider(columns.separator, [line])(line)
-            tag = cells[columns.tag].strip(SPACES) if has_column(cells, columns.tag) else ""
-            if not (tag in (OUTSIDE, *labels) or has_prefix(tag) or has_suffix(tag)):
-                return False
-            widths.append(len(cells))
-    return len(widths) > 1 and len(set(widths)) == 1
+    return any(key in file.values[0] for key in TAG_KEYS)
 
 
 def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank: bool = False) -> str:
@@ -307,11 +293,9 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank
         raise ValueError(
             f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}"
         )
-    if not (cell := cells[column].strip(SPACES)) and may_be_blank:
-        return cells[column]
-    if not cell:
+    if not (cell := cells[column].strip(SPACES)) and not may_be_blank:
         raise ValueError(f"{where}: column {column} ({name}) is empty: {' '.join(cells)[:80]!r}")
-    return cell
+    return cell or cells[column]
 
 
 def write_columns(
@@ -339,36 +323,14 @@ def write_columns(
             file.write("\n")
 
 
-def read_to_tag(
-    path: Source, columns: Columns, warn: Callable[[str], None], notes: list[str] | None = None
-) -> list[Sentence]:
+def read_to_tag(source: Source, options: Options, warn: Callable[[str], None]) -> SentenceFile:
     """Reads sentences to tag: with their gold tags, if the tag column has such for each word, else the words alone."""
-    if not has_tags(path, columns):
-        return read_sentences(path, columns, with_tags=False, notes=notes)
+    file = opened(source, options)
+    if not has_tags(file):
+        return read_sentences(file, options, with_tags=False)
     try:
-        return read_sentences(path, columns, notes=notes)
+        return read_sentences(file, options)
     except ValueError as error:
-        sentences = read_sentences(path, columns, with_tags=False, notes=notes)
+        sentences = read_sentences(file, options, with_tags=False)
         warn(f"{str(error).removesuffix(HINT)}; this file is read without gold tags")
         return sentences
-
-
-def check_held_out(
-    train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None], warn: Callable[[str], None]
-) -> None:
-    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half
-    are.
-    """
-    known = {sentence.words for sentence in train.sentences}
-    count = len(held_out.sentences)
-    shared = sum(sentence.words in known for sentence in held_out.sentences)
-    message = f"{held_out.source}: {shared} of its {count} sentences are in {train.source} too"
-    if shared >= SAME_SHARE * count:
-        refuse(f"{message}: expected data that the model is not trained on")
-    elif shared > count / 2:
-        warn(f"{message}: the results say little about other texts")
-
-
-def documents_of(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    """Groups the sentences of each document."""
-    return [list(group) for _, group in itertools.groupby(sentences, operator.attrgetter("document"))]

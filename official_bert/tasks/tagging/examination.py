@@ -74,12 +74,12 @@ def confusions(gold: Sequence[Chunk], answered: Sequence[Chunk]) -> Iterator[tup
     The answered type is in brackets if the boundaries differ.
     """
     for chunk in gold:
-        near = [answer for answer in answered if answer.start < chunk.end and chunk.start < answer.end]
+        near = [*filter(chunk.overlaps, answered)]
         if chunk not in near:
             exact = next((answer.kind for answer in near if (answer.start, answer.end) == (chunk.start, chunk.end)), "")
             yield chunk.kind, exact or (f"[{near[0].kind}]" if near else NOTHING)
     for answer in answered:
-        if not any(answer.start < chunk.end and chunk.start < answer.end for chunk in gold):
+        if not any(map(answer.overlaps, gold)):
             yield NOTHING, answer.kind
 
 

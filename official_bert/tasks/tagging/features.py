@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from official_bert.text.packing import is_max_context, sliding_windows
 from official_bert.text.tokenizer import Tokenizer
@@ -22,9 +23,8 @@ class TaggingFeature:
     input_ids: np.ndarray  # int32 [length], with [CLS] and [SEP]
     words: np.ndarray  # int32 [words], numbers of the text's words that are read from this row
     positions: np.ndarray  # int32 [words], positions of their first pieces in the row
-    first_pieces: np.ndarray  # int32 [length], 1 at the first piece of any word of the window
 
-    def row(self, tags: np.ndarray | None = None, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def row(self, tags: np.ndarray, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask`
         1.
 
@@ -33,10 +33,8 @@ class TaggingFeature:
         """
         length = len(self.input_ids)
         mask, row_tags = np.zeros((2, length), np.int32)
-        mask[self.positions] = 1
-        if tags is not None:
-            mask[self.positions] = tags[self.words] >= 0
-            row_tags[self.positions] = np.maximum(tags[self.words], 0)
+        mask[self.positions] = tags[self.words] >= 0
+        row_tags[self.positions] = np.maximum(tags[self.words], 0)
         row = {
             "input_ids": self.input_ids,
             "input_mask": np.ones(length, np.int32),
@@ -79,8 +77,6 @@ class TaggingFeatureMaker:
         for index, (start, length) in enumerate(windows):
             input_ids, _ = self.template.pack(ids[start : start + length])
             inside = np.flatnonzero((firsts >= start) & (firsts < start + length))
-            first_pieces = np.zeros(len(input_ids), np.int32)
-            first_pieces[firsts[inside] - start + 1] = 1
             if len(windows) > 1:
                 inside = inside[[is_max_context(windows, index, int(firsts[word])) for word in inside]]
             features.append(
@@ -89,7 +85,6 @@ class TaggingFeatureMaker:
                     np.array(input_ids, np.int32),
                     inside.astype(np.int32),
                     (firsts[inside] - start + 1).astype(np.int32),
-                    first_pieces,
                 )
             )
         return features
@@ -104,8 +99,8 @@ class TaggingFeatureMaker:
 
 def whole_text(number: int, words: int) -> TaggingFeature:
     """Returns the row of text `number` if a model gives a value for each of its words, without pieces."""
-    pieces, places = np.zeros(0, np.int32), np.arange(words, dtype=np.int32)
-    return TaggingFeature(number, pieces, places, places, pieces)
+    places = np.arange(words, dtype=np.int32)
+    return TaggingFeature(number, np.zeros(0, np.int32), places, places)
 
 
 def gather_words(
@@ -117,3 +112,14 @@ def gather_words(
     for feature, row in zip(features, values, strict=True):
         words[feature.text][feature.words] = row[feature.positions]
     return words
+
+
+def by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Pads flat values [W,...], `lengths` [B] of them a text: returns values [B,L,...] and which are real [B,L]; L is
+    at least 1.
+    """
+    rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+    padded = tf.pad(
+        rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1)
+    )
+    return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])

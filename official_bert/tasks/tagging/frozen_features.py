@@ -28,16 +28,15 @@ class WordFeatures:
     def __init__(
         self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""
     ):
-        self.features, self.lengths, self.model, self.cache_dir = features, lengths, model, cache_dir
-        self.ends = np.cumsum(lengths)
+        self.features, self.model, self.cache_dir = features, model, cache_dir
+        self.starts = np.cumsum([0, *lengths])
         self._stored: np.ndarray | None = None
         self._temporary: tempfile.TemporaryDirectory | None = None
 
     def __getitem__(self, text: int) -> np.ndarray:
         if self._stored is None:
             self._stored = self._load()
-        end = self.ends[text]
-        return self._stored[end - self.lengths[text] : end].transpose(1, 2, 0)
+        return self._stored[self.starts[text] : self.starts[text + 1]].transpose(1, 2, 0)
 
     def _load(self) -> np.ndarray:
         if self.cache_dir:
@@ -52,7 +51,7 @@ class WordFeatures:
                 full_disk_names(self.cache_dir or tempfile.gettempdir(), os.path.dirname(path)),
                 written_beside(path) as temporary,
             ):
-                compute_features(self.model, self.features, self.ends, temporary)
+                compute_features(self.model, self.features, self.starts, temporary)
         return mapped(path)
 
     def _digest(self) -> str:
@@ -82,11 +81,13 @@ class WordRow(collections.UserDict):
         return self.stored[self.number] if key == "word_features" else super().__getitem__(key)
 
 
-def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:
-    """Writes float32 [words of all texts,N,D] to a .npy file; batches rows of about equal length."""
+def compute_features(model: keras.Model, features: Sequence[TaggingFeature], starts: np.ndarray, path: str) -> None:
+    """Writes float32 [words of all texts,N,D] to a .npy file; batches rows of about equal length.
+
+    `starts` are the numbers of each text's first word, and of all words.
+    """
     layers, width = len(model.layers_used), model.encoder.config.hidden_size
-    starts = np.concatenate([[0], ends[:-1]])
-    stored = make_array(path, (int(ends[-1]), layers, width))
+    stored = make_array(path, (int(starts[-1]), layers, width))
     run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True, autograph=False)
     for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
         layers_of_rows = run(padded([features[index] for index in part])).numpy()

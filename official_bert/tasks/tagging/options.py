@@ -11,7 +11,6 @@ from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit
 from official_bert.fields import Constraint, Count, Rate, ShareBelow1, only_with
 from official_bert.tasks.calibration import CalibrationOptions
-from official_bert.tasks.tagging.conll import Columns
 
 LstmSize = Annotated[
     int,
@@ -82,18 +81,3 @@ class Options(CalibrationOptions, SplitOptions):
                 "config.options.class_weights, label_smoothing: expected no crf with them: its loss is that of "
                 "whole chains"
             )
-
-    @property
-    def columns(self) -> Columns:
-        """How files are read."""
-        return Columns(
-            self.word_column,
-            self.tag_column,
-            self.separator,
-            self.scheme == "plain",
-            self.labels,
-            self.empty_text,
-            self.overlaps,
-            self.encoding,
-            self.places,
-        )

@@ -12,12 +12,13 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.data.tagged import chunk_tags
+from official_bert.data.tagged.column_files import SPACES
 from official_bert.layers.relatives import crf
 from official_bert.serving.bounds import in_groups
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServingOptions, Tensors, lengthened
+from official_bert.serving.served_model import ServedModel, ServingOptions, Tensors, lengthened
 from official_bert.serving.served_windows import ServedWindows
 from official_bert.serving.task_serving import Serving
-from official_bert.tasks.tagging.conll import SPACES
+from official_bert.tasks.tagging.features import by_text
 from official_bert.tasks.tagging.redaction import Redaction
 from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.task import TaskBase
@@ -100,20 +101,19 @@ class ServedTagger(ServedWindows):
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         # Pieces of byte-level BPE tell whether a space stands before them. In training, one stands before each word.
         self.space = " " * (tokenizer.host.kind == "byte_bpe")
-        continues = tokenizer.host.continues_word
-        rows = self.encoder.config.vocab_size  # the model may have more than the tokenizer has tokens
-        self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
+        # [V], true for tokens that begin no word; the model may have more rows than the tokenizer has tokens
+        self._continues = np.zeros(self.encoder.config.vocab_size, bool)
+        self._continues[: len(tokenizer.host.continues_word)] = tokenizer.host.continues_word
+        self._continues[[self.special[name] for name in ("PAD", "CLS", "SEP")]] = True
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin words (here all without ##), "" elsewhere."""
         ids = inputs["input_ids"]
-        special = [self.special[name] for name in ("PAD", "CLS", "SEP")]
-        continues = tf.gather(self._continues, ids) | tf.reduce_any(tf.equal(ids[:, :, None], special), axis=2)
-        begins = ~continues & tf.cast(inputs["input_mask"], tf.bool)
+        begins = ~tf.gather(self._continues, ids) & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run(
-            {**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
+            {**inputs, "begins": begins},
             {"logits": tf.TensorSpec([None, None, len(self.labels)])},
-            lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]),
+            lambda rows, _: lengthened({"logits": self._tag_rows(rows)}, tf.shape(ids)[1]),
         )["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         tags = self._tags(tf.boolean_mask(logits, begins), lengths)
@@ -180,9 +180,8 @@ class ServedTagger(ServedWindows):
         text = tf.strings.regex_replace(text, f"[{SPACES}]" if self.pretokenized else WHITE_SPACE, " ")
         text = tf.strings.join([self.space, text])
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        padded = tf.strings.unicode_decode(tf.strings.join([text, " "]), "UTF-8")
-        place = tf.gather(tf.cast(padded.row_starts(), tf.int32), ids.value_rowids()) + starts.values
-        kept = ids.with_values(tf.not_equal(tf.gather(padded.values, place), ord(" ")))
+        codes, place = _characters(tf.strings.join([text, " "]), ids.value_rowids(), starts.values)
+        kept = ids.with_values(tf.not_equal(tf.gather(codes, place), ord(" ")))
         added = len(self.space)
         return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts - added, ends - added))
 
@@ -245,20 +244,19 @@ class ServedTagger(ServedWindows):
 
     def _characters_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns whether the character at each start [B,(T)] is an ideograph, and is punctuation; both [T]."""
-        decoded = tf.strings.unicode_decode(text, "UTF-8")
-        text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
-        codes = tf.gather(tf.concat([decoded.values, [0]], 0), text_start + starts.values)
+        codes, place = _characters(text, starts.value_rowids(), starts.values)
+        codes = tf.gather(tf.concat([codes, [0]], 0), place)
         ideograph = tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], axis=0)
         return ideograph, self.tokenizer.stands_alone(codes) & ~ideograph
 
-    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
-        """Returns `logits` [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
-        return {"logits": self.run_model(rows)["logits"]}
+    def _tag_rows(self, rows: Tensors) -> tf.Tensor:
+        """Returns the logits [R,S,C] of rows whose words begin at `begins` [R,S]; here every piece is tagged."""
+        return self.run_model(rows)["logits"]
 
     def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the logits [W,C] of words, of which a text has `lengths` [B]."""
         del lengths  # each word is tagged by itself
-        return self._of_words(words, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
+        return self._of_words(words, self._tag_rows, [len(self.labels)])
 
     def _of_words(self, words: Words, compute: Callable[[Tensors], tf.Tensor], shape: Sequence[int]) -> tf.Tensor:
         """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the
@@ -277,28 +275,24 @@ class ServedTagger(ServedWindows):
         # 0: no word begins there
         word = tf.scatter_nd(words.first_tokens[:, None], tf.range(count) + 1, [tf.size(words.ids.values) + 1])
         word = tf.where(shown, tf.gather(word, layout.token), 0)
-        results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
-        rows_of_words, _ = self.run_groups(
-            {**layout.features(), "word": word},
-            results,
-            lambda rows, _: {
-                "values": tf.cast(tf.boolean_mask(compute(rows), rows["word"] > 0), tf.float32),
-                "word": tf.boolean_mask(rows["word"], rows["word"] > 0),
-            },
+        of_words, order = self.run_groups(
+            {**layout.features(), "begins": word > 0},
+            {"values": tf.TensorSpec([None, *shape])},
+            lambda rows, _: {"values": tf.cast(tf.boolean_mask(compute(rows), rows["begins"]), tf.float32)},
         )
-        return tf.scatter_nd(rows_of_words["word"][:, None] - 1, rows_of_words["values"], [count, *shape])
+        word = tf.gather(word, order)
+        return tf.scatter_nd(tf.boolean_mask(word, word > 0)[:, None] - 1, of_words["values"], [count, *shape])
 
     def _tags(self, logits: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the best tag of each word [W], given flat logits [W,C], `lengths` [B] of them a text."""
-        padded, real = _by_text(logits, lengths)
+        padded, real = by_text(logits, lengths)
         return tf.boolean_mask(tf.cast(self.decode(padded, real), tf.int32), real)
 
     @staticmethod
     def _sentence_lengths(text: tf.Tensor, words: Words) -> tf.Tensor:
         """Returns the number of words of each line with words, and a last 0."""
-        decoded = tf.strings.unicode_decode(text, "UTF-8")
-        ends_before = tf.cumsum(tf.cast(tf.equal(decoded.values, ord("\n")), tf.int32))
-        place = tf.gather(tf.cast(decoded.row_starts(), tf.int32), words.rows) + words.starts
+        codes, place = _characters(text, words.rows, words.starts)
+        ends_before = tf.cumsum(tf.cast(tf.equal(codes, ord("\n")), tf.int32))
         lines = tf.gather(ends_before, place) + words.rows  # numbers that rise from line to line and from text to text
         return tf.concat([tf.unique_with_counts(lines).count, [0]], 0)
 
@@ -350,25 +344,22 @@ class ServedFeatureTagger(ServedTagger):
 
     why_not_dense = "a BiLSTM reads the words of a whole text (options.features), not rows of ids"
 
-    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
-        return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
+    def _tag_rows(self, rows: Tensors) -> tf.Tensor:
+        return self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]
 
     def _word_logits(self, words: Words, lengths: tf.Tensor) -> tf.Tensor:
         shape = [len(self.model.layers_used), self.model.encoder.config.hidden_size]
         features = self._of_words(words, self.model.features, shape)  # [W,N,D], N layers of D numbers
         features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
-        numbers = features.with_values(tf.range(tf.size(words.rows)))
 
         def tag(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-            padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
-            return {
-                "logits": tf.boolean_mask(self.model.tag(padded, real), real),
-                "word": tf.gather(numbers, texts).values,
-            }
+            padded, real = by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
+            return {"logits": tf.boolean_mask(self.model.tag(padded, real), real)}
 
-        results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}
-        tagged, _ = in_groups(tag, lengths, self.tokens_at_once, results)
-        return tf.gather(tagged["logits"], tf.math.invert_permutation(tagged["word"]))
+        results = {"logits": tf.TensorSpec([None, len(self.labels)])}
+        tagged, order = in_groups(tag, lengths, self.tokens_at_once, results)
+        logits = tf.RaggedTensor.from_row_lengths(tagged["logits"], tf.gather(lengths, order), validate=False)
+        return tf.gather(logits, tf.math.invert_permutation(order)).values
 
 
 class ServedRedactor(Redaction, ServedTagger):
@@ -393,25 +384,17 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
     return decode
 
 
-def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Pads flat values [W,...], `lengths` [B] of them a text: returns values [B,L,...] and which are real [B,L]; L is
-    at least 1.
-    """
-    rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
-    padded = tf.pad(
-        rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1)
-    )
-    return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
+def _characters(text: tf.Tensor, rows: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the code points of all texts, and where among them the `places` [N] of the texts `rows` [N] are."""
+    decoded = tf.strings.unicode_decode(text, "UTF-8")
+    return decoded.values, tf.gather(tf.cast(decoded.row_starts(), tf.int32), rows) + places
 
 
 def _mean_of_runs(values: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
     """Returns the means of values [W] from `first` to `last` [N], each summed by itself, so that no run depends on
     another.
     """
-    lengths = last - first + 1
-    run = tf.repeat(tf.range(tf.size(first)), lengths)
-    place = tf.range(tf.size(run)) + tf.gather(first - tf.cumsum(lengths, exclusive=True), run)
-    return tf.math.unsorted_segment_sum(tf.gather(values, place), run, tf.size(first)) / tf.cast(lengths, tf.float32)
+    return tf.reduce_mean(tf.gather(values, tf.ragged.range(first, last + 1)), axis=1)
 
 
 def _with_first(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -5,6 +5,7 @@ features.
 import collections
 import dataclasses
 import itertools
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -17,27 +18,26 @@ from absl import logging
 from official_bert.data.batches.sources import ExampleSource, incomplete
 from official_bert.data.labelled import splits
 from official_bert.data.labelled.label_weights import class_weights, describe
-from official_bert.data.labelled.labelled_texts import described_counts
+from official_bert.data.labelled.labelled_texts import SAME_SHARE, described_counts
 from official_bert.data.rows import Source
-from official_bert.data.tabular.tables import rows_of
 from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
-from official_bert.data.tagged.span_forms import span_rows
 from official_bert.dotted_names import by_name
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
+from official_bert.models.encoder import EncoderWithHeads
 from official_bert.objectives.objective import Objective
 from official_bert.objectives.tag_chains import ChainOfTags, chain_scores
 from official_bert.objectives.tags import Tags
 from official_bert.reports.sections import Section
 from official_bert.tasks.answers import Examination
 from official_bert.tasks.calibration import CalibratedAnswers
-from official_bert.tasks.data import DataFiles, Steps
+from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows, Use
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
-from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words, whole_text
-from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
+from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, by_text, gather_words, whole_text
+from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow, batches_by_length
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 from official_bert.tasks.task import TaskBase
@@ -50,7 +50,7 @@ FILES = {
     "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
     "test": ("test.txt", "test.conll", "eng.testb", "emerging.test.annotated"),
 }
-SENTENCES_AT_ONCE = 256  # in decoding
+TOKENS_AT_ONCE = 1 << 17  # in decoding, with padding
 
 
 class TaggedData(FileData):
@@ -67,14 +67,12 @@ class TaggedData(FileData):
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
-        names = ["input_ids", "input_mask", "segment_ids", "tag_mask", "tags"]
-        if self._several_chains:
-            names.append("sentence_starts")
-        whole_rows = (batch_size, self.options.max_seq_length)
-        spec = {name: tf.TensorSpec(whole_rows, tf.int32) for name in names}
+        spec = row_spec(batch_size, self.options.max_seq_length)
+        names = ["tag_mask", "tags", *["sentence_starts"] * self._several_chains]
+        spec |= dict.fromkeys(names, spec["input_ids"])
         if self.options.class_weights:
-            spec["loss_weights"] = tf.TensorSpec(whole_rows, tf.float32)
-        return spec | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
+            spec["loss_weights"] = tf.TensorSpec(spec["input_ids"].shape, tf.float32)
+        return spec
 
     @property
     def _several_chains(self) -> bool:
@@ -83,12 +81,9 @@ class TaggedData(FileData):
 
     def read_file(self, path: Source, use: Use) -> SentenceFile:
         """Reads sentences: with their tags, or, of a file to tag, with those that it has."""
-        rows = span_rows(path, self.options.encoding)
-        source = rows_of(path, self.options.encoding) if rows is None else rows
-        columns, notes = self.options.columns, list[str]()
         if use == "test":
-            return SentenceFile(source, conll.read_to_tag(source, columns, logging.warning, notes), notes)
-        return SentenceFile(source, conll.read_sentences(source, columns, notes=notes), notes)
+            return conll.read_to_tag(path, self.options, logging.warning)
+        return conll.read_sentences(path, self.options)
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation
@@ -103,13 +98,25 @@ class TaggedData(FileData):
                     "one document begins with such a line"
                 )
         if rows.train and rows.held_out:
-            conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
+            self._check_held_out(rows, files)
         notes = [note for file in read_files for note in file.notes]
         if rows.train:
             notes += casing_warnings(self.tokenizer, (" ".join(sentence.words) for sentence in rows.train.sentences))
         return dataclasses.replace(
             rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file))
         )
+
+    @staticmethod
+    def _check_held_out(rows: TaskRows, files: DataFiles) -> None:
+        """Refuses evaluation sentences nearly all of which are training sentences; warns if more than half are."""
+        known = {sentence.words for sentence in rows.train.sentences}
+        count = len(rows.held_out.sentences)
+        shared = sum(sentence.words in known for sentence in rows.held_out.sentences)
+        message = f"{rows.held_out.source}: {shared} of its {count} sentences are in {rows.train.source} too"
+        if shared >= SAME_SHARE * count:
+            files.refuse_same(f"{message}: expected data that the model is not trained on")
+        elif shared > count / 2:
+            logging.warning("%s: the results say little about other texts", message)
 
     def divide(self, train: SentenceFile, hold_out: bool) -> splits.Parts:
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the
@@ -176,38 +183,40 @@ class TaggedData(FileData):
             dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
             for sentence in file.sentences
         ]
-        groups = conll.documents_of(sentences) if options.document_context else [[sentence] for sentence in sentences]
-        texts = [[word for sentence in group for word in sentence.words] for group in groups]
-        sizes = [[len(sentence.words) for sentence in group] for group in groups]
-        tags = [
-            np.concatenate([self.tag_numbers(file.source, sentence) for sentence in group])
-            if gold
-            else np.zeros(len(words), np.int32)
-            for group, words in zip(groups, texts)
-        ]
-        starts = [
-            np.concatenate([np.arange(size) == 0 for size in lengths]).astype(np.int32)
-            if self._several_chains
-            else None
-            for lengths in sizes
-        ]
-        features = TaggingFeatureMaker(self.tokenizer, options.max_seq_length, options.doc_stride).make(texts)
-        rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
+        unit = operator.attrgetter("document" if options.document_context else "line")  # no two sentences have one line
+        texts = [list(text) for _, text in itertools.groupby(sentences, unit)]
+        words = [[word for sentence in text for word in sentence.words] for text in texts]
+        labels = [self._word_labels(file.source, text, gold) for text in texts]
+        features = TaggingFeatureMaker(self.tokenizer, options.max_seq_length, options.doc_stride).make(words)
+        rows: list = [feature.row(*labels[feature.text]) for feature in features]
         made_of: list = []
         if options.features:
-            stored = WordFeatures(features, list(map(len, texts)), model, files.cache_dir)
+            stored = WordFeatures(features, list(map(len, words)), model, files.cache_dir)
             # A run asks what its data are before it takes the weights from the checkpoint.
-            made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
-            features = [whole_text(number, len(words)) for number, words in enumerate(texts)]
+            made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(labels)]
+            features = [whole_text(number, len(text)) for number, text in enumerate(words)]
         weights = None
         if training and options.class_weights:
-            known = np.concatenate(tags)
-            counts = np.bincount(known[known >= 0], minlength=len(options.labels))
+            tags = np.concatenate([part for part, _ in labels])
+            counts = np.bincount(tags[tags >= 0], minlength=len(options.labels))
             weights = class_weights(options.class_weights, options.labels, counts, "config.options.class_weights")
             for row in rows:
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
-        return TaggedFile(self.task, sentences, texts, sizes, features, source, weights)
+        return TaggedFile(self.task, texts, features, source, weights)
+
+    def _word_labels(
+        self, source: Source, text: Sequence[Sentence], gold: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the labels of a text's words, int32 [words], and if a row has several chains, 1 for their first
+        words; without `gold`, all labels are 0.
+        """
+        sizes = [len(sentence.words) for sentence in text]
+        tags = np.zeros(sum(sizes), np.int32)
+        if gold:
+            tags = np.concatenate([self.tag_numbers(source, sentence) for sentence in text])
+        starts = np.concatenate([np.arange(size) == 0 for size in sizes]).astype(np.int32)
+        return tags, starts if self._several_chains else None
 
     def tag_numbers(self, path: Source, sentence: Sentence) -> np.ndarray:
         """Returns the labels of a sentence's tags, which are in the model's scheme, int32 [words]: 0 without tags, -1
@@ -248,15 +257,10 @@ class TagAnswers(CalibratedAnswers):
         if scores is None:
             return [part.argmax(-1) for part in logits]
         best_paths: list[np.ndarray] = [np.zeros(0, int)] * len(logits)
-        order = sorted(range(len(logits)), key=lambda number: len(logits[number]))
-        for start in range(0, len(order), SENTENCES_AT_ONCE):
-            part = order[start : start + SENTENCES_AT_ONCE]
-            lengths = [len(logits[number]) for number in part]
-            rows = tf.RaggedTensor.from_row_lengths(np.concatenate([logits[number] for number in part]), lengths)
-            longest = max(1, lengths[-1])
-            emissions = rows.to_tensor(shape=[None, longest, None])
-            paths = crf.best_path(emissions, tf.sequence_mask(lengths, longest), scores)
-            for number, path in zip(part, np.asarray(paths)):
+        for part in batches_by_length(list(map(len, logits)), TOKENS_AT_ONCE):
+            sentences = [logits[number] for number in part]
+            emissions, real = by_text(np.concatenate(sentences), list(map(len, sentences)))
+            for number, path in zip(part, np.asarray(crf.best_path(emissions, real, scores))):
                 best_paths[number] = path[: len(logits[number])]
         return best_paths
 
@@ -283,18 +287,14 @@ class Task(TaskBase):
         options, model = self.options, self.config.model
         if not options.labels:
             raise ValueError("config.options.labels: expected the tags; there is no training data to find them in")
-
-        def given(*names: str) -> dict[str, Any]:
-            return {name: getattr(options, name) for name in names}
-
-        settings = {"num_tags": len(options.labels)} | given("dropout")
+        kind: type[EncoderWithHeads] = CRFTagger if options.crf else Tagger
+        names = ["dropout"]
+        if options.crf or options.features:
+            names += ["boundary_scores", "crf_rate"]
         if options.features:
-            sizes = given("features", "feature_layers", "lstm_size", "lstm_layers", "crf")
-            return FeatureTagger.make(model, settings | sizes | given("boundary_scores", "crf_rate"))
-        recompute = self.config.training.recompute
-        if options.crf:
-            return CRFTagger.make(model, settings | given("boundary_scores", "crf_rate"), recompute=recompute)
-        return Tagger.make(model, settings, recompute=recompute)
+            kind, names = FeatureTagger, [*names, "features", "feature_layers", "lstm_size", "lstm_layers", "crf"]
+        settings = {"num_tags": len(options.labels)} | {name: getattr(options, name) for name in names}
+        return kind.make(model, settings, recompute=not options.features and self.config.training.recompute)
 
     @property
     def objective(self) -> Objective:
@@ -307,15 +307,18 @@ def _examination() -> Examination:
 
 @dataclasses.dataclass(frozen=True)
 class TaggedFile:
-    """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
+    """A file's texts (single sentences or documents), and the use of their logits."""
 
     task: Task
-    sentences: Sequence[Sentence]  # with tags in the model's scheme
-    texts: list[list[str]]  # words
-    sizes: list[list[int]]  # words of each sentence of a text
+    texts: list[list[Sentence]]  # with tags in the model's scheme
     features: list[TaggingFeature]
     source: ExampleSource
     weights: np.ndarray | None = None  # of the tags in the loss
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        """The sentences of all texts."""
+        return list(itertools.chain.from_iterable(self.texts))
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
@@ -331,26 +334,24 @@ class TaggedFile:
         if answers.asked:
             tuned = answers.with_tuned(answers.tuned_options(self.evaluate(predictions))).answers
             words = (*self._words(predictions), *tuned.calibration)
-        return list(_examination().examine(list(self._labelled(predictions)), self.task.scheme == "plain", *words))
+        return list(_examination().examine(self._labelled(predictions), self.task.scheme == "plain", *words))
 
     def _words(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
         """Returns the right tags [W], as numbers, and the logits [W,T] of all labelled words that were evaluated."""
         logits, evaluated, _ = self._logits(predictions)
-        numbers = [self.task.data.tag_numbers("", sentence) for sentence in self.sentences]
-        gold = np.concatenate([tags if known else np.full_like(tags, -1) for tags, known in zip(numbers, evaluated)])
-        return gold[gold >= 0], np.concatenate(logits)[gold >= 0]
+        sentences = itertools.compress(self.sentences, evaluated)
+        gold = np.concatenate([self.task.data.tag_numbers("", sentence) for sentence in sentences])
+        return gold[gold >= 0], np.concatenate(list(itertools.compress(logits, evaluated)))[gold >= 0]
 
-    def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], ...]]:
         """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that
         was evaluated.
         """
         for sentence, answered in zip(self.sentences, self.tags(predictions)):
             if answered is not None:
                 labelled = [tag != NOT_LABELLED for tag in sentence.tags]
-                words, gold, answered = (
-                    list(itertools.compress(column, labelled)) for column in (sentence.words, sentence.tags, answered)
-                )
-                yield words, gold, answered
+                columns = (sentence.words, sentence.tags, answered)
+                yield tuple(list(itertools.compress(column, labelled)) for column in columns)
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's
@@ -366,14 +367,13 @@ class TaggedFile:
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
         """Decodes the tags of each sentence; None for texts that were not evaluated whole."""
         logits, evaluated, outputs = self._logits(predictions)
-        tags, labels = self.task.answers.decode_tags(logits, outputs), self.task.options.labels
-        nothing = {*chunk_tags.meaningless(labels)} if self.task.scheme != "plain" else ()
-        tag_names = [
-            [OUTSIDE if label in nothing else label for label in (labels[tag] for tag in numbers)] for numbers in tags
-        ]
-        if any(map(chunk_tags.has_prefix, labels)) and self.task.scheme != "plain":
-            tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
-        return [tags if known else None for known, tags in zip(evaluated, tag_names)]
+        labels, plain = self.task.options.labels, self.task.scheme == "plain"
+        nothing = () if plain else chunk_tags.meaningless(labels)
+        names = [OUTSIDE if label in nothing else label for label in labels]
+        tags = [[names[number] for number in numbers] for numbers in self.task.answers.decode_tags(logits, outputs)]
+        if not plain and any(map(chunk_tags.has_prefix, labels)):
+            tags = [[tag or OUTSIDE for tag in chunk_tags.with_types(spelled)] for spelled in tags]
+        return [sentence if known else None for known, sentence in zip(evaluated, tags)]
 
     def _logits(self, predictions: Predictions) -> tuple[list[np.ndarray], list[bool], Mapping[str, Any]]:
         """Returns the logits [words,T] of each sentence, whether its text was evaluated whole, and the outputs of a
@@ -384,9 +384,8 @@ class TaggedFile:
         features, values = zip(
             *((feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None)
         )
-        logits = gather_words(features, values, list(map(len, self.texts)))
-        by_sentence = [
-            part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])
-        ]
-        evaluated = [text not in missing for text, sizes in enumerate(self.sizes) for _ in sizes]
+        lengths = [[len(sentence.words) for sentence in text] for text in self.texts]
+        logits = np.concatenate(gather_words(features, values, list(map(sum, lengths))))
+        by_sentence = np.split(logits, np.cumsum(list(itertools.chain.from_iterable(lengths)))[:-1])
+        evaluated = [number not in missing for number, text in enumerate(self.texts) for _ in text]
         return by_sentence, evaluated, next(row for row in rows if row is not None)

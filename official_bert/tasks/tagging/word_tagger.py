@@ -15,7 +15,7 @@ from official_bert.layers.layer_mixing import Features, LayerMixing, chosen_laye
 from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
 from official_bert.layers.relatives.crf import CRF, chain_first
 from official_bert.models.classifier import Tagger
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads
+from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 from official_bert.objectives.tag_chains import CHAIN
 
 
@@ -106,9 +106,7 @@ class FeatureTagger(EncoderWithHeads):
 
     def features(self, inputs: Mapping[str, Shaped[Any, "B S"]]) -> Float[Any, "B S N D"]:
         """Returns the encoder's chosen layers for every piece [B,S,N,D], without dropout."""
-        encoded = self.encoder(
-            {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, training=False
-        )
+        encoded = self.encoder({name: inputs[name] for name in INPUTS}, training=False)
         outputs = [encoded["embedding_output"], *encoded["layer_outputs"]]
         return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
 

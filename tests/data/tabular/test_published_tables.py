@@ -11,7 +11,7 @@ from made_finetuning import make_config
 
 from official_bert.data.tabular.tables import Rows, TableOptions
 from official_bert.data.tagged import span_forms
-from official_bert.data.tagged.column_files import Columns, read_columns
+from official_bert.data.tagged.column_files import read_columns
 from official_bert.fields import OptionsNeededError
 from official_bert.search.collections import read_collection
 from official_bert.tasks.data import DataFiles
@@ -73,17 +73,17 @@ def test_beir_may_be_packed_and_trec_judges_in_four_columns(tmp_path):
 )
 def test_published_files_of_words(tmp_path, name, content, words):
     (tmp_path / name).write_text(content)
-    file = read_columns(str(tmp_path / name), Columns())
+    file = read_columns(str(tmp_path / name), 0, -1, "", "")
     assert [line.cells[file.word] for line in file.lines] == words
 
 
 def test_whole_sentences_in_cells_are_refused_with_the_way_to_write_them(tmp_path):
     (tmp_path / "a.csv").write_text("text,labels\nAnna lives in Rome,B-PER O O B-LOC\n")
     with pytest.raises(ValueError, match=r"a\.csv: .*got whole sentences in cells: write a word and its tag a line"):
-        read_columns(str(tmp_path / "a.csv"), Columns())
+        read_columns(str(tmp_path / "a.csv"), 0, -1, "", "")
     (tmp_path / "a.csv").write_text("Anna;B-PER\nlives;O\n")
     with pytest.raises(ValueError, match=r"options\.separator=; reads columns"):
-        read_columns(str(tmp_path / "a.csv"), Columns())
+        read_columns(str(tmp_path / "a.csv"), 0, -1, "", "")
 
 
 def prodigy(**more):

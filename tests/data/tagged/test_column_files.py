@@ -3,7 +3,7 @@
 import pytest
 
 from official_bert.tasks.tagging import conll
-from official_bert.tasks.tagging.conll import Columns
+from official_bert.tasks.tagging.options import Options
 
 
 def write(tmp_path, text, name="train.conll"):
@@ -12,8 +12,10 @@ def write(tmp_path, text, name="train.conll"):
 
 
 def read(tmp_path, text, name="train.conll", columns=None, notes=None, **options):
-    sentences = conll.read_sentences(write(tmp_path, text, name), columns or Columns(), notes=notes, **options)
-    return [list(zip(sentence.words, sentence.tags)) for sentence in sentences]
+    file = conll.read_sentences(write(tmp_path, text, name), columns or Options(), **options)
+    if notes is not None:
+        notes += file.notes
+    return [list(zip(sentence.words, sentence.tags)) for sentence in file.sentences]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ def test_spaces_and_tabs_divide_lines_some_of_which_have_no_tab(tmp_path, text):
     [
         (
             "the O\nin O\nNew York B-LOC\n",
-            Columns(),
+            Options(),
             r":3: expected 2 columns, as in most lines, got 3: 'New York B-LOC'",
         ),
-        ("the\tO\nin\tO\nNew\tYork\tB-LOC\n", Columns(), r":3: expected 2 columns, as in most lines, got 3"),
-        ("the|O\nin|O\nNew|York|B-LOC\n", Columns(separator="|"), r":3: expected 2 columns, as in most lines, got 3"),
-        ("the DT O\nin IN O\nYork B-LOC\n", Columns(), r":3: expected 3 columns, as in most lines, got 2"),
+        ("the\tO\nin\tO\nNew\tYork\tB-LOC\n", Options(), r":3: expected 2 columns, as in most lines, got 3"),
+        ("the|O\nin|O\nNew|York|B-LOC\n", Options(separator="|"), r":3: expected 2 columns, as in most lines, got 3"),
+        ("the DT O\nin IN O\nYork B-LOC\n", Options(), r":3: expected 3 columns, as in most lines, got 2"),
     ],
 )
 def test_lines_with_another_number_of_columns_are_refused(tmp_path, text, columns, message):
@@ -56,8 +58,10 @@ def test_lines_with_another_number_of_columns_are_refused(tmp_path, text, column
 
 def test_words_to_tag_with_spaces_are_refused_and_not_cut(tmp_path):
     with pytest.raises(ValueError, match=r"new\.txt:2: expected 1 columns, as in most lines, got 2: 'New York'"):
-        conll.read_to_tag(write(tmp_path, "in\nNew York\nnow\n", "new.txt"), Columns(), pytest.fail)
-    (sentence,) = conll.read_to_tag(write(tmp_path, "# from the web\nin\n#now\n", "new.txt"), Columns(), pytest.fail)
+        conll.read_to_tag(write(tmp_path, "in\nNew York\nnow\n", "new.txt"), Options(), pytest.fail)
+    (sentence,) = conll.read_to_tag(
+        write(tmp_path, "# from the web\nin\n#now\n", "new.txt"), Options(), pytest.fail
+    ).sentences
     assert sentence.words == ("in", "#now")
 
 
@@ -76,7 +80,7 @@ def test_words_to_tag_with_spaces_are_refused_and_not_cut(tmp_path):
     ],
 )
 def test_names_of_columns_are_no_words(tmp_path, text, line):
-    notes, columns = [], Columns(word=1, tag=0) if text.startswith("NER") else Columns()
+    notes, columns = [], Options(word_column=1, tag_column=0) if text.startswith("NER") else Options()
     assert read(tmp_path, text, columns=columns, notes=notes) == [[("the", "O"), ("York", "LOC")]]
     assert f":{line}: names of columns, left out" in notes[0]
 
@@ -114,18 +118,18 @@ KAGGLE = [[("Thousands", "O"), ('"', "O"), ("London", "B-geo")], [("Iranian,", "
 )
 def test_tables_of_words_have_sentences_by_their_numbers(tmp_path, name, text):
     assert read(tmp_path, text, name) == KAGGLE
-    assert conll.read_sentences(str(tmp_path / name))[0].line == 2
+    assert conll.read_sentences(str(tmp_path / name)).sentences[0].line == 2
 
 
 def test_tables_of_words_without_tags_are_words_to_tag_and_others_are_refused(tmp_path):
     path = write(tmp_path, "Sentence #,Word\nSentence: 1,In\n,Rome\nSentence: 2,No\n", "new.csv")
-    assert [s.words for s in conll.read_to_tag(path, Columns(), pytest.fail)] == [("In", "Rome"), ("No",)]
+    assert [s.words for s in conll.read_to_tag(path, Options(), pytest.fail).sentences] == [("In", "Rome"), ("No",)]
     with pytest.raises(ValueError, match=r"new\.csv:2: column 2 \(tag\) is missing, the line has 2"):
         conll.read_sentences(path)
     for text in ("EU,B-ORG\nsaid,O\n", "id,content\n1,EU said\n"):
         with pytest.raises(ValueError, match=r"new\.csv: expected columns named word .* options\.separator=, reads"):
-            conll.read_to_tag(write(tmp_path, text, "new.csv"), Columns(), pytest.fail)
-    assert read(tmp_path, "EU,B-ORG\nsaid,O\n", "a.csv", Columns(separator=","))[0][0] == ("EU", "B-ORG")
+            conll.read_to_tag(write(tmp_path, text, "new.csv"), Options(), pytest.fail)
+    assert read(tmp_path, "EU,B-ORG\nsaid,O\n", "a.csv", Options(separator=","))[0][0] == ("EU", "B-ORG")
     assert read(tmp_path, "EU\tB-ORG\nsaid\tO\n", "a.csv")[0][0] == ("EU", "B-ORG")
 
 
@@ -174,15 +178,15 @@ UNIVERSAL = (
     ],
 )
 def test_files_of_other_forms_are_named_with_the_way_to_convert_them(tmp_path, text, message, plain):
-    for reads in (conll.read_sentences, lambda path, columns: conll.read_to_tag(path, columns, pytest.fail)):
+    for reads in (conll.read_sentences, lambda path, columns: conll.read_to_tag(path, columns, pytest.fail).sentences):
         with pytest.raises(ValueError, match=f"train.conll: .*{message}") as error:
-            reads(write(tmp_path, text), Columns(plain=plain))
+            reads(write(tmp_path, text), Options(scheme="plain" if plain else "iob2"))
         assert "scheme=plain" not in str(error.value)
 
 
 def test_universal_dependencies_are_known_by_their_lines_and_words_may_have_spaces(tmp_path):
     text = UNIVERSAL.replace("1\tRome", "1-2\tRome fell\t_\t_\t_\t_\t_\t_\t_\t_\n1\tRome")
-    columns = Columns(word=1, tag=3, plain=True)
+    columns = Options(word_column=1, tag_column=3, scheme="plain")
     assert read(tmp_path, text, columns=columns) == [[("Rome", "PROPN"), ("fell", "VERB")]]
     text = "1\tHà Nội\tHà Nội\tPROPN\t_\t_\t0\troot\t_\t_\n"
     assert read(tmp_path, text, "vi.conllu", columns) == [[("Hà Nội", "PROPN")]]
@@ -190,6 +194,8 @@ def test_universal_dependencies_are_known_by_their_lines_and_words_may_have_spac
 
 def test_comments_are_no_words_of_files_to_tag_or_with_plain_tags(tmp_path):
     text = "#\thttp://a.b/c [2009-10-17]\n1\tDer\tDT\n2\t#tag\tNN\n\n"
-    assert read(tmp_path, text, columns=Columns(word=1, plain=True)) == [[("Der", "DT"), ("#tag", "NN")]]
-    (sentence,) = conll.read_to_tag(write(tmp_path, text), Columns(word=1, plain=True), pytest.fail)
+    assert read(tmp_path, text, columns=Options(word_column=1, scheme="plain")) == [[("Der", "DT"), ("#tag", "NN")]]
+    (sentence,) = conll.read_to_tag(
+        write(tmp_path, text), Options(word_column=1, scheme="plain"), pytest.fail
+    ).sentences
     assert sentence.tags == ("DT", "NN")

@@ -8,6 +8,7 @@ from official_bert.data.rows import Rows
 from official_bert.data.tagged import span_forms
 from official_bert.data.tagged.spans import Span
 from official_bert.tasks.tagging import conll
+from official_bert.tasks.tagging.options import Options
 
 TEXT = "the dog sat"
 
@@ -30,8 +31,10 @@ DOG, SAT = region(4, 7, "dog"), region(8, 11, "sat", "B")
 
 
 def read(*rows, notes=None, **columns):
-    sentences = conll.read_sentences(Rows("f", list(rows)), conll.Columns(**columns), notes=notes)
-    return [" ".join(sentence.tags) for sentence in sentences]
+    file = conll.read_sentences(Rows("f", list(rows)), Options(**columns))
+    if notes is not None:
+        notes += file.notes
+    return [" ".join(sentence.tags) for sentence in file.sentences]
 
 
 def spans(row):
@@ -57,7 +60,9 @@ def test_tasks_of_label_studio_that_nobody_annotated_are_left_out_and_counted(un
         read(unlabelled)
     assert spans(unlabelled) == (TEXT, None)  # its text can be tagged
     told = []
-    assert [s.tags for s in conll.read_to_tag(Rows("f", [task([DOG]), unlabelled]), conll.Columns(), told.append)] == [
+    assert [
+        s.tags for s in conll.read_to_tag(Rows("f", [task([DOG]), unlabelled]), Options(), told.append).sentences
+    ] == [
         (),
         (),
     ]
@@ -239,3 +244,11 @@ def test_the_older_export_of_doccano_has_numbers_for_labels():
     assert (
         form.read(written) == (TEXT, [Span(0, 3, "10"), Span(4, 7, "B")]) and written["annotations"][0]["label"] == 10
     )
+
+
+@pytest.mark.parametrize("broken", [{"annotations": ["x"]}, {"annotations": 3}, {"predictions": [{"result": [{}]}]}])
+def test_broken_tasks_are_refused_in_one_line(broken):
+    with pytest.raises(
+        ValueError, match="f: not in the form of Label Studio's JSON: (AttributeError|KeyError|TypeError)"
+    ):
+        read(task([DOG]), task([DOG]) | broken)

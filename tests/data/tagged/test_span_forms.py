@@ -6,10 +6,10 @@ import pytest
 
 from official_bert.data.rows import Rows
 from official_bert.data.tagged import brat, span_forms
-from official_bert.data.tagged.chunk_tags import Chunk
 from official_bert.data.tagged.span_forms import Reading
 from official_bert.data.tagged.spans import Span, in_utf16, of_utf16
 from official_bert.tasks.tagging import conll
+from official_bert.tasks.tagging.options import Options
 
 TEXT = "Ada Lovelace lived in London."
 SPANS = [Span(0, 12, "PER"), Span(22, 28, "LOC")]
@@ -150,8 +150,8 @@ def test_rows_of_several_forms_and_broken_ones_are_refused_with_their_rows(name,
 
 
 def test_words_are_those_of_the_basic_split_so_that_ideographs_are_words():
-    words, chunks = span_forms.to_words("我爱北京!Ünïted", [Span(2, 4, "LOC"), Span(5, 11, "X")], "f:1", Reading())
-    assert words == ["我", "爱", "北", "京", "!", "Ünïted"] and chunks == [Chunk("LOC", 2, 4), Chunk("X", 5, 6)]
+    words, tags = span_forms.tags_of("我爱北京!Ünïted", [Span(2, 4, "LOC"), Span(5, 11, "X")], "f:1", Reading())
+    assert words == ["我", "爱", "北", "京", "!", "Ünïted"] and tags == ["O", "O", "B-LOC", "I-LOC", "O", "B-X"]
 
 
 def test_spans_that_cut_words_are_widened_and_counted():
@@ -171,9 +171,9 @@ def test_overlapping_spans_are_refused_or_the_longest_is_kept():
     with pytest.raises(
         ValueError, match=r"f:4: entities overlap, B and A, .* options\.overlaps=longest keeps the longest"
     ):
-        span_forms.to_words("one two three", spans, "f:4", Reading())
+        span_forms.tags_of("one two three", spans, "f:4", Reading())
     reading = Reading("longest")
-    assert span_forms.to_words("one two three", spans, "f:4", reading)[1] == [Chunk("B", 0, 3)]
+    assert span_forms.tags_of("one two three", spans, "f:4", reading)[1] == ["B-B", "I-B", "I-B"]
     assert "1 spans overlapped a longer one and were ignored, the first in f:4" in reading.notes("f")[1]
 
 
@@ -184,12 +184,13 @@ def test_overlapping_spans_are_refused_or_the_longest_is_kept():
         (Span(3, 3, "A"), "got 3 to 3"),
         (Span(-1, 2, "A"), "got -1 to 2"),
         (Span("0", 2, "A"), "expected start, end and type"),
+        (Span([], 2, "A"), "expected start, end and type"),
         (Span(1, 2, "A"), "f:2: expected words from 1 to 2"),
     ],
 )
 def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, message):
     with pytest.raises(ValueError, match=message):
-        span_forms.to_words("a  bc", [span], "f:2", Reading())
+        span_forms.tags_of("a  bc", [Span(0, 1, "B"), span], "f:2", Reading())
 
 
 def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
@@ -206,9 +207,9 @@ def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
             }
         ],
     }
-    rows, notes = Rows("f", [row]), []
-    (sentence,) = conll.read_sentences(rows, conll.Columns(places="utf16"), notes=notes)
-    assert sentence.tags == ("O", "B-PER", "O", "B-PER") and not notes
+    file = conll.read_sentences(Rows("f", [row]), Options(places="utf16"))
+    (sentence,) = file.sentences
+    assert sentence.tags == ("O", "B-PER", "O", "B-PER") and not file.notes
     spans = of_utf16(text, span_forms.BY_NAME["label_studio"].read(row)[1], "f")
     assert [text[span.start : span.end] for span in spans] == ["Ada", "Byron"]
     written = span_forms.BY_NAME["label_studio_min"].write({}, text, in_utf16(text, spans))
@@ -221,15 +222,15 @@ def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
         ValueError,
         match=r"f\[row 0\]: expected places between characters, from 0 to 15 units of UTF-16, got 1 to 2 \(X\)",
     ):
-        conll.read_sentences(Rows("f", [{"text": text, "label": [[1, 2, "X"]]}]), conll.Columns(places="utf16"))
+        conll.read_sentences(Rows("f", [{"text": text, "label": [[1, 2, "X"]]}]), Options(places="utf16"))
     with pytest.raises(
         ValueError, match=r"f\[row 0\]: expected 'Ada' from 3 to 6 .* options\.places: utf16 reads places"
     ):
-        conll.read_sentences(rows)
+        conll.read_sentences(Rows("f", [row]))
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "a.ann").write_text("T1\tPER 2 5\tAda\n")
     with pytest.raises(ValueError, match="places: utf16: expected none beside files of brat"):
-        conll.read_sentences(str(tmp_path / "a.ann"), conll.Columns(places="utf16"))
+        conll.read_sentences(str(tmp_path / "a.ann"), Options(places="utf16"))
 
 
 def test_brats_files_are_read_line_by_line(tmp_path):
@@ -271,9 +272,8 @@ def test_lines_that_an_entity_of_brat_joins_are_one_row_and_documents_are_writte
 
 
 def test_a_list_of_words_with_tags_is_no_text_with_spans(tmp_path):
-    assert (
-        span_forms.span_rows(Rows("f", [{"text": "a b", "tokens": ["a", "b"], "ner_tags": [0, 0], "entities": []}]))
-        is None
+    assert not span_forms.has_spans(
+        Rows("f", [{"text": "a b", "tokens": ["a", "b"], "ner_tags": [0, 0], "entities": []}])
     )
     (tmp_path / "annotator.json").write_text(json.dumps({"classes": ["PER"], "annotations": [ROWS["spacy"], None]}))
     assert span_forms.span_rows(str(tmp_path / "annotator.json")).values == [ROWS["spacy"]]

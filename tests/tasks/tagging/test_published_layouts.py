@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from made_finetuning import data_files, make_config
 
-from official_bert.data.tabular.tables import rows_of
 from official_bert.tasks.data import Steps
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
-from official_bert.tasks.tagging.conll import Columns
+from official_bert.tasks.tagging.options import Options
 
 BC2GM = "Comparison\tO\nwith\tO\nalkaline\tB\nphosphatases\tI\n\n5\tB\nand\tO\n\n"
 FEW_NERD = "It\tO\nstars\tO\nHicks\tperson-actor\nHolm\tperson-actor\n\nParis\tlocation-GPE\n\n"
@@ -35,30 +34,28 @@ def write(tmp_path, text, name="train.txt"):
 @pytest.mark.parametrize(
     ("text", "columns", "sentences", "note"),
     [
-        (BC2GM, Columns(), [("O", "O", "B", "I"), ("B", "O")], ""),
-        (FEW_NERD, Columns(), [("O", "O", "person-actor", "person-actor"), ("location-GPE",)], ""),
+        (BC2GM, Options(), [("O", "O", "B", "I"), ("B", "O")], ""),
+        (FEW_NERD, Options(), [("O", "O", "person-actor", "person-actor"), ("location-GPE",)], ""),
         (
             GERMEVAL,
-            Columns(word=1, tag=2, separator="\\t"),
+            Options(word_column=1, tag_column=2, separator="\\t"),
             [("O", "B-PER"), ("O", "B-OTH")],
             "2 comment lines left out, the first in line 1",
         ),
         (
             KLUE,
-            Columns(separator="\\t", empty="keep"),
+            Options(separator="\\t", empty_text="keep"),
             [("O", "O", "B-LC", "I-LC"), ("O", "O")],
             "3 comment lines left out",
         ),
-        (WEIBO, Columns(), [("B-PER.NAM", "M-PER.NAM", "E-PER.NAM", "S-PER.PRO", "O")], ""),
-        (TWEETS, Columns(), [("O", "O", "B-corp"), ("B-corp",)], ""),
+        (WEIBO, Options(), [("B-PER.NAM", "M-PER.NAM", "E-PER.NAM", "S-PER.PRO", "O")], ""),
+        (TWEETS, Options(), [("O", "O", "B-corp"), ("B-corp",)], ""),
     ],
 )
 def test_published_layouts_are_read(tmp_path, text, columns, sentences, note):
-    notes = []
-    assert [
-        sentence.tags for sentence in conll.read_sentences(write(tmp_path, text), columns, notes=notes)
-    ] == sentences
-    assert note in " ".join(notes) and bool(note) == bool(notes)
+    file = conll.read_sentences(write(tmp_path, text), columns)
+    assert [sentence.tags for sentence in file.sentences] == sentences
+    assert note in " ".join(file.notes) and bool(note) == bool(file.notes)
 
 
 def test_a_word_that_begins_with_a_hash_and_has_a_wrong_tag_is_no_comment(tmp_path):
@@ -69,7 +66,7 @@ def test_a_word_that_begins_with_a_hash_and_has_a_wrong_tag_is_no_comment(tmp_pa
 
 
 def test_letters_alone_beside_types_continue_them_or_are_refused(tmp_path):
-    (sentence,) = conll.read_sentences(write(tmp_path, "New B-LOC\nYork I\nnow O\n"))
+    (sentence,) = conll.read_sentences(write(tmp_path, "New B-LOC\nYork I\nnow O\n")).sentences
     assert sentence.tags == ("B-LOC", "I-LOC", "O")
     with pytest.raises(ValueError, match=r"train\.txt:3: expected a tag with a type, as others here, .* got 'I'"):
         conll.read_sentences(write(tmp_path, "New B-LOC\nYork O\nnow I\n"))
@@ -83,16 +80,18 @@ def test_rows_without_words_and_blank_words_are_refused_left_out_or_kept(tmp_pat
         {"tokens": ["", "b"], "ner_tags": ["O", "O"]},
     ]
     path = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "train.jsonl")
-    notes, columns = [], Columns(empty=empty)
+    columns = Options(empty_text=empty)
     if empty == "refuse":
         with pytest.raises(
             ValueError, match=r"train\.jsonl:2: expected a list of words .* got \[\]; options\.empty_text=skip or keep"
         ):
-            conll.read_sentences(rows_of(path), columns, notes=notes)
+            conll.read_sentences(path, columns)
         return
-    assert len(conll.read_sentences(rows_of(path), columns, notes=notes)) == count
+    file = conll.read_sentences(path, columns)
+    assert len(file.sentences) == count
     assert (
-        f"train.jsonl:2: expected words, got []; {'left out' if empty == 'skip' else 'kept'}, as is 1 more" in notes[0]
+        f"train.jsonl:2: expected words, got []; {'left out' if empty == 'skip' else 'kept'}, as is 1 more"
+        in file.notes[0]
     )
 
 

@@ -26,7 +26,6 @@ def test_a_sentence_becomes_pieces_with_tags_at_first_ones(tokenizer):
     starts = np.cumsum([1, *map(len, pieces)])[:-1]
     assert row["tag_mask"].nonzero()[0].tolist() == starts.tolist() == row["tags"].nonzero()[0].tolist()
     assert row["tags"][starts].tolist() == [3, 4, 5, 6, 7]
-    np.testing.assert_array_equal(feature.first_pieces, row["tag_mask"])
     assert row["input_mask"].all() and not row["segment_ids"].any()
 
 

@@ -98,7 +98,7 @@ def test_labels_come_from_the_training_data_in_the_models_scheme(golden, files):
             task.config.options["labels"] == list(chunk_tags.label_list(["PER", "LOC"], scheme))
             and len(task.options.labels) == count
         )
-        sentence = conll.read_sentences(str(files["train_file"]))[0]
+        sentence = conll.read_sentences(str(files["train_file"])).sentences[0]
         row = source.examples[0]
         assert [task.options.labels[tag] for tag in row["tags"][row["tag_mask"] > 0]] == chunk_tags.convert_tags(
             sentence.tags, scheme
@@ -202,8 +202,10 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     found = part.tags(answering.predict(task, model, part.source))
     scores = crf.Scores(*(np.asarray(score) for score in model.crf.scores()))
     rows = part.source.in_order(answering.predict(task, model, part.source))
-    logits = gather_words(part.features, [row["logits"] for row in rows], [len(words) for words in part.texts])
-    ends = np.cumsum(part.sizes[0])
+    logits = gather_words(
+        part.features, [row["logits"] for row in rows], [sum(len(sentence.words) for sentence in part.sentences)]
+    )
+    ends = np.cumsum([len(sentence.words) for sentence in part.sentences])
     assert len(part.features) > 3 and len(part.texts) == 1 and len(found) == 12
     for tags, first, last in zip(found, [0, *ends], ends):
         wanted = crf.best_path(logits[0][None, first:last], np.ones((1, last - first), bool), scores)[0]
@@ -347,7 +349,7 @@ def test_sentences_in_rows_are_those_of_columns(golden, files, tmp_path, form):
     labels = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     given = {}
     for name in ("train_file", "eval_file"):
-        sentences = conll.read_sentences(str(files[name]))
+        sentences = conll.read_sentences(str(files[name])).sentences
         rows = [
             {"id": "x", "tokens": list(one.words), "ner_tags": [labels.index(tag) for tag in one.tags]}
             for one in sentences
@@ -404,6 +406,9 @@ def test_texts_that_were_not_evaluated_have_no_tags_and_the_others_those_of_a_wh
     order = np.concatenate(part.source.plan(0))
     chain = {name: rng.normal(size=(5,) * rank) for name, rank in (("transitions", 2), ("start_scores", 1))}
     chain |= {"end_scores": rng.normal(size=5)}
-    rows = [{"logits": rng.normal(size=(len(part.texts[text]) + 2, 5)).astype("float32"), **chain} for text in order]
+    rows = [
+        {"logits": rng.normal(size=(len(part.sentences[text].words) + 2, 5)).astype("float32"), **chain}
+        for text in order
+    ]
     whole, few = part.tags(rows), part.tags(rows[:7])
     assert few == [tags if text in order[:7] else None for text, tags in enumerate(whole)] and None not in whole
