@@ -16,14 +16,15 @@ from official_bert.models.interchange.names import NameTable, Tensors, Weights, 
 from official_bert.models.interchange.weight_files import tf_h5, torch_pickle
 from official_bert.storage.files import path_inside, read_mapping
 
+Readers = Mapping[str, Callable[[str], Tensors]]
 WEIGHTS_FILE = "model.safetensors"
 # By the names of files: what reads one.
-READERS: Mapping[str, Callable[[str], Tensors]] = {
+READERS: Readers = {
     WEIGHTS_FILE: lambda path: stored_models.read_safetensors(path)[0],
     "pytorch_model.bin": torch_pickle.load_tensors,
     "tf_model.h5": tf_h5.load_tensors,
 }
-PIECE_READERS = {**READERS, "tf_model.h5": tf_h5.load_piece}  # what reads one of several
+PIECE_READERS: Readers = {**READERS, "tf_model.h5": tf_h5.load_piece}  # what reads one of several
 WEIGHT_TYPES = ("float32", "float16", "bfloat16", "float64")
 # positions 0, 1, 2, ... and segment 0, in some versions
 USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
