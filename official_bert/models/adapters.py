@@ -1,6 +1,6 @@
 """Adapters in a trained model: which products get one, what else is trained, and their base."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from official_bert.models.interchange.adapted_models.adapted import targets as t
 from official_bert.models.interchange.adapted_models.over_base import over_base as over_base
 from official_bert.models.interchange.adapted_models.over_base import read_peft as read_peft
 from official_bert.models.interchange.stored_models import LowRank, StoredModel
-from official_bert.models.parameter_groups import part_of
+from official_bert.models.parameter_groups import part_of, size_of
 from official_bert.run_folder import RunFolder
 from official_bert.storage.files import absolute, exists
 from official_bert.storage.temporaries import original_paths
@@ -72,7 +72,7 @@ def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, rea
         raise ValueError(f"{WHERE}: expected none for the objective replaced_tokens, whose generator learns as a whole")
     names = adapted.targets(encoder_within(model).config, settings.target_modules) if settings.rank else []
     names = [name for name in names if name != "pooler" or (reads_pooler and not trains_pooler)]
-    before = _count(model.trainable_variables)
+    before = size_of(model.trainable_variables)
     products = products_of(model)
     for name in names:
         attach(products[name], rank=settings.rank, scale=settings.scale, dropout=settings.dropout)
@@ -89,7 +89,7 @@ def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, rea
         raise ValueError(f"{WHERE}.rank: expected at least 1 for a model without a head, got 0")
     return (
         f"adapters of rank {settings.rank} beside {len(names)} products; the base is fixed; "
-        f"{_count(model.trainable_variables):,} of {before:,} parameters are trained"
+        f"{size_of(model.trainable_variables):,} of {before:,} parameters are trained"
     )
 
 
@@ -114,7 +114,3 @@ def reset(model: keras.Model) -> None:
     for name, weight in weights_by_name(model).items():
         if name.endswith(f"{ADAPTER}B"):
             weight.assign(np.zeros(weight.shape))
-
-
-def _count(weights: Sequence[keras.Variable]) -> int:
-    return sum(int(np.prod(weight.shape)) for weight in weights)

@@ -13,7 +13,7 @@ from keras import ops
 
 from official_bert.layers.heads import MaskedLMHead
 from official_bert.layers.speed.recomputation import recomputed_in_chunks
-from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
+from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads, Inputs, Outputs
 from official_bert.models.text_vectors import PROMPT_TOKENS, make_vector_layers, text_vectors
 from official_bert.models.vector_layers import Poolings, VectorLayer, poolings_of, vector_width
 
@@ -67,14 +67,14 @@ class BiEncoder(EncoderWithHeads):
         self.width = vector_width(hidden_size, pooling, kinds)
         self.vector_layers = make_vector_layers(kinds, hidden_size * len(poolings_of(pooling)))
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         texts = inputs["input_ids"].shape[1]
         sides = [(0, 1), (1, texts)] if self.settings["cuts"] and texts > 1 else [(0, texts)]
         # [B,T,D]
         vectors = ops.concatenate([self._encode(inputs, first, last, training) for first, last in sides], axis=1)
         return {"embedding": ops.normalize(vectors, axis=-1, order=2, epsilon=1e-12)}
 
-    def _encode(self, inputs: Mapping[str, Any], first: Any, last: Any, training: bool | None) -> Any:
+    def _encode(self, inputs: Inputs, first: Any, last: Any, training: bool | None) -> Any:
         """Returns the vectors of some texts of each example, [B,last-first,D]."""
         rows = {
             name: ops.reshape(inputs[name][:, first:last], (-1, ops.shape(inputs[name])[2]))
@@ -96,7 +96,7 @@ class BiEncoder(EncoderWithHeads):
         return vectors[:, : self.settings["dimensions"] or self.width]  # [R,W]
 
     @staticmethod
-    def _names(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    def _names(inputs: Inputs) -> tuple[str, ...]:
         """The inputs of `text_vectors` that are there."""
         return (*INPUTS, *([PROMPT_TOKENS] if PROMPT_TOKENS in inputs else ()))
 
@@ -117,7 +117,7 @@ class SparseEncoder(EncoderWithHeads):
         self.settings = {"cuts": cuts}
         self.masked_lm = MaskedLMHead(encoder.config, name="masked_lm", dtype=self.dtype_policy)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         _, texts, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}  # [R,S]
         weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
@@ -135,12 +135,8 @@ class SparseEncoder(EncoderWithHeads):
             return ops.max(ops.where(ops.expand_dims(part["mask"], 2) > 0, logits, -1e9), axis=1)
 
         parts = {"hidden": hidden, "mask": rows["input_mask"]}
-        largest_scores = (
-            recomputed_in_chunks(
-                largest, [*self.masked_lm.weights, table], [], parts, TEXTS_AT_ONCE, self.encoder.config.vocab_size
-            )
-            if in_parts
-            else largest(parts)
-        )
-        # ONNX has no log1p; of what it loses, nothing is left beyond float32's last place at 1.
-        return ops.log1p(ops.relu(largest_scores)) if in_parts else ops.log(1.0 + ops.relu(largest_scores))
+        if not in_parts:
+            # ONNX has no log1p; of what it loses, nothing is left beyond float32's last place at 1.
+            return ops.log(1.0 + ops.relu(largest(parts)))
+        learned, words = [*self.masked_lm.weights, table], self.encoder.config.vocab_size
+        return ops.log1p(ops.relu(recomputed_in_chunks(largest, learned, [], parts, TEXTS_AT_ONCE, words)))

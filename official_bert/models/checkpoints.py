@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -17,6 +17,7 @@ from official_bert.models.encoder import GENERATOR, encoder_within, weights_by_n
 from official_bert.models.interchange import classes, formats
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
+from official_bert.models.interchange.names import with_prefix
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
 from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
@@ -93,15 +94,7 @@ def initialize_from(
         stored = with_layers(stored, layers)
     variables = {name: variable for name, variable in weights_by_name(model).items() if ADAPTER not in name}
     adaptation.reset(model)
-    if stored.any_linear_head and "tagger/output_bias" in variables:
-        stored = formats.as_head(stored, "tagger")
-    if any(name.startswith(f"{GENERATOR}/") for name in variables):
-        put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
-        put_together = by_name("official_bert.models.interchange.members.generators").put_together
-        stored = put_together(stored, variables)
-    if hasattr(model, "with_decoder"):
-        stored = model.with_decoder(stored)
-    stored, remarks = classes.in_order_of(stored, task or Classes())
+    stored, remarks = classes.in_order_of(_with_parts(stored, model, variables), task or Classes())
     wrong = formats.misfits(stored, variables)
     other_heads = {
         name
@@ -120,6 +113,19 @@ def initialize_from(
         notes=(*stored.notes, *stored.warnings, *remarks),
         differences=_differences(model, stored),
     )
+
+
+def _with_parts(stored: StoredModel, model: keras.Model, variables: Collection[str]) -> StoredModel:
+    """Returns a checkpoint with its weights under the names of a model that has these `variables`: as a tagger's head,
+    of a generator, of a decoder.
+    """
+    if stored.any_linear_head and "tagger/output_bias" in variables:
+        stored = formats.as_head(stored, "tagger")
+    if any(name.startswith(f"{GENERATOR}/") for name in variables):
+        put_together: Callable[[StoredModel, Iterable[str]], StoredModel]
+        put_together = by_name("official_bert.models.interchange.members.generators").put_together
+        stored = put_together(stored, variables)
+    return model.with_decoder(stored) if hasattr(model, "with_decoder") else stored
 
 
 def merged_copy(path: str, base: str) -> str:
@@ -159,8 +165,7 @@ def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
     for number, layer in enumerate(layers):
         weights |= {
             name.replace(f"layer_{layer}/", f"layer_{number}/", 1): weight
-            for name, weight in stored.weights.items()
-            if name.startswith(f"layer_{layer}/")
+            for name, weight in with_prefix(stored.weights, f"layer_{layer}/").items()
         }
     return dataclasses.replace(
         stored,

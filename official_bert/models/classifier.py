@@ -5,14 +5,13 @@ B batch, S sequence, D hidden size, K classes, C choices. Classifiers of whole t
 [CLS], so the last layer computes no other row.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from official_bert.layers.heads import OutputLayer
-from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
+from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads, Inputs, Outputs
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -33,7 +32,7 @@ class Classifier(EncoderWithHeads):
             num_classes, encoder.config.initializer_range, name="classifier", dtype=self.dtype_policy
         )
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs
         encoded = self.encoder({**inputs, "output_positions": nothing}, training=training)
         return {"logits": self.classifier(self.dropout(encoded["pooled_output"], training=training))}
@@ -51,7 +50,7 @@ class ChoiceClassifier(Classifier):
         super().__init__(encoder, num_classes=1, dropout=dropout, **kwargs)
         self.settings = {"dropout": dropout}
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         _, choices, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}
         logits = ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))
@@ -74,7 +73,7 @@ class Tagger(EncoderWithHeads):
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.tagger = OutputLayer(num_tags, encoder.config.initializer_range, name="tagger", dtype=self.dtype_policy)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]
         return {"logits": self.tagger(self.dropout(rows, training=training))}
 
@@ -92,7 +91,7 @@ class SpanPredictor(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.span = OutputLayer(2, encoder.config.initializer_range, name="span", dtype=self.dtype_policy)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,D]
         logits = self.span(rows)  # [B,S,2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

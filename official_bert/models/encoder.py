@@ -12,6 +12,7 @@ from official_bert.layers.pooler import make_pooler
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import ModelConfig
 from official_bert.models import encoder_parts
+from official_bert.models.reader import Inputs, Outputs
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 ENCODER_PREFIXES = (
@@ -88,7 +89,7 @@ class BertEncoder(keras.Model):
         self.built = True
 
     @extension_point
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         """Returns the outputs of the class for its `inputs`."""
         self.check(inputs)
         others = [inputs.get(name) for name in ("position_ids", "task_type_ids")]
@@ -109,7 +110,7 @@ class BertEncoder(keras.Model):
             outputs["layer_outputs"] = [*map(layout.pad, layer_outputs), x if self.bilstms else sequence]
         return outputs
 
-    def check(self, inputs: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Raises ValueError for rows longer than `row_limit`, and for packed rows under a BiLSTM."""
         length, limit = inputs["input_ids"].shape[1], self.config.row_limit
         if limit and (length or 0) > limit:

@@ -20,7 +20,7 @@ from official_bert.layers.speed.real_tokens import tokens_of
 from official_bert.layers.token_layout import LONG, TokenLayout
 from official_bert.layers.transformer import TransformerLayer
 from official_bert.model_config import ModelConfig
-from official_bert.models.reader import LastRowReader, MeanReader, Reader
+from official_bert.models.reader import Inputs, LastRowReader, MeanReader, Reader
 from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack, Step, WithConvolution
 
 # The parts of relatives, and of long rows, by the name that this file gives them.
@@ -137,7 +137,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
     return MeanReader(texts) if config.pooling == "mean" else texts
 
 
-def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
+def make_layout(encoder: Any, inputs: Inputs, embedded: Any, training: bool | None) -> TokenLayout:
     """Returns the token layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
     config: ModelConfig = encoder.config
     tokens = TokenInputs(
@@ -160,7 +160,7 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     return dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size))
 
 
-def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
+def make_positions(config: ModelConfig, relative_positions: Any, inputs: Inputs) -> Positions:
     """Returns the `Positions` that attention reads."""
     if relative_positions is None and config.has_position_table:
         return EMBEDDED

@@ -77,15 +77,19 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
     frozen = frozen_parts(parts, layers_of(model)) if parts else set()
     if not frozen:
         return ()
-    before = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
+    before = size_of(model.trainable_variables)
     for name, weight in weights_by_name(model).items():
         if part_of(name) in frozen:
             weight.trainable = False
     if not model.trainable_variables:
         raise ValueError(f"{WHERE}: expected something left to train, got all parts of a model without a head")
-    after = sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
     names = ", ".join(sorted(frozen, key=lambda part: (part == "pooler", part != "embeddings", len(part), part)))
-    return (f"frozen: {names}; {after:,} of {before:,} parameters are trained",)
+    return (f"frozen: {names}; {size_of(model.trainable_variables):,} of {before:,} parameters are trained",)
+
+
+def size_of(weights: Sequence[keras.Variable]) -> int:
+    """Returns how many numbers the weights have."""
+    return sum(int(np.prod(weight.shape)) for weight in weights)
 
 
 def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:

@@ -3,14 +3,14 @@
 `ObservedPretrainer` also returns its last layer, by which distillation compares student and teacher.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import keras
 
 from official_bert.dotted_names import by_name
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, Inputs, Outputs
 
 OF_RELATIONS = ("queries", "keys", "values")
 
@@ -44,20 +44,20 @@ class Pretrainer(EncoderWithHeads):
             return spans.from_config(known)
         return super().from_config(known)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         encoded = self.encoder({**inputs, "output_positions": inputs["masked_lm_positions"]}, training=training)
         return self.read_heads(encoded["sequence_output"], encoded)
 
-    def read_heads(self, rows: Any, encoded: Mapping[str, Any]) -> dict[str, Any]:
+    def read_heads(self, rows: Any, encoded: Inputs) -> Outputs:
         """Returns the outputs from the rows [B,P,D] at the masked positions and the encoder's outputs."""
         outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows), self.encoder.embeddings.word_embeddings)}
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         return outputs
 
-    def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    def generate(self, inputs: Inputs, **how: Any) -> Outputs:
         """Fills the [MASK]s of rows in passes, with the arguments of `official_bert.generation.generate.generate`."""
-        fill: Callable[..., dict[str, Any]] = by_name("official_bert.generation.generate").generate
+        fill: Callable[..., Outputs] = by_name("official_bert.generation.generate").generate
         return fill(self, inputs, **how)
 
 
@@ -71,10 +71,10 @@ class ObservedPretrainer(Pretrainer):
 
     encoder_options: ClassVar[dict] = {"return_layers": True}
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         return self.observe(inputs, training=True) if training else super().call(inputs, training=training)
 
-    def observe(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def observe(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         """Returns all outputs, in training or not."""
         encoder = self.encoder
         encoded = encoder(inputs, training=training)

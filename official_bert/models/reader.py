@@ -11,7 +11,8 @@ from keras import ops
 
 from official_bert.layers.speed.extension_points import extension_point
 
-Inputs = Mapping[str, Any]
+Inputs = Mapping[str, Any]  # tensors by their names
+Outputs = dict[str, Any]
 Rows = tuple[Any, Any]  # returned [B,S or P,D], pooled [B,D] or [B,K,D]
 
 
@@ -71,8 +72,8 @@ class LastRowReader(Reader):
         return self.gather_rows(x, self.pooled_positions(inputs["input_mask"]))
 
 
-class MeanReader(Reader):
-    """Pools the mean of a text's rows; the last layer therefore computes all rows."""
+class AllRowsReader(Reader):
+    """Base class of readers for which the last layer computes all rows; `texts` is the reader of a single row."""
 
     def __init__(self, texts: Reader) -> None:
         self.texts = texts
@@ -83,10 +84,17 @@ class MeanReader(Reader):
     def query_positions(self, inputs: Inputs) -> None:
         return None
 
+    def output_rows(self, x: Float[Any, "B S D"], inputs: Inputs) -> Float[Any, "B _ D"]:
+        """Returns the rows at `output_positions`, or all rows."""
+        return self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
+
+
+class MeanReader(AllRowsReader):
+    """Pools the mean of a text's rows."""
+
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
         pooled = self._means(x, inputs)  # [B,1 or K,D]
-        rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
-        return rows, pooled if "cls_positions" in inputs else pooled[:, 0]
+        return self.output_rows(x, inputs), pooled if "cls_positions" in inputs else pooled[:, 0]
 
     def _means(self, x: Any, inputs: Inputs) -> Any:
         """Returns the means [B,K,D] of the rows of the texts that the pooled rows belong to."""

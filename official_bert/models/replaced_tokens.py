@@ -16,7 +16,7 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.relatives.lent_embeddings import DisentangledEmbeddings, SharedEmbeddings
 from official_bert.layers.relatives.sampling import draw_words
 from official_bert.model_config import EmbeddingSharing, ModelConfig
-from official_bert.models.encoder import GENERATOR, BertEncoder, EncoderWithHeads, encoder_settings
+from official_bert.models.encoder import GENERATOR, BertEncoder, EncoderWithHeads, Inputs, Outputs, encoder_settings
 from official_bert.models.pretrainer import Pretrainer
 
 
@@ -50,7 +50,7 @@ class ReplacedTokenDetector(EncoderWithHeads):
         )
         self.replaced = OutputLayer(1, config.initializer_range, name="replaced", dtype=self.dtype_policy)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         if self.settings["adds_first"] and (places := inputs.get("output_positions")) is not None:
             first = ops.zeros_like(places[:, :1])
             inputs = {**inputs, "output_positions": ops.concatenate([first, places], axis=1)}
@@ -132,7 +132,7 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
         self.build_parts()
         super().build()
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         masked = self.generator(inputs, training=training)["mlm_logits"]  # [B,P,V]
         ids, replaced = replace_tokens(inputs, draw_words(masked, inputs["sample_keys"]))
         told = super().call({**inputs, "input_ids": ids}, training=training)["logits"]  # [B,S]
@@ -146,7 +146,7 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
         return cls(**config)
 
 
-def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
+def replace_tokens(batch: Inputs, guesses: Any) -> Any:
     """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted positions, and 1 for each token that
     differs from the text: both [B,S].
 

@@ -1,13 +1,12 @@
 """SpanBERT's pre-training model (Joshi et al. 2020): it also predicts words from the rows beside their span."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from official_bert.layers.heads import LONGEST_SPAN, SpanBoundaryHead, places_in_spans
-from official_bert.models.encoder import BertEncoder
+from official_bert.models.encoder import BertEncoder, Inputs, Outputs
 from official_bert.models.pretrainer import Pretrainer
 
 
@@ -22,7 +21,7 @@ class SpanPretrainer(Pretrainer):
         self.heads = (*self.heads, "boundary")
         self.boundary = SpanBoundaryHead(encoder.config, name="boundary", dtype=self.dtype_policy)
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         if "masked_lm_weights" not in inputs:
             return super().call(inputs, training=training)
         positions = inputs["masked_lm_positions"]

@@ -5,13 +5,13 @@ Training, evaluation, answers, exports and servers all call `text_vectors`.
 B batch, S sequence, D hidden size, W numbers of a vector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from official_bert.models.encoder import BertEncoder
+from official_bert.models.encoder import BertEncoder, Inputs
 from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of
 
 PROMPT_TOKENS = "prompt_tokens"  # [B,1]: first tokens of each row that are not pooled, [CLS] among them
@@ -42,7 +42,7 @@ def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.
 
 def text_vectors(
     encoder: BertEncoder,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     pooling: Poolings = "mean",
     layers: Sequence[keras.layers.Layer] = (),
     training: bool | None = None,
@@ -70,7 +70,7 @@ def text_vectors(
     return vectors
 
 
-def _pooled(rows: Any, mode: Pooling, inputs: Mapping[str, Any], encoder: BertEncoder) -> Any:
+def _pooled(rows: Any, mode: Pooling, inputs: Inputs, encoder: BertEncoder) -> Any:
     """Returns the pooled rows [B,S,D] -> [B,D]."""
     seen = ops.cast(inputs["input_mask"], "float32")  # [B,S]
     if PROMPT_TOKENS not in inputs and mode == "cls":

@@ -102,11 +102,9 @@ class Decoder(keras.layers.Layer):
     def build(self, memory_shape: Any) -> None:
         """Makes the weights; a projection of the encoder's rows if these have another width."""
         width = self.config.hidden_size
-        for part in (self.embeddings, *self.transformer_layers) if self.owns else ():
+        own = (self.embeddings, *self.transformer_layers) if self.owns else ()
+        for part in (*own, *self.cross_attentions, self.masked_lm):
             part.build((None, None, width))
-        for part in self.cross_attentions:
-            part.build((None, None, width))
-        self.masked_lm.build((None, None, width))
         if memory_shape[-1] != width:
             initializer = truncated_normal(self.config.initializer_range)
             self.projection = Dense(width, kernel_initializer=initializer, name="projection", dtype=self.dtype_policy)

@@ -8,7 +8,7 @@ import keras
 
 from official_bert.dotted_names import by_name
 from official_bert.model_config import ModelConfig
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, weights_by_name
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, Inputs, Outputs, weights_by_name
 from official_bert.models.encoder_decoder.decoder import Decoder, Memory
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.names import matrix_shape
@@ -57,7 +57,7 @@ class EncoderDecoder(EncoderWithHeads):
         """Whether the decoder reads weights of the encoder."""
         return not self.decoder.owns
 
-    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: Inputs, training: bool | None = None) -> Outputs:
         ids, longest = inputs["target_ids"], self.decoder.config.longest_row
         if (ids.shape[1] or 0) > longest:
             raise ValueError(f"target_ids: expected at most the decoder's {longest} positions, got {ids.shape[1]}")
@@ -65,7 +65,7 @@ class EncoderDecoder(EncoderWithHeads):
         rows, _ = self.decoder.extend(ids, self.remember(inputs, training), (), mask, positions, training)
         return {"logits": self.decoder.logits(rows, training)}
 
-    def remember(self, inputs: Mapping[str, Any], training: bool | None = None) -> Memory:
+    def remember(self, inputs: Inputs, training: bool | None = None) -> Memory:
         """Returns what the decoder sees of the encoder."""
         rows = self.encoder(inputs, training=training)["sequence_output"]
         return self.decoder.remember(rows, inputs["input_mask"])
@@ -86,12 +86,12 @@ class EncoderDecoder(EncoderWithHeads):
                     weights = {key: value for key, value in weights.items() if key != name or name in variables}
         return dataclasses.replace(stored, weights=weights)
 
-    def generate(self, inputs: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    def generate(self, inputs: Inputs, **how: Any) -> Outputs:
         """Writes a text for each source, with the arguments of transformers' `generate` (`generation/word_search`).
 
         `inputs` are the encoder's, [B,S] each, and optionally `target_ids` [B,P], the beginnings of the texts, start
         token included. Returns `sequences` [B*R,T], the R best texts of each source, best first, and `scores` [B*R].
         Raises ValueError for unknown arguments and values beyond the limits.
         """
-        search: Callable[..., dict[str, Any]] = by_name("official_bert.generation.generate").search
+        search: Callable[..., Outputs] = by_name("official_bert.generation.generate").search
         return search(self, inputs, **{**self.settings["search"], **how})

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from official_bert.models.interchange.names import shown
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 
 UNNAMED = re.compile(r"LABEL_(\d+)")  # names of unnamed classes in Hugging Face's files
@@ -59,8 +60,8 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
         return stored, [f"its classes have no names: assumed to be in the task's order {', '.join(task.labels)}"]
     if order is None:
         return _without_head(stored), [
-            f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
-            f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels renames them)"
+            f"its head is not used: its classes are {shown(stored.labels)}, those of the task are "
+            f"{shown(task.labels)} (tools/convert_checkpoint.py --labels renames them)"
         ]
     if order == list(range(len(order))):
         unnamed = (
@@ -74,7 +75,7 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
             weights[name] = weight[order][:, order] if name == "crf/transitions" else weight[order]
     return (
         dataclasses.replace(stored, weights=weights, labels=tuple(task.labels)),
-        [f"its classes {_shown(stored.labels)} were put into the task's order"],
+        [f"its classes {shown(stored.labels)} were put into the task's order"],
     )
 
 
@@ -83,7 +84,3 @@ def _without_head(stored: StoredModel) -> StoredModel:
     return dataclasses.replace(
         stored, weights=kept, unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))]
     )
-
-
-def _shown(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")

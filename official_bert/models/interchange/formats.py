@@ -17,13 +17,14 @@ from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPr
 from official_bert.models.encoder import (
     ENCODER_PREFIXES,
     GENERATOR,
+    INPUTS,
     BertEncoder,
     encoder_settings,
     encoder_within,
     weights_by_name,
 )
 from official_bert.models.interchange import prefixes, stored_models
-from official_bert.models.interchange.names import matrix_shape
+from official_bert.models.interchange.names import Tensors, Weights, matrix_shape, shown, with_prefix
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
@@ -73,7 +74,7 @@ class Format(Protocol):
     read: Callable[..., StoredModel]  # of a path
     write: Callable[[StoredModel, str], list[str]]  # gives the names of the weights that have no place there
     is_checkpoint_of: Callable[[Any], bool]
-    outputs: Callable[[str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+    outputs: Callable[[str, Weights], Tensors]
     tokenizers: Any  # the module `hugging_face_tokenizers`
     encoder_decoder: Any  # the module of this name
 
@@ -162,7 +163,7 @@ def _has_weights(folder: str) -> bool:
 def _format_of_checkpoint(prefix: str) -> str:
     try:
         names = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+    except prefixes.UNREADABLE as error:
         raise ValueError(f"{prefix}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if ours.is_checkpoint_of(names):
         return "ours"
@@ -258,7 +259,7 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 def encoder_of(model: StoredModel) -> StoredModel:
     """Returns a stored model reduced to the encoder and the layers that make its text vectors."""
     kept = (*ENCODER_PREFIXES, *([LAYER_PREFIX] if model.pooling else []))
-    weights = {name: weight for name, weight in model.weights.items() if name.startswith(kept)}
+    weights = with_prefix(model.weights, *kept)
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
 
 
@@ -269,10 +270,9 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     Raises ValueError with the names of weights that are missing, left over or of another shape.
     """
     encoder = BertEncoder(**encoder_settings(stored_models.require_config(model)), **{"name": "bert", **options})
-    classes = {name: len(weight) for name, weight in model.weights.items()}
-    if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
+    if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in model.weights:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    made = _without_weights(model, encoder, classes)
+    made = _without_weights(model, encoder)
     made.build()
     variables = weights_by_name(made)
     _check_whole(model, variables)
@@ -281,23 +281,23 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     return made
 
 
-def _without_weights(model: StoredModel, encoder: BertEncoder, classes: Mapping[str, int]) -> keras.Model:
+def _without_weights(model: StoredModel, encoder: BertEncoder) -> keras.Model:
     if model.head == "pretraining":
         spans: type[Pretrainer] = Pretrainer
-        if "boundary/output_bias" in classes:
+        if "boundary/output_bias" in model.weights:
             spans = by_name("official_bert.models.span_boundary:SpanPretrainer")
-        return spans(encoder, "next_sentence/output_bias" in classes)
+        return spans(encoder, "next_sentence/output_bias" in model.weights)
     if model.head == "replaced":
         detector: type[ReplacedTokenDetector] = by_name("official_bert.models.replaced_tokens:ReplacedTokenDetector")
-        return detector(encoder, "replaced_LayerNorm/gamma" in classes)
+        return detector(encoder, "replaced_LayerNorm/gamma" in model.weights)
     if model.vector_layers and not model.head:
         bi_encoder: type[BiEncoder] = by_name("official_bert.models.bi_encoder:BiEncoder")
         return bi_encoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
     return {
         "": lambda: encoder,
         "choice": lambda: ChoiceClassifier(encoder),
-        "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
-        "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
+        "classifier": lambda: Classifier(encoder, len(model.weights["classifier/output_bias"])),
+        "tagger": lambda: Tagger(encoder, len(model.weights["tagger/output_bias"])),
         "span": lambda: SpanPredictor(encoder),
         "decoder": lambda: module_of("hugging_face").encoder_decoder.make(encoder, model),
     }[model.head]()
@@ -310,7 +310,7 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
         optional.append("masked_lm/")
 
     def theirs(names: Any) -> Any:
-        return _some([model.table.theirs(name) or name for name in names])
+        return shown([model.table.theirs(name) or name for name in names])
 
     absent = [name for name in variables if name not in model.weights and not name.startswith(tuple(optional))]
     extra = [name for name in model.weights if name not in variables]
@@ -322,7 +322,7 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
             "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out"
         )
     if wrong := misfits(model, variables):
-        raise ValueError(f"{model.origin}: {_some([misfit.describe() for misfit in wrong], '; ')}")
+        raise ValueError(f"{model.origin}: {shown([misfit.describe() for misfit in wrong], '; ')}")
 
 
 def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list[Misfit]:
@@ -335,21 +335,14 @@ def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list
     ]
 
 
-def _some(names: Any, separator: str = ", ") -> str:
-    """Returns the first six of many names, joined."""
-    return separator.join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def outputs(model: keras.Model, inputs: Weights) -> Tensors:
     """Returns all outputs of a model, including those of its encoder."""
-    rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    rows = {name: inputs[name] for name in INPUTS}
     encoder = encoder_within(model)
-    values = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
-    if model is not encoder:
-        more = (
-            {name: value[:, None] for name, value in rows.items()}
-            if isinstance(model, ChoiceClassifier)
-            else dict(inputs)
-        )
-        values |= model(more)
+    encoded = encoder(rows)
+    values = {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+    if isinstance(model, ChoiceClassifier):
+        values |= model({name: value[:, None] for name, value in rows.items()})
+    elif model is not encoder:
+        values |= model(dict(inputs))
     return {name: np.asarray(value) for name, value in values.items()}

@@ -2,9 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
+Rows = Sequence[tuple[str, str]]  # of a table
+Weights = Mapping[str, np.ndarray]  # by their names
+Tensors = dict[str, np.ndarray]  # the same, to be changed
 DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
 # The parts of a layer in the code of 2018.
 GOOGLES_LAYER = {
@@ -62,16 +67,14 @@ class NameTable:
         return None if row is None else row.replace("{i}", number.group() if number else "")
 
 
-def rows(
-    ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None
-) -> list[tuple[str, str]]:
+def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None) -> Rows:
     """Returns a row for each part of a module (kernel, bias); `ours` and `theirs` are prefixes of the names."""
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
 def layer_rows(
     theirs: str, parts: Mapping[str, str], separator: str = "/", variables: Sequence[str] | None = None
-) -> list[tuple[str, str]]:
+) -> Rows:
     """Returns the rows of a layer from {our part: other format's module}; `variables` are other names for kernel and
     bias.
     """
@@ -85,6 +88,16 @@ def layer_rows(
             variables,
         )
     ]
+
+
+def with_prefix(named: Mapping[str, T], *prefixes: str) -> dict[str, T]:
+    """Returns the entries whose names begin with one of these."""
+    return {name: value for name, value in named.items() if name.startswith(prefixes)}
+
+
+def shown(names: Sequence[str], separator: str = ", ") -> str:
+    """Returns the first six of many names, joined."""
+    return separator.join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
@@ -112,9 +125,7 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
     return weight
 
 
-def googles_encoder(
-    prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER
-) -> list[tuple[str, str]]:
+def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER) -> Rows:
     """Returns the rows of embeddings and layers with 2018's variable names behind a prefix such as `bert/`."""
     return [
         *rows(
@@ -125,13 +136,13 @@ def googles_encoder(
     ]
 
 
-def googles_heads() -> list[tuple[str, str]]:
+def googles_heads() -> Rows:
     """Returns the rows of the heads of BERT and ALBERT with the names of 2018."""
     return [
         *rows("pooler/", "bert/pooler/dense/", DENSE),
         *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
         *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
-        *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
+        ("masked_lm/output_bias", "cls/predictions/output_bias"),
         *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
         *rows("classifier/", "", OUTPUT),
     ]

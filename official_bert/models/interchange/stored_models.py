@@ -13,12 +13,14 @@ import safetensors
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.limits import MOST_DIMENSIONS, MOST_LINKS, require_at_most
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
-from official_bert.models.interchange.names import NameTable
+from official_bert.models.interchange.names import NameTable, Tensors, Weights, with_prefix
 from official_bert.models.vector_layers import Poolings, VectorLayer
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
 
+Values = Mapping[str, Any]  # of another project's JSON file
+Fields = dict[str, Any]  # of a configuration or a `StoredModel`, by their names
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced", "decoder"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
@@ -77,7 +79,7 @@ class StoredModel:
     """Weights by our names, kernels as matrices [in, out] or in our shapes, and the metadata of the model's files."""
 
     origin: str  # format and path
-    weights: Mapping[str, np.ndarray]
+    weights: Weights
     table: NameTable  # of their names, for messages
     config: ModelConfig | None = None
     model_type: str = ""  # Hugging Face's name of the member of the family; "" if the files do not say
@@ -116,7 +118,7 @@ class StoredModel:
 
 def head_of(weights: Mapping[str, Any], where: str) -> Head:
     """Returns the head that the weights belong to ("": none). Raises ValueError if they belong to several."""
-    heads = sorted({head for prefix, head in HEAD_PREFIXES.items() if any(name.startswith(prefix) for name in weights)})
+    heads = sorted({head for prefix, head in HEAD_PREFIXES.items() if with_prefix(weights, prefix)})
     if len(heads) > 1:
         raise ValueError(f"{where}: expected one kind of head, got {' and '.join(heads)}")
     return heads[0] if heads else ""  # type: ignore[return-value]
@@ -134,7 +136,7 @@ def needs_pooler(stored: StoredModel) -> bool:
     )
 
 
-def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
+def sizes_in(weights: Weights, table: NameTable, where: str) -> Fields:
     """Returns the sizes of a model, as fields of ModelConfig, from its weights.
 
     Raises ValueError if weights are missing.
@@ -203,16 +205,16 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
             file.write("\n".join(stored.vocab) + "\n")
 
 
-def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     """Returns the tensors of a file and its metadata. Raises ValueError for damaged files and unsupported types."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
             require_at_most(MOST_LINKS, len(names), "tensors", path)
             for name in names:
-                shape = file.get_slice(name).get_shape()
-                require_at_most(MOST_DIMENSIONS, len(shape), "dimensions", f"{path}: {name:.80}")
-                if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
+                tensor = file.get_slice(name)
+                require_at_most(MOST_DIMENSIONS, len(tensor.get_shape()), "dimensions", f"{path}: {name:.80}")
+                if (kind := tensor.get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
                     raise ValueError(
                         f"{path}: {name}: {kind}: quantised weights are not supported; expected one of "
                         f"{', '.join(WEIGHT_TYPES)}"
@@ -226,9 +228,9 @@ def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         raise ValueError(f"{path}: damaged safetensors file: {' '.join(str(error).split())[:300]}") from None
 
 
-def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:
-    """Writes a mapping, or a list, as JSON."""
-    with open(path, "w", encoding="utf-8") as file:
+def write_mapping(values: Values | Sequence[Any], *path: str) -> None:
+    """Writes a mapping, or a list, as JSON to a file; `path` may be in parts, folder and name."""
+    with open(os.path.join(*path), "w", encoding="utf-8") as file:
         json.dump(values, file, indent=2, ensure_ascii=False)
         file.write("\n")
 

@@ -13,9 +13,11 @@ from official_bert.models.adaptation import ADAPTER
 from official_bert.models.encoder import ENCODER_PREFIXES
 from official_bert.models.interchange.members.family import member_for
 from official_bert.models.interchange.members.member import Member
-from official_bert.models.interchange.names import NameTable, as_matrix
+from official_bert.models.interchange.names import NameTable, Tensors, Weights, as_matrix, with_prefix
 from official_bert.models.interchange.stored_models import Adapters, LowRank, StoredModel
 
+# Products by their names in Hugging Face's files, each with ours that it contains and the numbers of their outputs.
+Modules = dict[str, dict[str, np.ndarray]]
 WHERE = "config.training.adapters.target_modules"
 
 
@@ -31,7 +33,7 @@ def product_names(config: ModelConfig) -> list[str]:
     return [*(["embeddings/projection"] if config.embedding_size else []), *layers, "pooler"]
 
 
-def modules(config: ModelConfig, member: Member, table: NameTable) -> dict[str, dict[str, np.ndarray]]:
+def modules(config: ModelConfig, member: Member, table: NameTable) -> Modules:
     """Returns the products of a member by their names in Hugging Face's files, each with our products that it contains
     (three in Wqkv).
 
@@ -95,8 +97,8 @@ def targets(config: ModelConfig, wanted: str | Sequence[str]) -> list[str]:
 def digest(base: StoredModel) -> str:
     """Returns the SHA-256 of the weights of a base's encoder. It is the same in every format."""
     total = hashlib.sha256()
-    for name in sorted(name for name in base.weights if name.startswith(ENCODER_PREFIXES)):
-        total.update(name.encode() + np.ascontiguousarray(base.weights[name], np.float32).tobytes())
+    for name, weight in sorted(with_prefix(base.weights, *ENCODER_PREFIXES).items()):
+        total.update(name.encode() + np.ascontiguousarray(weight, np.float32).tobytes())
     return total.hexdigest()
 
 
@@ -109,13 +111,13 @@ def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> S
         stem: LowRank(run.weights[f"{stem}{ADAPTER}A"], run.weights[f"{stem}{ADAPTER}B"], scale) for stem in stems
     }
     own = {name: weight for name, weight in run.weights.items() if ADAPTER not in name}
-    encoder = {name: weight for name, weight in base.weights.items() if name.startswith(ENCODER_PREFIXES)}
+    encoder = with_prefix(base.weights, *ENCODER_PREFIXES)
     return dataclasses.replace(
         run, weights=merged({**encoder, **own}, products), adapters=Adapters(products, tuple(own), path)
     )
 
 
-def merged(weights: Mapping[str, np.ndarray], products: Mapping[str, LowRank]) -> dict[str, np.ndarray]:
+def merged(weights: Weights, products: Mapping[str, LowRank]) -> Tensors:
     """Returns the weights with the products added to their kernels: W + scale A B."""
     added = {f"{name}/kernel": product.delta() for name, product in products.items()}
     return {

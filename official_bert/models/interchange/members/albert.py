@@ -1,6 +1,8 @@
 """ALBERT (Lan et al. 2020): narrow embedding tables, and groups of layers that share their weights."""
 
+import functools
 import re
+from collections.abc import Callable
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.member import (
@@ -21,7 +23,8 @@ from official_bert.models.interchange.names import DENSE, NameTable, googles_enc
 
 # of groups of one layer, as all published models have
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."
-NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
+# of a group and of a layer in it, in Hugging Face's and in Google's names
+NUMBERS = re.compile(r"(albert_layer_groups\.|/group_)(\d+)(\.albert_layers\.|/inner_group_)(\d+)")
 POOLER, WORDS = (
     dense("pooler/", "albert.pooler."),
     words("predictions.dense.", "predictions.LayerNorm.", "predictions.bias"),
@@ -47,23 +50,26 @@ def their_layers(config: ModelConfig) -> Fields:
     return {"num_hidden_layers": config.num_hidden_layers // config.layers_in_group}
 
 
-def unpack(tensors: Tensors, config: ModelConfig) -> Tensors:
-    """Returns the tensors with layers numbered through all groups."""
-
-    def numbered(match: re.Match) -> str:
-        return f"{match[1]}.{int(match[2]) * config.layers_in_group + int(match[4])}.{match[3]}.0."
-
-    return {NUMBERS.sub(numbered, name): tensor for name, tensor in tensors.items()}
+def numbered(name: str, config: ModelConfig) -> str:
+    """Returns the name of a weight of either format with the number of its layer counted through all groups."""
+    return NUMBERS.sub(
+        lambda match: f"{match[1]}{int(match[2]) * config.layers_in_group + int(match[4])}{match[3]}0", name
+    )
 
 
-def pack(tensors: Tensors, config: ModelConfig) -> Tensors:
-    """Returns the tensors with ALBERT's numbers of groups and layers: the reverse of `unpack`."""
+def grouped(name: str, config: ModelConfig) -> str:
+    """Returns the name of a weight with the numbers of its group and its layer: the reverse of `numbered`."""
 
-    def numbered(match: re.Match) -> str:
+    def numbers(match: re.Match) -> str:
         group, layer = divmod(int(match[2]), config.layers_in_group)
-        return f"{match[1]}.{group}.{match[3]}.{layer}."
+        return f"{match[1]}{group}{match[3]}{layer}"
 
-    return {NUMBERS.sub(numbered, name): tensor for name, tensor in tensors.items()}
+    return NUMBERS.sub(numbers, name)
+
+
+def renamed(rename: Callable[[str, ModelConfig], str], tensors: Tensors, config: ModelConfig) -> Tensors:
+    """Returns the tensors with other names."""
+    return {rename(name, config): tensor for name, tensor in tensors.items()}
 
 
 ALBERT = Member(
@@ -101,8 +107,8 @@ ALBERT = Member(
     fields=all_layers,
     values=their_layers,
     used=("num_hidden_layers",),
-    unpack=unpack,
-    pack=pack,
+    unpack=functools.partial(renamed, numbered),
+    pack=functools.partial(renamed, grouped),
     sentence_task="sop",
     defaults={
         "vocab_size": 30000,
@@ -136,24 +142,6 @@ TF1_TABLE = NameTable(
         *googles_heads(),
     ]
 )
-
-
-def tf1_layer(name: str, config: ModelConfig) -> str:
-    """Returns a variable's name with the number of its layer counted through all groups."""
-    return re.sub(
-        r"group_(\d+)/inner_group_(\d+)/",
-        lambda match: f"group_{int(match[1]) * config.layers_in_group + int(match[2])}/inner_group_0/",
-        name,
-    )
-
-
-def tf1_name(name: str, config: ModelConfig) -> str:
-    """Returns Google's name of a variable: the reverse of `tf1_layer`."""
-    return re.sub(
-        r"group_(\d+)/inner_group_0/",
-        lambda match: "group_{}/inner_group_{}/".format(*divmod(int(match[1]), config.layers_in_group)),
-        name,
-    )
 
 
 def tf1_config(values: Values, path: str) -> Fields:

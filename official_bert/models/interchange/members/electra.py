@@ -3,9 +3,7 @@ predicts words.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Iterable
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange import stored_models
@@ -21,7 +19,7 @@ from official_bert.models.interchange.members.member import (
     usual_forms,
     words,
 )
-from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
+from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, Weights, googles_encoder, rows
 
 
 def narrow_tables(values: Values) -> Fields:
@@ -94,7 +92,7 @@ def tf1_name(name: str, generator: bool) -> str:
     return re.sub("^electra/(?!embeddings/)", "generator/", name) if generator else name
 
 
-def tf1_sizes(weights: Mapping[str, np.ndarray], config: ModelConfig | None, where: str) -> ModelConfig:
+def tf1_sizes(weights: Weights, config: ModelConfig | None, where: str) -> ModelConfig:
     """Returns the configuration with the sizes of the weights, and other fields from `config` if that has the same
     width.
 

@@ -59,7 +59,7 @@ class Fused:
 def regrouped(tensors: Tensors, source: Modules, target: Modules) -> Tensors:
     """Splits the tensors of the modules `source` [M*rows,...] and joins the pieces to those of `target`."""
     kept: Tensors = {}
-    pieces: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    pieces: dict[tuple[str, str], Tensors] = {}
     for name, tensor in tensors.items():
         module, _, kind = name.rpartition(".")
         end = next((end for end in source if f".{module}".endswith(f".{end}")), "")

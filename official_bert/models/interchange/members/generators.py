@@ -1,12 +1,11 @@
 """Separates a discriminator and its generator in a run's checkpoint, and joins them again."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Iterable
 
 from official_bert.config import Config
 from official_bert.models.encoder import GENERATOR
+from official_bert.models.interchange.names import Tensors, Weights, with_prefix
 from official_bert.models.interchange.stored_models import OBJECTIVE_OPTIONS, StoredModel
 from official_bert.models.replaced_tokens import generator_config
 
@@ -21,16 +20,11 @@ def _own_name(name: str) -> str:
 
 
 def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
-    """Returns a discriminator with its generator as a separate model, each with all its tables, if the weights are of
-    both.
+    """Returns a discriminator with its generator as a separate model, each with all its tables.
 
     Without the `config` of their run, which has the generator's size, the generator is left out.
     """
-    of_generator = {
-        _own_name(name): weight for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")
-    }
-    if not of_generator:
-        return stored
+    of_generator = {_own_name(name): weight for name, weight in with_prefix(stored.weights, f"{GENERATOR}/").items()}
     weights = {name: weight for name, weight in stored.weights.items() if not name.startswith(f"{GENERATOR}/")}
     for name in [name for name in weights if name.endswith(DIFFERENCE)]:
         table = name.removesuffix(DIFFERENCE)
@@ -68,8 +62,8 @@ def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:
 
     Without a generator, the discriminator's tables are also used for the generator.
     """
-    weights: dict[str, np.ndarray] = dict(stored.weights)
-    lent: Mapping[str, np.ndarray] = {} if stored.generator is None else stored.generator.weights
+    weights: Tensors = dict(stored.weights)
+    lent: Weights = {} if stored.generator is None else stored.generator.weights
     for name in names:
         if name.startswith(f"{GENERATOR}/") and (own := _own_name(name)) in lent:
             weights[name] = lent[own]

@@ -9,18 +9,23 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from official_bert.model_config import ModelConfig, check_sizes
-from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
-from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
+from official_bert.models.interchange.names import (
+    DENSE,
+    GOOGLES_LAYER,
+    NORM,
+    OUTPUT,
+    NameTable,
+    Rows,
+    Tensors,
+    layer_rows,
+    rows,
+    with_prefix,
+)
+from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Fields, Head, Values
 
-Values = Mapping[str, Any]  # of a `config.json`
-Fields = dict[str, Any]  # of a configuration, ours or theirs
-Tensors = dict[str, np.ndarray]  # of a file
 LINEAR = ("weight", "bias")
 OLD_NORMS = {r"LayerNorm\.gamma": "LayerNorm.weight", r"LayerNorm\.beta": "LayerNorm.bias"}
-Rows = Iterable[tuple[str, str]]
 ACTS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -47,20 +52,10 @@ USUAL_KEYS = (
 )
 
 
-# The parts of a layer under BERT's names.
-PARTS = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
-    "attention/output": "attention.output.dense",
-    "attention_LayerNorm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_LayerNorm": "output.LayerNorm",
-}
+PARTS = {ours: theirs.replace("/", ".") for ours, theirs in GOOGLES_LAYER.items()}  # of a layer, under BERT's names
 
 
-def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
+def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> Rows:
     """Returns the rows of a layer. `names` are the parts with other names than BERT's, and those that BERT lacks."""
     return layer_rows(theirs, {**PARTS, **names}, ".", LINEAR)
 
@@ -82,7 +77,7 @@ def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:
 
 def tables(
     prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-) -> list:
+) -> Rows:
     """Returns the rows of embedding tables and their layer norm under BERT's names."""
     return [
         *((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
@@ -90,22 +85,22 @@ def tables(
     ]
 
 
-def dense(ours: str, theirs: str) -> list[tuple[str, str]]:
+def dense(ours: str, theirs: str) -> Rows:
     """Returns the rows of a product with a bias."""
     return rows(ours, theirs, DENSE, LINEAR)
 
 
-def norm(ours: str, theirs: str) -> list[tuple[str, str]]:
+def norm(ours: str, theirs: str) -> Rows:
     """Returns the rows of a layer norm."""
     return rows(ours, theirs, NORM, LINEAR)
 
 
-def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
+def words(transform: str, layer_norm: str, bias: str) -> Rows:
     """Returns the rows of the masked-LM head."""
     return [
         *dense("masked_lm/transform/", transform),
         *norm("masked_lm/LayerNorm/", layer_norm),
-        *rows("masked_lm/output_bias", bias),
+        ("masked_lm/output_bias", bias),
     ]
 
 
@@ -128,9 +123,9 @@ def roberta_tied(prefix: str) -> dict[str, str]:
     }
 
 
-def output(ours: str, theirs: str) -> list[tuple[str, str]]:
+def output(ours: str, theirs: str) -> Rows:
     """Returns the rows of an output layer."""
-    return rows(ours, theirs, ("output_weights", "output_bias"), LINEAR)
+    return rows(ours, theirs, OUTPUT, LINEAR)
 
 
 class Form:
@@ -139,9 +134,9 @@ class Form:
     def __init__(self, head: Head, *rows: Rows):
         self.head, self.rows = head, tuple(row for part in rows for row in part)
 
-    def of_head(self) -> list[str]:
-        """Returns Hugging Face's names of the head's weights."""
-        return [theirs for ours, theirs in self.rows if ours.startswith(tuple(HEAD_PREFIXES))]
+    def of_head(self) -> dict[str, str]:
+        """Returns the rows of the head's weights."""
+        return with_prefix(dict(self.rows), *HEAD_PREFIXES)
 
 
 def _nothing(_: Any) -> Fields:
@@ -436,10 +431,10 @@ class Member:
 
         Raises ValueError if there is none.
         """
-        of_heads = {name for name in names if name.startswith(tuple(HEAD_PREFIXES))}
+        of_heads = with_prefix(dict.fromkeys(names), *HEAD_PREFIXES).keys()
         forms = {suffix: form for suffix, form in self.forms.items() if form.head == head}
         for suffix, form in forms.items():
-            if of_heads == {ours for ours, _ in form.rows if ours.startswith(tuple(HEAD_PREFIXES))}:
+            if of_heads == form.of_head().keys():
                 return suffix, form
         having = {ours for form in forms.values() for ours, _ in form.rows}
         lacking = ", ".join(sorted(of_heads - having or of_heads)[:3])
@@ -453,11 +448,10 @@ class Member:
             check_keys(values, self.switches, self._read)
             fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
             check_sizes(fields)
-            for ours in ACT_FIELDS:
-                if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
+            for ours in [field for field in self.keys if field in ACT_FIELDS]:
+                if not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
                     raise ValueError(f"{self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r:.80}")
-                if ours in self.keys:
-                    fields[ours] = ACTS[fields.get(ours, "gelu")]
+                fields[ours] = ACTS[act]
             return {**fields, **self.fixed, **self.fields(values)}
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
@@ -475,9 +469,9 @@ class Member:
 
     def write_config(self, config: ModelConfig) -> Fields:
         """Returns the keys of `config.json` for a configuration."""
-        copied = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
-        acts = {self.keys[ours]: OUR_ACTS[getattr(config, ours)] for ours in ACT_FIELDS if ours in self.keys}
-        return copied | acts | self.values(config)
+        fields = {ours: getattr(config, ours) for ours in self.keys}
+        copied = {self.keys[ours]: OUR_ACTS[value] if ours in ACT_FIELDS else value for ours, value in fields.items()}
+        return copied | self.values(config)
 
     def differences(self, config: ModelConfig) -> list[str]:
         """Returns the fields of a configuration that this member lacks or has with another value."""

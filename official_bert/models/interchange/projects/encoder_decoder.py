@@ -6,8 +6,8 @@ a masked-LM model, with a second attention in each layer (docs/generation.md).
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,23 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members import family
 from official_bert.models.interchange.members.member import (
     USUAL_KEYS,
+    Fields,
     Form,
     Member,
+    Values,
     dense,
     layers,
     norm,
     roberta_tied,
     tables,
 )
-from official_bert.models.interchange.names import NameTable, rows
+from official_bert.models.interchange.names import NameTable, Tensors, Weights, rows, with_prefix
+from official_bert.models.interchange.projects.hugging_face_tensors import (
+    as_tensors,
+    as_weights,
+    read_tensors,
+    usual_tensors,
+)
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.storage.files import read_mapping
 
@@ -33,7 +41,7 @@ MODEL_TYPE, ARCHITECTURE, SEARCH_FILE = "encoder-decoder", "EncoderDecoderModel"
 PARTS = {"encoder": "", "decoder": DECODER}
 PROJECTION = "enc_to_dec_proj."
 CROSS = {"query": "self.query", "key": "self.key", "value": "self.value", "output": "output.dense"}
-OF_DECODERS = {"is_decoder", "add_cross_attention"}  # keys
+OF_DECODERS = ("add_cross_attention", "is_decoder")  # keys
 # arguments of `generate`; older files have them in config.json
 SEARCH_KEYS = (
     *("num_beams", "num_return_sequences", "max_length", "min_length", "max_new_tokens", "min_new_tokens"),
@@ -57,7 +65,6 @@ BERT_GENERATION = Member(
         "intermediate_size": 4096,
     },
 )
-Weights = Mapping[str, np.ndarray]
 
 
 def _table(member: Member, front: str) -> NameTable:
@@ -70,49 +77,34 @@ def _table(member: Member, front: str) -> NameTable:
     return NameTable([*member.table().rows, *cross, *more])
 
 
-def read(
-    folder: str, values: Mapping[str, Any], path: str, tensors: Weights, usual: Callable, as_weights: Callable
-) -> dict[str, Any]:
-    """Returns fields of the `StoredModel` of a folder with this config.json, at `path`, and these tensors.
+def read(folder: str, values: Values, path: str) -> Fields:
+    """Returns fields of the `StoredModel` of a folder with this config.json, at `path`.
 
-    `usual` and `as_weights` are functions of `hugging_face`. Raises ValueError for a decoder without the second
-    attention, and for unsupported parts.
+    Raises ValueError for a decoder without the second attention, and for unsupported parts.
     """
-    weights, unknown, names, configs = dict[str, np.ndarray](), list[str](), list[tuple[str, str]](), []
-    tensors = {name.replace(PROJECTION, f"decoder.{PROJECTION}"): tensor for name, tensor in tensors.items()}
-    for part, front in PARTS.items():
-        given, where = values.get(part), f"{path}: {part}"
-        if not isinstance(given, Mapping) or (front and not all(map(given.get, OF_DECODERS))):
-            more = f" with {' and '.join(sorted(OF_DECODERS))}" if front else ""
-            raise ValueError(f"{where}: expected the configuration of a model{more}, got {given!r:.80}")
-        given = {key: value for key, value in given.items() if not front or key not in OF_DECODERS}
-        of_generation = given.get("model_type") in BERT_GENERATION.stems
-        member = BERT_GENERATION if of_generation else family.member_of(given, where)[0]
-        configs.append(build(ModelConfig, member.read_config(given, where), where))
-        own = {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
-        own, table = usual(own, member, configs[-1], folder), _table(member, front)
-        known, others = table.all_ours(own)
-        weights |= {f"{front}{ours}": weight for ours, weight in as_weights(own, known, folder).items()}
-        unknown += [f"{part}.{name}" for name in others]
-        names += [(f"{front}{ours}", f"{part}.{theirs}") for ours, theirs in table.rows]
+    tensors = {
+        name.replace(PROJECTION, f"decoder.{PROJECTION}"): tensor for name, tensor in read_tensors(folder).items()
+    }
+    encoder, decoder = (_read_part(part, values.get(part), tensors, folder, f"{path}: {part}") for part in PARTS)
+    weights = encoder.weights | decoder.weights
     is_shared = bool(values.get("tie_encoder_decoder"))
     if is_shared:  # names that the file lacks are the encoder's
-        lent = {
-            f"{DECODER}{name}": weight for name, weight in weights.items() if not name.startswith((DECODER, "pooler/"))
-        }
+        lent = _lent(weights)
         weights = lent | weights
-        is_shared = configs[0] == configs[1] and all(np.array_equal(weights[name], lent[name]) for name in lent)
+        is_shared = encoder.config == decoder.config and all(
+            np.array_equal(weights[name], weight) for name, weight in lent.items()
+        )
         weights = {name: weight for name, weight in weights.items() if not (is_shared and name in lent)}
     return {
         "weights": weights,
-        "table": NameTable(names),
-        "config": configs[0],
+        "table": NameTable([*encoder.rows, *decoder.rows]),
+        "config": encoder.config,
         "model_type": values["encoder"].get("model_type", ""),
         "head": "decoder",
-        "unknown": unknown,
+        "unknown": [*encoder.unknown, *decoder.unknown],
         "objective_options": {
             "generator": "decoder",
-            "decoder": None if is_shared else dataclasses.asdict(configs[1]),
+            "decoder": None if is_shared else dataclasses.asdict(decoder.config),
             "shared": is_shared,
             "head_transform": f"{DECODER}masked_lm/transform/kernel" in weights,
             "search": _read_search(folder, values),
@@ -120,10 +112,45 @@ def read(
     }
 
 
-def _read_search(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
+class _Part(NamedTuple):
+    """The encoder or the decoder of a folder."""
+
+    config: ModelConfig
+    weights: Tensors  # by our names
+    rows: list[tuple[str, str]]  # of the table of their names
+    unknown: list[str]
+
+
+def _read_part(part: str, values: Any, tensors: Weights, folder: str, where: str) -> _Part:
+    """Returns the part with these `values` in the folder's config.json."""
+    front = PARTS[part]
+    if not isinstance(values, Mapping) or (front and not all(map(values.get, OF_DECODERS))):
+        more = f" with {' and '.join(OF_DECODERS)}" if front else ""
+        raise ValueError(f"{where}: expected the configuration of a model{more}, got {values!r:.80}")
+    values = {key: value for key, value in values.items() if not front or key not in OF_DECODERS}
+    of_generation = values.get("model_type") in BERT_GENERATION.stems
+    member = BERT_GENERATION if of_generation else family.member_of(values, where)[0]
+    config = build(ModelConfig, member.read_config(values, where), where)
+    own = {name.removeprefix(f"{part}."): tensor for name, tensor in with_prefix(tensors, f"{part}.").items()}
+    own, table = usual_tensors(own, member, config, folder), _table(member, front)
+    names, unknown = table.all_ours(own)
+    return _Part(
+        config,
+        {f"{front}{ours}": weight for ours, weight in as_weights(own, names, folder).items()},
+        [(f"{front}{ours}", f"{part}.{theirs}") for ours, theirs in table.rows],
+        [f"{part}.{name}" for name in unknown],
+    )
+
+
+def _lent(weights: Weights) -> Tensors:
+    """Returns the weights that a decoder shares with the encoder, under the decoder's names."""
+    return {f"{DECODER}{name}": weight for name, weight in weights.items() if not name.startswith((DECODER, "pooler/"))}
+
+
+def _read_search(folder: str, values: Values) -> Fields:
     """Returns the arguments of `generate` in a folder's files; of several files, the latest counts."""
     decoder = {key: value for key, value in values["decoder"].items() if key.endswith("_token_id")}
-    found: dict[str, Any] = {}
+    found: Fields = {}
     for given in (decoder, values, read_mapping(os.path.join(folder, SEARCH_FILE), missing={})):
         said = {key: value for key, value in given.items() if value is not None}
         starts = {"decoder_start_token_id": said["bos_token_id"]} if "bos_token_id" in said else {}
@@ -138,39 +165,40 @@ def make(encoder: Any, stored: StoredModel) -> EncoderDecoder:
     return EncoderDecoder(encoder, decoder, options["head_transform"], options["search"])
 
 
-def write(stored: StoredModel, as_tensors: Callable, pad_id: int) -> tuple[dict, dict, dict]:
+def write(stored: StoredModel, pad_id: int) -> tuple[Tensors, Fields, Fields]:
     """Returns the tensors, the `config.json` and the `generation_config.json` of a folder.
 
     Weights that both parts share are written twice, because transformers 5 ignores the flag for sharing. Raises
     ValueError for a decoder that Hugging Face's classes lack.
     """
-    options, encoder, tensors = stored.objective_options, stored_models.require_config(stored), dict[str, np.ndarray]()
+    options, encoder = stored.objective_options, stored_models.require_config(stored)
     decoder = ModelConfig(**options["decoder"]) if options["decoder"] else encoder
     search = {key: value for key, value in options["search"].items() if key in SEARCH_KEYS and value is not None}
     ids = {key: value for key, value in search.items() if key.endswith("_token_id")}
-    values = {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "is_encoder_decoder": True, **ids}
+    values: Fields = {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "is_encoder_decoder": True, **ids}
     values |= {"tie_encoder_decoder": options["shared"], "vocab_size": decoder.vocab_size}
-    lent = {name: weight for name, weight in stored.weights.items() if not name.startswith((DECODER, "pooler/"))}
-    for (part, front), config in zip(PARTS.items(), (encoder, decoder)):
-        of_generation = not (config.type_vocab_size or BERT_GENERATION.differences(config))
-        member, kind = BERT_GENERATION, "bert-generation"
-        if not of_generation:
-            member, kind = family.member_for(config, stored.model_type)
-        computed = (family.BERT, family.ROBERTA) if options["head_transform"] else (BERT_GENERATION,)
-        if front and member not in computed:
-            raise ValueError(f"Hugging Face has no such decoder (nearest: {member.title}); only --to=ours can hold it")
-        own = {
-            name.removeprefix(DECODER): weight for name, weight in stored.weights.items() if name.startswith(DECODER)
-        }
-        own = ({**lent, **own} if options["shared"] else own) if front else dict(stored.weights)
-        table = _table(member, front)
-        named = as_tensors({name: weight for name, weight in own.items() if table.theirs(name)}, table)
-        named = {name if front else name.removeprefix(member.prefix): tensor for name, tensor in named.items()}
-        tensors |= {f"{part}.{name}": tensor for name, tensor in member.pack(named, config).items()}
-        values[part] = {"model_type": kind, "pad_token_id": pad_id, "tie_word_embeddings": True}
-        values[part] |= dict.fromkeys(OF_DECODERS, bool(front)) | member.write_config(config)
-    return (
-        {name.replace(f"decoder.{PROJECTION}", PROJECTION): tensor for name, tensor in tensors.items()},
-        values,
-        search,
-    )
+    tensors: Tensors = {}
+    for part, config in zip(PARTS, (encoder, decoder)):
+        own, values[part] = _part_of(stored, part, config, pad_id)
+        tensors |= {f"{part}.{name}".replace(f"decoder.{PROJECTION}", PROJECTION): own[name] for name in own}
+    return tensors, values, search
+
+
+def _part_of(stored: StoredModel, part: str, config: ModelConfig, pad_id: int) -> tuple[Tensors, Fields]:
+    """Returns the tensors and the configuration of the encoder or the decoder of a model."""
+    front, options = PARTS[part], stored.objective_options
+    member, model_type = BERT_GENERATION, "bert-generation"
+    if config.type_vocab_size or member.differences(config):
+        member, model_type = family.member_for(config, stored.model_type)
+    computed = (family.BERT, family.ROBERTA) if options["head_transform"] else (BERT_GENERATION,)
+    if front and member not in computed:
+        raise ValueError(f"Hugging Face has no such decoder (nearest: {member.title}); only --to=ours can hold it")
+    own = stored.weights
+    if front:
+        own = (_lent(own) if options["shared"] else {}) | with_prefix(own, DECODER)
+    own = {name.removeprefix(front): weight for name, weight in own.items()}
+    table, prefix = _table(member, front), "" if front else member.prefix
+    tensors = as_tensors({name: weight for name, weight in own.items() if table.theirs(name)}, table)
+    values = {"model_type": model_type, "pad_token_id": pad_id, "tie_word_embeddings": True}
+    values |= dict.fromkeys(OF_DECODERS, bool(front)) | member.write_config(config)
+    return member.pack({name.removeprefix(prefix): tensor for name, tensor in tensors.items()}, config), values

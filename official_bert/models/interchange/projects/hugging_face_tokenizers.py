@@ -4,11 +4,10 @@ unchanged.
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import NameTable
-from official_bert.models.interchange.stored_models import StoredModel
+from official_bert.models.interchange.stored_models import Fields, StoredModel
 from official_bert.storage.files import read_mapping
 from official_bert.text.subwords import definition, tokenizer_files
 from official_bert.text.subwords.word_pieces import check_steps, check_types
@@ -20,7 +19,7 @@ CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBe
 GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")  # tokenizer.json says it all
 
 
-def read(folder: str) -> dict[str, Any]:
+def read(folder: str) -> Fields:
     """Returns the tokenizer's fields of `StoredModel`: `tokenizer` ({} if it is BERT's or missing), `vocab`,
     `do_lower_case`.
 
@@ -76,7 +75,7 @@ def _read_vocab(folder: str) -> list[str] | None:
     return sorted(ids, key=ids.__getitem__)
 
 
-def _read_library(path: str) -> dict[str, Any]:
+def _read_library(path: str) -> Fields:
     """Returns a `tokenizer.json` without its null values; {} if there is none. Raises ValueError for wrong types."""
     values = {key: value for key, value in read_mapping(path, missing={}).items() if value is not None}
     definition.check_sections(values, path)
@@ -158,7 +157,7 @@ def _read_do_lower_case(folder: str) -> bool | None:
 def write(stored: StoredModel, length: int, folder: str) -> None:
     """Writes `tokenizer_config.json` and `special_tokens_map.json`. `length` is the longest row in tokens."""
     special = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
-    stored_models.write_mapping(special, os.path.join(folder, "special_tokens_map.json"))
+    stored_models.write_mapping(special, folder, "special_tokens_map.json")
     stored_models.write_mapping(
         {
             "tokenizer_class": "BertTokenizer",
@@ -168,5 +167,6 @@ def write(stored: StoredModel, length: int, folder: str) -> None:
             "model_max_length": length,
         }
         | special,
-        os.path.join(folder, TOKENIZER_FILE),
+        folder,
+        TOKENIZER_FILE,
     )

@@ -3,11 +3,10 @@
 import dataclasses
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config, TokenizerConfig
@@ -15,8 +14,8 @@ from official_bert.data.tagged.tag_letters import are_of_chunks
 from official_bert.dotted_names import by_name
 from official_bert.models.encoder import GENERATOR, weights_by_name
 from official_bert.models.interchange import casing, stored_models
-from official_bert.models.interchange.names import NameTable, in_our_shape
-from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.models.interchange.names import NameTable, Weights, in_our_shape
+from official_bert.models.interchange.stored_models import Fields, Kind, StoredModel, Values
 from official_bert.models.vector_layers import VectorLayer
 from official_bert.run_folder import CHECKPOINT, RunFolder, tuned_for
 
@@ -53,25 +52,19 @@ def is_checkpoint_of(names: Any) -> bool:
 
 def weight_names(prefix: str) -> list[str]:
     """Returns our names of the weights in one of our checkpoints."""
-    return [
-        _name(key)
-        for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map())
-        if key.startswith(PREFIX)
-    ]
+    return [*_keys(tf.train.load_checkpoint(prefix))]
 
 
-def _name(key: str) -> str:
-    return key.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/")
+def _keys(reader: Any) -> dict[str, str]:
+    """Returns the keys of the weights in a checkpoint by our names."""
+    keys = [key for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)]
+    return {key.removeprefix(PREFIX).removesuffix(VALUE).replace(".S", "/"): key for key in keys}
 
 
 def read(prefix: str) -> StoredModel:
     """Returns the model in one of our checkpoints, with the configuration in its run's `config.yaml`."""
     reader = tf.train.load_checkpoint(prefix)
-    weights = {
-        _name(key): reader.get_tensor(key)
-        for key in sorted(reader.get_variable_to_shape_map())
-        if key.startswith(PREFIX)
-    }
+    weights = {name: reader.get_tensor(key) for name, key in _keys(reader).items()}
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     tokenizer = stored_models.read_tokenizer(run.path)
@@ -84,8 +77,6 @@ def read(prefix: str) -> StoredModel:
         head=stored_models.head_of(weights, prefix),
     )
     stored = stored if config is None else _as_run_says(stored, config, prefix)
-    if stored.head == "decoder" and config:
-        stored = dataclasses.replace(stored, objective_options=config.options)
     if not any(name.startswith(f"{GENERATOR}/") for name in weights):
         return stored
     told_apart: Callable[[StoredModel, Config | None], StoredModel]
@@ -109,6 +100,7 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
         kind=_kind_of(config, weights) if head == "classifier" else "",
         threshold=threshold,
         objective=objective if head == "pretraining" else "",
+        objective_options=config.options if head == "decoder" else {},
         sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
         # Without a vocabulary, nobody has chosen the default.
         do_lower_case=None
@@ -118,7 +110,7 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
     )
 
 
-def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+def _vector_settings(options: Values) -> Fields:
     """Returns a run's settings for text vectors."""
     prompts = {side: options[f"{side}_prompt"] for side in SIDES if options.get(f"{side}_prompt")}
     pooling = options.get("pooling", "mean")
@@ -134,7 +126,7 @@ def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
+def _kind_of(config: Config, weights: Weights) -> Kind:
     """Returns the kind of a classifier's answers in a run: from the task's option, or from its labels and outputs."""
     if (kind := config.options.get("kind")) in typing.get_args(Kind):
         return typing.cast(Kind, kind)
@@ -183,47 +175,47 @@ def config_of(stored: StoredModel) -> Config:
     )
 
 
-def class_options(stored: StoredModel) -> dict[str, Any]:
+def class_options(stored: StoredModel) -> Fields:
     """Returns the task's options for the model's head: classes, kind of answers and threshold, or those of its vectors.
 
     A classifier with one class gives a score. A pre-trained model may have only a masked-LM head, may predict next
     tokens, and its head for sentences may have learned their order.
     """
     if stored.head == "pretraining":
-        sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}
-        if HEAD_FOR_SENTENCES not in stored.weights:
-            sentences = {"sentence_task": "none"}
-        return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
-    if stored.head not in ("classifier", "tagger"):
-        if stored.head or not stored.pooling:
-            return {**stored.objective_options} if stored.head == "decoder" else {}
-        prompts: dict[str, Any] = {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
-        if more := {name: prompt for name, prompt in stored.prompts.items() if name not in SIDES}:
-            prompts |= {"more_prompts": more}
-        layers = (
-            {"vector_layers": [dataclasses.asdict(layer) for layer in stored.vector_layers]}
-            if stored.vector_layers
-            else {}
-        )
-        usual = StoredModel(origin="", weights={}, table=TABLE)
-        chosen = {
-            name: getattr(stored, name) for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)
-        }
-        return (
-            {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]}
-            | chosen
-            | layers
-            | prompts
-        )
+        return _objective_options(stored)
+    if stored.head in ("classifier", "tagger"):
+        return _label_options(stored)
+    if stored.head == "decoder":
+        return {**stored.objective_options}
+    return _vector_options(stored) if stored.pooling and not stored.head else {}
+
+
+def _objective_options(stored: StoredModel) -> Fields:
+    sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}
+    if HEAD_FOR_SENTENCES not in stored.weights:
+        sentences = {"sentence_task": "none"}
+    return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
+
+
+def _label_options(stored: StoredModel) -> Fields:
     labels = stored_models.class_names(stored)
-    if stored.head == "classifier" and (
-        stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")
-    ):
-        return {"kind": "regression"}
     if stored.head == "tagger" and not are_of_chunks(labels):
         return {"labels": labels, "scheme": "plain"}
-    if stored.kind != "multi_label":
-        return {"labels": labels}
-    return {"labels": labels, "kind": "multi_label"} | (
-        {} if stored.threshold is None else {"threshold": stored.threshold}
-    )
+    if stored.kind == "multi_label":
+        threshold = {} if stored.threshold is None else {"threshold": stored.threshold}
+        return {"labels": labels, "kind": "multi_label", **threshold}
+    is_score = stored.head == "classifier" and (stored.kind == "regression" or len(labels) == 1)
+    return {"kind": "regression"} if is_score else {"labels": labels}
+
+
+def _vector_options(stored: StoredModel) -> Fields:
+    """Returns the options for text vectors: the reverse of `_vector_settings`."""
+    options: Fields = {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]}
+    usual = StoredModel(origin="", weights={}, table=TABLE)
+    options |= {name: getattr(stored, name) for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)}
+    if stored.vector_layers:
+        options["vector_layers"] = [dataclasses.asdict(layer) for layer in stored.vector_layers]
+    options |= {f"{side}_prompt": stored.prompts[side] for side in SIDES if side in stored.prompts}
+    if more := {name: prompt for name, prompt in stored.prompts.items() if name not in SIDES}:
+        options["more_prompts"] = more
+    return options

@@ -1,14 +1,15 @@
 """Text vectors in a sentence-transformers folder: its modules, their weights and settings, and its prompts."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert.models.interchange import stored_models
-from official_bert.models.interchange.stored_models import Head, StoredModel
+from official_bert.models.interchange.names import Tensors, Weights, with_prefix
+from official_bert.models.interchange.stored_models import Fields, Head, StoredModel, Values
 from official_bert.models.vector_layers import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
 from official_bert.storage.files import path_inside, read_json, read_mapping
 
@@ -34,7 +35,7 @@ MODES: Mapping[str, Pooling] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-KINDS = {"Dense": "dense", "LayerNorm": "layer_norm", "Normalize": "normalize"}
+KINDS: Mapping[str, Any] = {"Dense": "dense", "LayerNorm": "layer_norm", "Normalize": "normalize"}
 COMPUTED = ("Transformer", "Pooling", *KINDS)
 # of torch.nn
 ACTIVATIONS = {
@@ -45,14 +46,16 @@ ACTIVATIONS = {
     "Sigmoid": "sigmoid",
     "SiLU": "silu",
 }
-DENSE, NORM = {"linear.weight": "kernel", "linear.bias": "bias"}, {"norm.weight": "gamma", "norm.bias": "beta"}
+WEIGHTS = {"linear.weight": "kernel", "linear.bias": "bias", "norm.weight": "gamma", "norm.bias": "beta"}
 SENTENCE = "sentence_embedding"
-ReadTensors = Callable[[str], dict[str, np.ndarray]]  # of a folder
+ReadTensors = Callable[[str], Tensors]  # of a folder
 
 
-def read(
-    folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+class _UnsupportedError(Exception):
+    """Why vectors are not computed as a folder says."""
+
+
+def read(folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors) -> tuple[Fields, Tensors]:
     """Returns the fields of `StoredModel` about vectors, and the weights of layers after the pooling; {} and {} for
     other folders.
 
@@ -64,25 +67,30 @@ def read(
     names = [name for name, _ in modules]
     if not modules or head not in ("", "pretraining") or (head and "Pooling" not in names):
         return {}, {}
-    if foreign := next((name for name in names if name not in COMPUTED), None):
-        return {"why_no_vectors": f"{path}: the module {foreign} is not supported; expected {', '.join(COMPUTED)}"}, {}
-    if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
-        return {
-            "why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got "
-            f"{', '.join(names)}"
-        }, {}
-    fields = _pooling(os.path.join(modules[1][1], CONFIG_FILE)) | _settings(folder)
-    layers, weights = list[VectorLayer](), dict[str, np.ndarray]()
-    for number, (name, place) in enumerate(modules[2:]):
-        width = vector_width(hidden_size, fields["pooling"], layers)
-        layer, tensors, problem = _layer(name, place, width, read_tensors)
-        if layer is None:
-            return {"why_no_vectors": problem}, {}
-        layers.append(layer)
-        weights |= {f"{LAYER_PREFIX}{number}/{key}": tensor for key, tensor in tensors.items()}
+    try:
+        _check_order(names, path)
+        fields = _pooling(os.path.join(modules[1][1], CONFIG_FILE)) | _settings(folder)
+        layers, weights = list[VectorLayer](), Tensors()
+        for number, (name, place) in enumerate(modules[2:]):
+            width = vector_width(hidden_size, fields["pooling"], layers)
+            layer, tensors = _layer(name, place, width, read_tensors)
+            layers.append(layer)
+            weights |= {f"{LAYER_PREFIX}{number}/{key}": tensor for key, tensor in tensors.items()}
+    except _UnsupportedError as reason:
+        return {"why_no_vectors": str(reason)}, {}
     # The first numbers of a vector of length 1 are not scaled again.
     normalize = bool(layers) and layers[-1].kind == "normalize" and not fields["dimensions"]
     return fields | {"vector_layers": layers[:-1] if normalize else layers, "normalize": normalize}, weights
+
+
+def _check_order(names: Sequence[str], path: str) -> None:
+    """Raises _UnsupportedError for modules in another order, or of other classes."""
+    if foreign := next((name for name in names if name not in COMPUTED), None):
+        raise _UnsupportedError(f"{path}: the module {foreign} is not supported; expected {', '.join(COMPUTED)}")
+    if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
+        raise _UnsupportedError(
+            f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got {', '.join(names)}"
+        )
 
 
 def _modules(path: str) -> list[tuple[str, str]]:
@@ -103,7 +111,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def _pooling(path: str) -> dict[str, Any]:
+def _pooling(path: str) -> Fields:
     """Returns the poolings of the module with this configuration, and whether they include prompts."""
     values = read_mapping(path)
     modes = values.get("pooling_mode")
@@ -120,89 +128,85 @@ def _pooling(path: str) -> dict[str, Any]:
     return {"pooling": modes[0] if len(modes) == 1 else tuple(modes), "include_prompt": include_prompt}
 
 
-def _layer(
-    name: str, folder: str, width: int, read_tensors: ReadTensors
-) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
-    """Returns the layer of a module after vectors of `width` numbers, and its weights by our names. If the layer is
-    None, also returns the reason why it is not supported.
+def _layer(name: str, folder: str, width: int, read_tensors: ReadTensors) -> tuple[VectorLayer, Tensors]:
+    """Returns the layer of a module after vectors of `width` numbers, and its weights by our names.
+
+    Raises _UnsupportedError for a layer that is not supported.
     """
     path = os.path.join(folder, CONFIG_FILE)
     values = read_mapping(path, missing={} if name == "Normalize" else None)
     for key in ("module_input_name", "module_output_name"):
         if (values.get(key) or SENTENCE) != SENTENCE:
-            return None, {}, f"{path}: {key}: expected {SENTENCE}, got {values[key]!r:.60}, which is not supported"
+            raise _UnsupportedError(
+                f"{path}: {key}: expected {SENTENCE}, got {values[key]!r:.60}, which is not supported"
+            )
     if values.get("use_residual"):
-        return None, {}, f"{path}: use_residual: true is not supported"
+        raise _UnsupportedError(f"{path}: use_residual: true is not supported")
     if name == "Normalize":
-        return VectorLayer(kind="normalize"), {}, ""
-    activation = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    if name == "Dense" and not (activation.startswith("torch.nn.") and activation.rpartition(".")[2] in ACTIVATIONS):
-        return (
-            None,
-            {},
-            f"{path}: activation_function: expected one of torch.nn's {', '.join(ACTIVATIONS)}, got {activation!r:.80}",
-        )
-    use_bias, units = values.get("bias", True), values.get("out_features", width)
+        return VectorLayer(kind="normalize"), {}
     expected: dict[str, tuple[int, ...]] = {"norm.weight": (width,), "norm.bias": (width,)}
+    settings = {}
     if name == "Dense":
-        expected = {"linear.weight": (units, width)} | ({"linear.bias": (units,)} if use_bias else {})
+        settings = _dense_settings(values, width, path)
+        units = settings["units"]
+        expected = {"linear.weight": (units, width)} | ({"linear.bias": (units,)} if settings["use_bias"] else {})
     tensors = read_tensors(folder)
     shapes = {key: tensor.shape for key, tensor in tensors.items()}
     if shapes != expected:
         raise ValueError(f"{folder}: expected the weights {expected}, got {str(shapes)[:200]}")
-    weights = {
-        ours: tensors[theirs].astype(np.float32, copy=False)
-        for theirs, ours in (DENSE | NORM).items()
+    return VectorLayer(kind=KINDS[name], **settings), {
+        ours: np.ascontiguousarray(tensors[theirs].T).astype(np.float32, copy=False)
+        for theirs, ours in WEIGHTS.items()
         if theirs in tensors
     }
-    if name == "LayerNorm":
-        return VectorLayer(kind="layer_norm"), weights, ""
-    kernel = {"kernel": np.ascontiguousarray(weights["kernel"].T)}
-    return (
-        VectorLayer(
-            kind="dense",
-            units=units,
-            activation=ACTIVATIONS[activation.rpartition(".")[2]],  # type: ignore[arg-type]
-            use_bias=bool(use_bias),
-        ),
-        weights | kernel,
-        "",
-    )
 
 
-def _settings(folder: str) -> dict[str, Any]:
+def _dense_settings(values: Values, width: int, path: str) -> Fields:
+    """Returns the settings of the dense layer with this configuration."""
+    activation = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    ours = ACTIVATIONS.get(activation.rpartition(".")[2])
+    if ours is None or not activation.startswith("torch.nn."):
+        raise _UnsupportedError(
+            f"{path}: activation_function: expected one of torch.nn's {', '.join(ACTIVATIONS)}, got {activation!r:.80}"
+        )
+    return {
+        "units": values.get("out_features", width),
+        "activation": ours,
+        "use_bias": bool(values.get("bias", True)),
+    }
+
+
+def _settings(folder: str) -> Fields:
     """Returns the prompts, the number of dimensions, and the longest text of a folder."""
     path, length_path, tokenizer_path = (
         os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE)
     )
     settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
-    prompts, default, dimensions = (
-        settings.get("prompts") or {},
-        settings.get("default_prompt_name"),
-        settings.get("truncate_dim") or 0,
-    )
     # the latter alone since its version 6
     longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
+    fields = _prompts(settings, path)
+    if type(dimensions := settings.get("truncate_dim") or 0) is not int or dimensions < 0:
+        raise ValueError(f"{path}: truncate_dim: expected a number of dimensions, got {dimensions!r:.40}")
+    if not isinstance(longest, int) or longest < 0:
+        raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
+    return fields | {"longest_text": longest, "dimensions": dimensions}
+
+
+def _prompts(settings: Values, path: str) -> Fields:
+    """Returns the prompts under our names, and the one that is used by default."""
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
     if default is not None and (not isinstance(default, str) or default not in {"query": "", "document": ""} | prompts):
         raise ValueError(f"{path}: default_prompt_name: expected one of {', '.join(prompts)}, got {default!r:.60}")
-    if type(dimensions) is not int or dimensions < 0:
-        raise ValueError(f"{path}: truncate_dim: expected a number of dimensions, got {dimensions!r:.40}")
-    if not isinstance(longest, int) or longest < 0:
-        raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
-    our_prompts = {
-        ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()
-    }
+    ours = {side: next((prompts[name] for name in names if prompts.get(name)), "") for side, names in PROMPTS.items()}
     return {
         "prompts": {
             name: prompt
-            for name, prompt in (prompts | our_prompts).items()
+            for name, prompt in (prompts | ours).items()
             if name != "document" and (prompt or name not in PROMPTS)
         },
-        "longest_text": longest,
-        "dimensions": dimensions,
         "default_prompt": prompts.get(default, "") if default else "",
     }
 
@@ -224,23 +228,17 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
             {"idx": index, "name": str(index), "path": path, "type": f"{PREFIX}{name}"}
             for index, (path, name) in enumerate(modules)
         ],
-        os.path.join(folder, MODULES_FILE),
+        folder,
+        MODULES_FILE,
     )
     stored_models.write_mapping(
-        _pooling_values(stored.pooling, width, stored.include_prompt), os.path.join(folder, POOLING_FOLDER, CONFIG_FILE)
+        _pooling_values(stored.pooling, width, stored.include_prompt), folder, POOLING_FOLDER, CONFIG_FILE
     )
     for number, layer in enumerate(layers):
         read_width = vector_width(width, stored.pooling, layers[:number])
-        _write_layer(
-            layer,
-            read_width,
-            {
-                key: stored.weights[name]
-                for key in ("kernel", "bias", "gamma", "beta")
-                if (name := f"{LAYER_PREFIX}{number}/{key}") in stored.weights
-            },
-            os.path.join(folder, modules[number + 2][0]),
-        )
+        own = with_prefix(stored.weights, f"{LAYER_PREFIX}{number}/")
+        weights = {name.rpartition("/")[2]: weight for name, weight in own.items()}
+        _write_layer(layer, read_width, weights, os.path.join(folder, modules[number + 2][0]))
     prompts = {"document" if name == "passage" else name: prompt for name, prompt in stored.prompts.items()}
     default = next((name for name, prompt in prompts.items() if prompt == stored.default_prompt), "default")
     stored_models.write_mapping(
@@ -250,15 +248,16 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
             "similarity_fn_name": "cosine",
         }
         | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}),
-        os.path.join(folder, SETTINGS_FILE),
+        folder,
+        SETTINGS_FILE,
     )
     if stored.longest_text:
         stored_models.write_mapping(
-            {"max_seq_length": stored.longest_text, "do_lower_case": False}, os.path.join(folder, LENGTH_FILE)
+            {"max_seq_length": stored.longest_text, "do_lower_case": False}, folder, LENGTH_FILE
         )
 
 
-def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict[str, Any]:
+def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> Fields:
     """Returns the configuration of a pooling in the form that every version reads; only version 6 and later read
     another order.
     """
@@ -268,11 +267,11 @@ def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict
     return {"word_embedding_dimension": width} | modes | ({} if include_prompt else {"include_prompt": False})
 
 
-def _write_layer(layer: VectorLayer, width: int, weights: Mapping[str, np.ndarray], folder: str) -> None:
+def _write_layer(layer: VectorLayer, width: int, weights: Weights, folder: str) -> None:
     """Writes the configuration and the weights of a layer, whose input vectors have `width` numbers."""
     if layer.kind == "normalize":
         return
-    values: dict[str, Any] = {"dimension": width}
+    values: Fields = {"dimension": width}
     if layer.kind == "dense":
         name = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
         values = {
@@ -281,9 +280,9 @@ def _write_layer(layer: VectorLayer, width: int, weights: Mapping[str, np.ndarra
             "bias": layer.use_bias,
             "activation_function": f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}",
         }
-    stored_models.write_mapping(values, os.path.join(folder, CONFIG_FILE))
+    stored_models.write_mapping(values, folder, CONFIG_FILE)
     save_file(
-        {theirs: np.ascontiguousarray(weights[ours].T) for theirs, ours in (DENSE | NORM).items() if ours in weights},
+        {theirs: np.ascontiguousarray(weights[ours].T) for theirs, ours in WEIGHTS.items() if ours in weights},
         os.path.join(folder, WEIGHTS_FILE),
         metadata={"format": "pt"},
     )

@@ -6,18 +6,25 @@ Attention kernels are matrices there and [D,N,H] here, with the same numbers in 
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from official_bert.config import build
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
-from official_bert.models.interchange.names import OUTPUT, NameTable, as_matrix, googles_encoder, googles_heads, rows
-from official_bert.models.interchange.stored_models import Head, StoredModel
+from official_bert.models.interchange.names import (
+    OUTPUT,
+    NameTable,
+    Weights,
+    as_matrix,
+    googles_encoder,
+    googles_heads,
+    rows,
+)
+from official_bert.models.interchange.stored_models import Fields, Head, StoredModel, Values
 from official_bert.storage.files import read_mapping
 from official_bert.text.subwords import tokenizer_files
 
@@ -68,14 +75,14 @@ def read(prefix: str, head: Head = "") -> StoredModel:
     )
 
 
-def _vocabulary(prefix: str) -> dict[str, Any]:
+def _vocabulary(prefix: str) -> Fields:
     """Returns the fields of `StoredModel` about the `vocab.txt` beside a checkpoint."""
     vocab = stored_models.read_vocab(os.path.dirname(prefix))
     return {"vocab": vocab, "do_lower_case": casing.of_folder(prefix, vocab)}
 
 
 def _stored(
-    prefix: str, member: str, table: NameTable, weights: Mapping[str, np.ndarray], unknown: Sequence[str], **fields: Any
+    prefix: str, member: str, table: NameTable, weights: Weights, unknown: Sequence[str], **fields: Any
 ) -> StoredModel:
     return StoredModel(
         origin=f"{NAME} {prefix}{member}",
@@ -117,7 +124,7 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
         )
     path = os.path.join(folder, name)
     config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)
-    weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
+    weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.numbered(name, config))
     model = next((name for name in sorted(there) if name.endswith(".model")), "")
     tokenizer = (
         tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"}
@@ -199,7 +206,7 @@ def _write_albert(stored: StoredModel, config: ModelConfig, folder: str) -> list
         albert.tf1_values(config),
         folder,
         "albert_config.json",
-        lambda name: albert.tf1_name(name, config),
+        lambda name: albert.grouped(name, config),
     )
     return []
 
@@ -231,7 +238,7 @@ def _write_electra(stored: StoredModel, config: ModelConfig, folder: str) -> lis
 def _write_files(
     stored: StoredModel,
     table: NameTable,
-    values: Mapping[str, Any],
+    values: Values,
     folder: str,
     config_file: str = stored_models.BERT_CONFIG_FILE,
     rename: Callable[[str], str] = str,
@@ -242,7 +249,7 @@ def _write_files(
         for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()
     }
     write_checkpoint(variables, folder)
-    stored_models.write_mapping(values, os.path.join(folder, config_file))
+    stored_models.write_mapping(values, folder, config_file)
     if stored.tokenizer:
         with open(os.path.join(folder, "spiece.model"), "wb") as file:
             file.write(stored.tokenizer["spiece.model"])
@@ -250,7 +257,7 @@ def _write_files(
         stored_models.write_vocab(stored, folder)
 
 
-def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
+def write_checkpoint(variables: Weights, folder: str) -> None:
     """Writes variables by name to `bert_model.ckpt`, and the file `checkpoint` that names it."""
     prefix = os.path.join(folder, "bert_model.ckpt")
     tf.raw_ops.SaveV2(

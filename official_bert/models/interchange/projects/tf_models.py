@@ -8,20 +8,19 @@ import os
 import re
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from official_bert.config import ModelConfig
 from official_bert.models.interchange import casing, stored_models
-from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, Weights, layer_rows, rows
 from official_bert.models.interchange.stored_models import StoredModel
 
 NAME = "tf-models checkpoint"
 TABLE = NameTable(
     [
-        *rows("embeddings/word_embeddings", "_embedding_layer/embeddings"),
-        *rows("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
-        *rows("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
+        ("embeddings/word_embeddings", "_embedding_layer/embeddings"),
+        ("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
+        ("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
         *rows("embeddings/LayerNorm/", "_embedding_norm_layer/", NORM),
         *layer_rows(
             "_transformer_layers/{i}/",
@@ -39,7 +38,7 @@ TABLE = NameTable(
         *rows("pooler/", "_pooler_layer/", DENSE),
         *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
         *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),
-        *rows("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
+        ("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
     ]
 )
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -83,7 +82,7 @@ def read(prefix: str) -> StoredModel:
     )
 
 
-def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
+def infer_config(weights: Weights, where: str) -> ModelConfig:
     """Returns the configuration that the shapes of the weights imply. Raises ValueError if weights are missing."""
     sizes = stored_models.sizes_in(weights, TABLE, where)
     return ModelConfig(**sizes, num_attention_heads=weights["layer_0/attention/query/kernel"].shape[1])
