@@ -306,13 +306,15 @@ def _are_pair(first: str, second: str) -> bool:
     return any(names[0].startswith(begin) and any(end in names[1] for end in ends.split()) for begin, ends in PAIRS)
 
 
-def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:
-    """Returns a score of whether a table's first line is a header: 2 or more if it is, -2 or less if it is a row.
+def header_signs(columns: Sequence[Sequence[str]]) -> int:
+    """Returns a score of whether the first cells of columns are a header: 2 or more if so, -2 or less if they are a
+    row.
 
     A header is not a number above numbers, not a label that is repeated, and is short above long texts.
     """
     signs: list[int] = []
-    for cell, column in zip(map(str.strip, first), columns):
+    for cells in columns:
+        cell, column = cells[0].strip(), Column("", cells[1:])
         if not cell or not column.values:
             continue
         here = Column("", [cell])

@@ -186,8 +186,7 @@ def check_no_header(options: Any, source: str) -> None:
     """Raises OptionsNeededError if a file read without a header has one in its first line."""
     sample = sample_of(options, source)
     first = {name: cells[0] for name, cells in zip(sample.names, sample.columns)}
-    signs = header_signs(list(first.values()), [Column("", cells[1:]) for cells in sample.columns])
-    if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and signs > 2:
+    if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and header_signs(sample.columns) > 2:
         chosen = {key: getattr(options, key, "") for key in ("text_column", "text_pair_column")}
         names = {key: first[name] for key, name in chosen.items() if name in first}
         raise OptionsNeededError(f"{source}:1: expected a row, got names of columns", [{"header": True, **names}])
@@ -210,7 +209,7 @@ def _with_header(
         return
     sample = sample_of(dataclasses.replace(options, header=False), source, label)
     first = [column[0] for column in sample.columns]
-    signs = header_signs(first, [Column("", column[1:]) for column in sample.columns])
+    signs = header_signs(sample.columns)
     if chosen:
         signs = 2 if chosen <= {*first} else -2
     if signs > -2:
