@@ -329,7 +329,6 @@ def read_bert_config(path: str) -> dict:
     values = read_json(path, "bert_config.json", of_model=True)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
-    fields = {field.name for field in dataclasses.fields(ModelConfig)}
-    values = {key: value for key, value in values.items() if key in fields}
+    values = {key: value for key, value in values.items() if key in kinds_of(ModelConfig)}
     check_sizes(values, f"{path}: ")
     return {"type_vocab_size": 16} | values  # 2018's BertConfig has 16 by default
