@@ -181,6 +181,7 @@ class ModelConfig:
                 "model.pooling: expected first beside bilstm_layers: the pooler reads their last states, got mean"
             )
         self._check_positions()
+        self._check_layers()
         self._check_seen_tokens()
 
     def _check_positions(self) -> None:
@@ -207,7 +208,10 @@ class ModelConfig:
                     f"model.{way}: expected {none} beside {others[0]}: a model encodes positions in one way, got "
                     f"{getattr(self, way)}"
                 )
-        if self.query_key_norm and buckets:
+
+    def _check_layers(self) -> None:
+        """Raises ValueError for norms, biases or rotary positions that do not fit the rest of the layer."""
+        if self.query_key_norm and self.position_buckets:
             raise ValueError("model.query_key_norm: expected False beside position_buckets, got True")
         if self.unbiased == "gate" and self.feed_forward != "gated":
             raise ValueError("model.unbiased: expected gate beside feed_forward gated only")
@@ -325,7 +329,6 @@ def read_bert_config(path: str) -> dict:
     values = read_json(path, "bert_config.json", of_model=True)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
-    fields = {field.name for field in dataclasses.fields(ModelConfig)}
-    values = {key: value for key, value in values.items() if key in fields}
+    values = {key: value for key, value in values.items() if key in kinds_of(ModelConfig)}
     check_sizes(values, f"{path}: ")
     return {"type_vocab_size": 16} | values  # 2018's BertConfig has 16 by default

@@ -41,7 +41,7 @@ def test_aliases_that_expand_exponentially_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", ["line", "lines"])
 def test_a_packed_corpus_that_unpacks_to_gigabytes_is_refused_with_its_line(tmp_path, monkeypatch, kind):
-    for module in (containers, packed_files, files):
+    for module in (packed_files, files):
         monkeypatch.setattr(module, "LONGEST_LINE", 1 << 20)  # the same with small numbers
     path = str(tmp_path / "bomb.gz")
     with gzip.open(path, "wb") as file:
@@ -64,8 +64,7 @@ def test_a_packed_corpus_that_unpacks_to_gigabytes_is_refused_with_its_line(tmp_
 
 @pytest.mark.parametrize(("kind", "encoding"), [("line", ""), ("lines", ""), ("line", "cp1252")])
 def test_a_packed_table_has_the_bounds_of_a_packed_corpus(tmp_path, monkeypatch, kind, encoding):
-    for module in (encodings, packed_files):
-        monkeypatch.setattr(module, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(packed_files, "LONGEST_LINE", 1 << 20)
     path = str(tmp_path / "bomb.csv.gz")
     with gzip.open(path, "wb") as file:
         file.write(b"text,label\n")

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import yaml
 from absl import flags
 
@@ -69,12 +70,17 @@ def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
     return results
 
 
+def finished(suite: Sequence[str], plan: Plan, results: Mapping[str, dict]) -> tuple[list[str], list[str]]:
+    """Returns the rows of a suite that are finished, and the tasks that any of them was fine-tuned on."""
+    rows = [name for name in suite if name in results]
+    return rows, [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
+
+
 def table_of(
     suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]
 ) -> list[list[str]]:
     """Returns the cells of a suite's table, its header first. Rows that are not finished are left out."""
-    rows = [name for name in suite if name in results]
-    tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
+    rows, tasks = finished(suite, plan, results)
     shown = [name for name in paper["rows"] if name in rows]
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
     gains = ["mean gain"] if any(plan.rows[name].beside for name in rows) else []
@@ -93,7 +99,7 @@ def table_of(
             [
                 results[name]["title"],
                 *_losses(results[name]),
-                *(_cell(results[name], task, plan) for task in tasks),
+                *(_cell(results[name], task) for task in tasks),
                 *([gain_of(name, plan, results)] if gains else []),
                 *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else []),
             ]
@@ -123,8 +129,8 @@ def _losses(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
-    return str(estimate_of(row, task, plan)) if task in row["tasks"] else ""
+def _cell(row: Mapping[str, Any], task: str) -> str:
+    return str(estimate_of(row, task)) if task in row["tasks"] else ""
 
 
 def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
@@ -136,11 +142,11 @@ def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
     if not tasks:
         return ""
     assert beside is not None
-    gains = [estimate_of(results[name], task, plan).mean - estimate_of(beside, task, plan).mean for task in tasks]
+    gains = [estimate_of(results[name], task).mean - estimate_of(beside, task).mean for task in tasks]
     return f"{100 * statistics.fmean(gains):+.1f}"
 
 
-def estimate_of(row: Mapping[str, Any], task: str, plan: Plan) -> Estimate:
+def estimate_of(row: Mapping[str, Any], task: str) -> Estimate:
     """Returns the estimate of a row's metric on a task."""
     return Estimate.of(row["tasks"][task]["values"])
 
@@ -214,8 +220,7 @@ def draw_suite(
     """
     from matplotlib import pyplot
 
-    rows = [name for name in suite if name in results]
-    tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
+    rows, tasks = finished(suite, plan, results)
     figure, panels = pyplot.subplots(
         1,
         len(tasks),
@@ -225,38 +230,38 @@ def draw_suite(
         layout="constrained",
     )
     for axes, task in zip(panels[0], tasks):
-        estimates = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
-        places = [rows.index(name) for name in estimates]
-        axes.barh(
-            places,
-            [100 * estimate.mean for estimate in estimates.values()],
-            color="steelblue",
-            xerr=[
-                0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width for estimate in estimates.values()
-            ],
-        )
-        theirs = _paper_values(rows, task, paper)
-        if theirs:
-            axes.plot(
-                list(theirs.values()),
-                [rows.index(name) for name in theirs],
-                "D",
-                color="darkorange",
-                label="paper, BERT-base (NER: CoNLL-2003)",
-            )
+        _draw_task(axes, task, rows, results, _paper_values(rows, task, paper))
         axes.set(
             title=_heading(task, plan), yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows]
         )
-        low = [100 * estimate.mean for estimate in estimates.values()] + list(theirs.values())
-        if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
-            low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task, plan).mean)
-            axes.axvline(low[-1], color="gray", linestyle=":", label="random weights")
-        axes.set_xlim(max(0.0, min(low) - 15), 100.0)
     shown = {label: line for axes in panels[0] for line, label in zip(*axes.get_legend_handles_labels())}
     if shown:
         figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=2, fontsize=8)
     panels[0][0].invert_yaxis()
     _save(figure, path)
+
+
+def _draw_task(
+    axes: Any, task: str, rows: Sequence[str], results: Mapping[str, dict], theirs: Mapping[str, float]
+) -> None:
+    """Draws the bars of one task; `theirs` are the paper's values by row."""
+    estimates = {name: estimate_of(results[name], task) for name in rows if task in results[name]["tasks"]}
+    means = [100 * estimate.mean for estimate in estimates.values()]
+    half_widths = np.nan_to_num([100 * estimate.half_width for estimate in estimates.values()])  # a single seed: NaN
+    axes.barh(list(map(rows.index, estimates)), means, color="steelblue", xerr=half_widths)
+    if theirs:
+        axes.plot(
+            list(theirs.values()),
+            list(map(rows.index, theirs)),
+            "D",
+            color="darkorange",
+            label="paper, BERT-base (NER: CoNLL-2003)",
+        )
+    low = [*means, *theirs.values()]
+    if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
+        low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task).mean)
+        axes.axvline(low[-1], color="gray", linestyle=":", label="random weights")
+    axes.set_xlim(max(0.0, min(low) - 15), 100.0)
 
 
 def _paper_values(rows: Sequence[str], task: str, paper: Mapping[str, Any]) -> dict[str, float]:

@@ -242,26 +242,10 @@ def read_served(
     model_name: str, model_base_path: str, model_config_file: str, default_model: str = "", folder: str = ""
 ) -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
-    from official_bert.server.models.version_folders import find_models, model_versions, tasks_of, why_no_versions
-    from official_bert.server.server_config import ServedModelConfig, each_task, is_ids_twin, read_models
+    from official_bert.server.models.version_folders import model_versions, tasks_of, why_no_versions
+    from official_bert.server.server_config import each_task, is_ids_twin
 
-    ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
-    if len(given := [name for name, value in ways.items() if value]) != 1:
-        raise ValueError(f"expected one of {', '.join(ways)}, got {' and '.join(given) or 'none'}")
-    if model_config_file and not exists(model_config_file):
-        raise ValueError(f"--model_config_file={model_config_file}: no such file")
-    if model_base_path and (not model_name or set("/:") & set(model_name)):
-        raise ValueError(
-            f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}"
-        )
-    models = (
-        read_models(model_config_file)
-        if model_config_file
-        else [
-            ServedModelConfig(name=name, base_path=path)
-            for name, path in (find_models(folder) if folder else {model_name: model_base_path}).items()
-        ]
-    )
+    models = _given_models(model_name, model_base_path, model_config_file, folder)
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
@@ -277,6 +261,28 @@ def read_served(
     if default_model and default_model not in (names := [model.name for model in models]):
         raise ValueError(f"--default_model: expected one of {', '.join(names)}, got {default_model!r}")
     return models
+
+
+def _given_models(
+    model_name: str, model_base_path: str, model_config_file: str, folder: str
+) -> "list[ServedModelConfig]":
+    """Returns the models that the flags name, whatever their tasks."""
+    from official_bert.server.models.version_folders import find_models
+    from official_bert.server.server_config import ServedModelConfig, read_models
+
+    ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
+    if len(given := [name for name, value in ways.items() if value]) != 1:
+        raise ValueError(f"expected one of {', '.join(ways)}, got {' and '.join(given) or 'none'}")
+    if model_config_file and not exists(model_config_file):
+        raise ValueError(f"--model_config_file={model_config_file}: no such file")
+    if model_base_path and (not model_name or set("/:") & set(model_name)):
+        raise ValueError(
+            f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}"
+        )
+    if model_config_file:
+        return read_models(model_config_file)
+    paths = find_models(folder) if folder else {model_name: model_base_path}
+    return [ServedModelConfig(name=name, base_path=path) for name, path in paths.items()]
 
 
 def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptions":

@@ -77,5 +77,5 @@ def _error(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
         bins = statistics.reliability(confidence[rows], right[rows])
         return {"expected_calibration_error": statistics.expected_calibration_error(bins)}
 
-    interval = bootstrap_intervals(measure, len(right), CARD_RESAMPLES, 0).values()
+    interval = bootstrap_intervals(measure, len(right), CARD_RESAMPLES).values()
     return {**measure(np.arange(len(right))), "interval": [round(end, 4) for ends in interval for end in ends]}

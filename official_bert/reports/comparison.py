@@ -44,9 +44,7 @@ def check_same_rows(first: ComparableAnswers, second: ComparableAnswers) -> None
                 )
 
 
-def measure_differences(
-    first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES, seed: int = 0
-) -> Iterator[Difference]:
+def measure_differences(first: ComparableAnswers, second: ComparableAnswers) -> Iterator[Difference]:
     """Yields each metric that both have, with the interval that a paired bootstrap gives its difference (Efron &
     Tibshirani 1993, 13).
 
@@ -63,7 +61,7 @@ def measure_differences(
         drawn_firsts, drawn_seconds = first.measure(drawn), second.measure(drawn)
         return {name: drawn_seconds[name] - drawn_firsts[name] for name in names}
 
-    intervals = bootstrap_intervals(differences, len(rows), resamples, seed)
+    intervals = bootstrap_intervals(differences, len(rows), RESAMPLES)
     for name in names:
         yield Difference(name, firsts[name], seconds[name], *intervals.get(name, (math.nan, math.nan)))
 
@@ -89,15 +87,13 @@ def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[
     ]
 
 
-def measure_interval(
-    answers: ComparableAnswers, resamples: int = CARD_RESAMPLES, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+def measure_interval(answers: ComparableAnswers) -> dict[str, tuple[float, float]]:
     """Returns the interval of each metric: of the share of rows with a right answer the exact one (Clopper & Pearson
     1934), of others the percentile interval of a bootstrap over the rows.
 
     NaN if a metric is not defined in most resamples, or is the same in all: that says nothing about other rows.
     """
-    intervals = bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
+    intervals = bootstrap_intervals(answers.measure, len(answers.questions), CARD_RESAMPLES)
     if (right := answers.right) is None:
         return intervals
     measured = answers.measure(np.arange(len(right)))
@@ -108,7 +104,7 @@ def measure_interval(
 
 
 def bootstrap_intervals(
-    measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int, seed: int
+    measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int
 ) -> dict[str, tuple[float, float]]:
     """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {}
     for one row.
@@ -116,7 +112,7 @@ def bootstrap_intervals(
     Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, and
     if all are equal, both ends are NaN.
     """
-    rng, tail = np.random.default_rng(seed), (1.0 - CONFIDENCE) / 2.0
+    rng, tail = np.random.default_rng(0), (1.0 - CONFIDENCE) / 2.0
     samples = [measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
     intervals = {}
     for name in samples[0] if samples else ():

@@ -65,42 +65,27 @@ def make_card(
         for name, evaluated in answers.items()
         for metric, bounds in measure_interval(evaluated).items()
     }
-    return "\n".join(
-        [
-            MARK,
-            "",
-            f"# {_cell(title)}",
-            "",
-            *_table(("", ""), describe_model(config, checkpoint, data)),
-            "",
-            "## Metrics",
-            "",
-            *(
-                _table(
-                    ("metric", "value", f"{CONFIDENCE:.0%} interval"),
-                    [
-                        (name, shown(name, value), _interval(name, intervals.get(name)))
-                        for name, value in metrics.items()
-                        if name != "step"
-                    ],
-                )
-                if metrics
-                else ["Not measured: there were no evaluation data."]
-            ),
-            *(["", f"{INTERVALS}."] if intervals else []),
-            "",
-            "## Settings",
-            "",
-            f"{SETTINGS}:",
-            "",
-            *_table(("key", "value"), list_settings(config, options)),
-            "",
-            "## Made with",
-            "",
-            *_table(("", ""), describe_programs(command)),
-            "",
-        ]
-    )
+    measured = [
+        (name, shown(name, value), _interval(name, intervals.get(name)))
+        for name, value in metrics.items()
+        if name != "step"
+    ]
+    parts = [
+        MARK,
+        f"# {_cell(title)}",
+        _table(("", ""), describe_model(config, checkpoint, data)),
+        "## Metrics",
+        _table(("metric", "value", f"{CONFIDENCE:.0%} interval"), measured)
+        if metrics
+        else "Not measured: there were no evaluation data.",
+        f"{INTERVALS}." if intervals else "",
+        "## Settings",
+        f"{SETTINGS}:",
+        _table(("key", "value"), list_settings(config, options)),
+        "## Made with",
+        _table(("", ""), describe_programs(command)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def write_card(path: str, card: str) -> bool:
@@ -117,13 +102,10 @@ def _interval(name: str, bounds: tuple[float, float] | None) -> str:
     return "–" if bounds is None or math.isnan(bounds[0]) else f"{shown(name, bounds[0])} to {shown(name, bounds[1])}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    return [
-        f"| {' | '.join(header)} |",
-        f"|{' --- |' * len(header)}",
-        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
-    ]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join([f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}", *lines])
 
 
 def _cell(text: str) -> str:

@@ -47,6 +47,10 @@ def _drawn(description: str, width: float = 6.0, height: float = 4.0, is_titled:
         done.append(Picture(file.getvalue(), description))
 
 
+def _draw_diagonal(axes: Any, *ends: float) -> None:
+    axes.plot(ends, ends, color="gray", linestyle=":")
+
+
 def _thinned(values: Sequence | np.ndarray) -> list:
     """At most `MOST_POINTS` of a line's points, evenly, with both ends: more cannot be seen."""
     return [
@@ -106,7 +110,7 @@ def reliability_picture(curves: Mapping[str, Sequence[Bin]]) -> Picture:
             color="lightgray",
             label="share of rows",
         )
-        axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
+        _draw_diagonal(axes, 0, 1)
         for name, curve in curves.items():
             places, shares = zip(*((entry.confidence, entry.accuracy) for entry in curve))
             axes.plot(places, shares, marker="o", label=name)
@@ -121,7 +125,7 @@ def roc_picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
     with _drawn("ROC: true positives against false positives", 5.0, 4.5) as (axes, done):
         for label, (false, true) in list(curves.items())[:MOST_LABELS]:
             axes.plot(_thinned(false), _thinned(true), label=label_of(label))
-        axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
+        _draw_diagonal(axes, 0, 1)
         axes.set_xlabel("false positive rate")
         axes.set_ylabel("true positive rate")
         if len(curves) <= 10:
@@ -177,7 +181,7 @@ def scatter_picture(gold: np.ndarray, predicted: np.ndarray) -> Picture:
         # Many points as an image: a page of a million vectors does not open.
         axes.scatter(gold, predicted, s=12, alpha=0.4, rasterized=len(gold) > 2000)
         low, high = float(min(gold.min(), predicted.min())), float(max(gold.max(), predicted.max()))
-        axes.plot([low, high], [low, high], color="gray", linestyle=":")
+        _draw_diagonal(axes, low, high)
         axes.set_xlabel("right score")
         axes.set_ylabel("answer")
     return done[0]

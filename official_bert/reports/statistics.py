@@ -64,24 +64,22 @@ class Bin:
     accuracy: float
 
 
-def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> list[Bin]:
+def reliability(confidence: np.ndarray, right: np.ndarray) -> list[Bin]:
     """Returns the bins, of equal width from 0 to 1, that have rows. `confidence` [N] are probabilities, `right` [N] is
     0 or 1.
     """
-    numbers = np.clip(np.ceil(np.asarray(confidence, np.float64) * bins).astype(int) - 1, 0, bins - 1)
-    bars = []
-    for number in range(bins):
-        if (inside := numbers == number).any():
-            bars.append(
-                Bin(
-                    number / bins,
-                    (number + 1) / bins,
-                    int(inside.sum()),
-                    float(np.mean(confidence[inside])),
-                    float(np.mean(right[inside])),
-                )
-            )
-    return bars
+    numbers = np.clip(np.ceil(np.asarray(confidence, np.float64) * BINS).astype(int) - 1, 0, BINS - 1)
+    return [
+        Bin(
+            number / BINS,
+            (number + 1) / BINS,
+            int(inside.sum()),
+            float(np.mean(confidence[inside])),
+            float(np.mean(right[inside])),
+        )
+        for number in range(BINS)
+        if (inside := numbers == number).any()
+    ]
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:

@@ -5,7 +5,7 @@ A judgement grades how relevant a passage is to a query. A passage with a grade 
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_bert.data.labelled.labelled_texts import LabelledTexts
@@ -122,50 +122,60 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
             "with the names query-id, corpus-id, score"
         )
     _, queries_path, corpus_path = map(str, files_of(path))
-    query_ids, queries = _read_texts(queries_path, warn, how.encoding)
-    passage_ids, passages = _read_texts(corpus_path, warn, how.encoding)
-    query_of, passage_of = ({name: number for number, name in enumerate(ids)} for ids in (query_ids, passage_ids))
-    grades: dict[int, dict[int, int]] = {}
-    lines: dict[int, int] = {}
-    unknown: list[str] = []
-    for line, query_id, passage_id, grade in _read_judgements(path, how.encoding):
-        if query_id not in query_of or passage_id not in passage_of:
-            name, where = (query_id, QUERIES_FILE) if query_id not in query_of else (passage_id, CORPUS_FILE)
-            unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
-            continue
-        if grades.setdefault(query_of[query_id], {}).setdefault(passage_of[passage_id], grade) != grade:
-            raise ValueError(
-                f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two "
-                f"grades"
-            )
-        lines.setdefault(query_of[query_id], line)
-    if unknown and unknown_ids == "refuse":
-        raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
-    if unknown:
-        warn(f"{unknown[0]}; left out{and_others(len(unknown) - 1)}")
-    answered = [query for query in grades if any(grade > 0 for grade in grades[query].values())]
-    if without := [query for query in grades if query not in set(answered)]:
-        warn(
-            f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out"
-            f"{and_others(len(without) - 1)}"
-        )
-    if not answered:
-        raise ValueError(f"{path}: expected judgements above 0, got none")
-    relevant = [{passage: grade for passage, grade in grades[query].items() if grade > 0} for query in answered]
-    irrelevant = [[passage for passage, grade in grades[query].items() if grade <= 0] for query in answered]
-    own = [passage_of.get(query_ids[query], -1) for query in answered]
-    if judged_own := [query_ids[answered[row]] for row, passage in enumerate(own) if passage in relevant[row]]:
+    query_of, queries = _read_texts(queries_path, warn, how.encoding)
+    passage_of, passages = _read_texts(corpus_path, warn, how.encoding)
+    grades = _read_grades(path, how.encoding, query_of, passage_of, unknown_ids, warn)
+    relevant = [{passage: grade for passage, grade in judged.items() if grade > 0} for judged in grades.values()]
+    irrelevant = [[passage for passage, grade in judged.items() if grade <= 0] for judged in grades.values()]
+    own = [passage_of.get(query, -1) for query in grades]
+    if judged_own := [query for query, passage, answers in zip(grades, own, relevant) if passage in answers]:
         warn(
             f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR "
             f"leaves out of its ranking; not found{and_others(len(judged_own) - 1)}"
         )
-    return Collection(
-        path, [queries[query] for query in answered], passages, relevant, irrelevant, own if max(own) >= 0 else ()
-    )
+    answered = [queries[query_of[query]] for query in grades]
+    return Collection(path, answered, passages, relevant, irrelevant, own if max(own) >= 0 else ())
 
 
-def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:
-    """Returns the ids and texts of a file, each text after its title, if it has one. Warns of empty texts."""
+def _read_grades(
+    path: str,
+    encoding: str,
+    query_of: Mapping[str, int],
+    passage_of: Mapping[str, int],
+    unknown_ids: UnknownIds,
+    warn: Warn,
+) -> dict[str, dict[int, int]]:
+    """Returns, by the id of each query that has an answer, the grades of the passages' numbers."""
+    grades: dict[str, dict[int, int]] = {}
+    lines: dict[str, int] = {}  # of the first judgement of a query
+    unknown: list[str] = []
+    for line, query, passage, grade in _read_judgements(path, encoding):
+        if query not in query_of or passage not in passage_of:
+            name, where = (query, QUERIES_FILE) if query not in query_of else (passage, CORPUS_FILE)
+            unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
+        elif grades.setdefault(query, {}).setdefault(passage_of[passage], grade) != grade:
+            raise ValueError(
+                f"{path}:{line}: expected one judgement of query {query!r} and passage {passage!r}, got two grades"
+            )
+        else:
+            lines.setdefault(query, line)
+    if unknown and unknown_ids == "refuse":
+        raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
+    if unknown:
+        warn(f"{unknown[0]}; left out{and_others(len(unknown) - 1)}")
+    answered = {query: judged for query, judged in grades.items() if max(judged.values()) > 0}
+    if without := [query for query in grades if query not in answered]:
+        warn(
+            f"{path}:{lines[without[0]]}: a query without a positive, {without[0]!r}; left out"
+            f"{and_others(len(without) - 1)}"
+        )
+    if not answered:
+        raise ValueError(f"{path}: expected judgements above 0, got none")
+    return answered
+
+
+def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[dict[str, int], list[str]]:
+    """Returns the number of each id of a file, and the texts, after their titles, if any. Warns of empty texts."""
     if not is_file(path):
         raise ValueError(
             f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/"
@@ -185,7 +195,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
         raise ValueError(f"{path}: no row in this file")
     if empty:
         warn(f"{path}:{empty[0]}: an empty text; not ignored{and_others(len(empty) - 1)}")
-    return list(lines), texts
+    return {name: number for number, name in enumerate(lines)}, texts
 
 
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:

@@ -62,26 +62,20 @@ def read_rows(
     """
     columns = _of_form(path, columns, how)
     table = _read_table(path, columns, empty, how, warn, labelled)
+    scores = None
     if columns.label:
         pairs = [
             (query, answer, tuple(wrong))
             for query, answers, wrong in _judged(table, columns, warn)
             for answer in answers
         ]
-        queries, passages, wrong_texts = map(list, zip(*pairs))
-        return LabelledTexts(
-            str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None, table.unaccepted
-        )
-    first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
-    negatives = _negatives(table, columns, warn) if columns.negatives else None
-    return LabelledTexts(
-        str(path),
-        first,
-        second,
-        _teacher_scores(table, columns, negatives) if columns.teacher else None,
-        negatives,
-        table.unaccepted,
-    )
+        first, second, wrong_texts = map(list, zip(*pairs))
+        negatives = wrong_texts if any(wrong_texts) else None
+    else:
+        first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
+        negatives = _negatives(table, columns, warn) if columns.negatives else None
+        scores = _teacher_scores(table, columns, negatives) if columns.teacher else None
+    return LabelledTexts(str(path), first, second, scores, negatives, table.unaccepted)
 
 
 def _of_form(path: Source, columns: SearchColumns, how: TableOptions) -> SearchColumns:
@@ -214,10 +208,10 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
     return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)
 
 
-def _with_truth(table: Table, label: str) -> Table:
-    """Returns a table whose labels true, false, yes and no are numbers."""
+def _grades(table: Table, label: str) -> np.ndarray:
+    """Returns the labels as numbers, float32 [N]; they may be true, false, yes and no."""
     cells = [labelled_texts.TRUTH.get(str(value).strip().lower(), value) for value in table.columns[label]]
-    return dataclasses.replace(table, columns=table.columns | {label: cells})
+    return labelled_texts.scores(dataclasses.replace(table, columns={label: cells}), label)
 
 
 def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[str, dict[str, list[int]], list[str]]]:
@@ -226,7 +220,7 @@ def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[
     Raises ValueError that names the line for a negative that is also a positive of its query, and if no label is
     positive.
     """
-    labels = labelled_texts.scores(_with_truth(table, columns.label), columns.label)
+    labels = _grades(table, columns.label)
     positives: dict[str, dict[str, list[int]]] = {}  # by query and passage: the rows
     negatives: dict[str, dict[str, list[int]]] = {}
     second = labelled_texts.texts(table, columns.text_pair)
@@ -271,7 +265,7 @@ def read_candidates(
     passages: dict[str, dict[str, int]] = {}  # by query: the grade of each
     if columns.label:
         table = _read_table(path, columns, empty, how, warn, labelled=True)
-        labels = labelled_texts.scores(_with_truth(table, columns.label), columns.label)
+        labels = _grades(table, columns.label)
         for query, answers, negatives in _judged(table, columns, warn):
             for row in itertools.chain.from_iterable(answers.values()):
                 if labels[row] != int(labels[row]):

@@ -79,9 +79,7 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
     """Tells from all answers of a file what they are. Raises ValueError, naming a row of each, if they may be several
     things.
     """
-    numbers = [row for row, answer in enumerate(answers) if _is_number(answer)]
-    letters = [row for row, answer in enumerate(answers) if answer in LETTERS]
-    texts = [row for row, (answer, some) in enumerate(zip(answers, choices)) if answer in map(str.strip, some)]
+    numbers, letters, texts = _forms(answers, choices)
     other_rows = {*range(len(answers))} - {*numbers, *letters}
     if not other_rows and numbers and letters:
         first, second = sorted((numbers[0], letters[0]))
@@ -103,6 +101,15 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
     if other_rows:
         return "text"
     return "number" if numbers else "letter"
+
+
+def _forms(answers: Sequence[str], choices: Sequence[Sequence[str]]) -> tuple[list[int], list[int], list[int]]:
+    """The rows whose answers are numbers, letters, and texts of their choices."""
+    return (
+        [row for row, answer in enumerate(answers) if _is_number(answer)],
+        [row for row, answer in enumerate(answers) if answer in LETTERS],
+        [row for row, (answer, some) in enumerate(zip(answers, choices)) if answer in map(str.strip, some)],
+    )
 
 
 def _is_number(answer: str) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import unicodedata
@@ -33,6 +34,7 @@ LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
 TRUTH = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
+PER_ROW = ("text", "text_pair", "targets", "choices", "label_shares")  # fields with a value for each row, unless None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +64,12 @@ class LabelledTexts:
 
     def rows(self, keep: np.ndarray) -> "LabelledTexts":
         """Returns only some of the rows."""
-
-        def chosen(values: list | None) -> list | None:
-            return None if values is None else [values[row] for row in keep]
-
-        return dataclasses.replace(
-            self,
-            text=[self.text[row] for row in keep],
-            text_pair=chosen(self.text_pair),
-            targets=None if self.targets is None else self.targets[keep],
-            choices=chosen(self.choices),
-            label_shares=None if self.label_shares is None else self.label_shares[keep],
-        )
+        chosen: dict[str, Any] = {
+            name: values[keep] if isinstance(values, np.ndarray) else [values[row] for row in keep]
+            for name in PER_ROW
+            if (values := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, **chosen)
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
         """Yields both texts of each row; the second is "" if there is only one."""
@@ -90,19 +86,13 @@ class TextSet:
 
 def joined(sets: Sequence[TextSet]) -> LabelledTexts:
     """Joins the rows of all sets; without targets if one set has none."""
-    data = [text_set.data for text_set in sets]
-    first = data[0]
-    targets = [rows.targets for rows in data if rows.targets is not None]
-    return LabelledTexts(
-        ", ".join(rows.path for rows in data),
-        [text for rows in data for text in rows.text],
-        None if first.text_pair is None else [text for rows in data for text in rows.text_pair or ()],
-        np.concatenate(targets) if len(targets) == len(data) else None,
-        None if first.choices is None else [choices for rows in data for choices in rows.choices or ()],
-        label_shares=None
-        if first.label_shares is None
-        else np.concatenate([rows.label_shares for rows in data if rows.label_shares is not None]),
-    )
+    values = {name: [getattr(text_set.data, name) for text_set in sets] for name in PER_ROW}
+    rows: dict[str, Any] = {
+        name: np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(itertools.chain.from_iterable(parts))
+        for name, parts in values.items()
+        if all(part is not None for part in parts)
+    }
+    return LabelledTexts(", ".join(text_set.data.path for text_set in sets), **rows)
 
 
 def described_counts(counts: Mapping[str, object]) -> str:
@@ -274,7 +264,7 @@ def check_cells(table: Table, column: str, several: bool) -> None:
     If there are several, also raises it for a list printed without commas, as NumPy prints one.
     """
     for row, value in enumerate(table.columns[column]):
-        if several and isinstance(value, str) and any({*"'\""} & {*label} for label in _in_list(value)):
+        if several and any({*"'\""} & {*label} for label in _in_list(value)):
             raise ValueError(
                 f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list "
                 f"without them, {value!r:.60}; JSON lines and Parquet hold lists"
@@ -372,14 +362,14 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
 
 def split_labels(value: Any, separator: str) -> list[str]:
     """Splits the labels of a row: a JSON list, its text, or text with separators; "" has none."""
-    is_list = isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip())
-    parts = value if isinstance(value, list) else _in_list(value) if is_list else label_text(value).split(separator)
+    parts = value if isinstance(value, list) else _in_list(value) or label_text(value).split(separator)
     return [label for part in parts if (label := label_text(part))]
 
 
-def _in_list(value: str) -> list[str]:
-    """The labels in the text of a list, as pandas writes one into CSV; [] of other texts."""
-    parts = value.strip()[1:-1].split(",") if LIST_AS_TEXT.fullmatch(value.strip()) else []
+def _in_list(value: Any) -> list[str]:
+    """The labels in the text of a list, as pandas writes one into CSV; [] of anything else."""
+    is_list = isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip())
+    parts = value.strip()[1:-1].split(",") if is_list else []
     return [re.sub(r"""^(['"])(.*)\1$""", r"\2", part.strip(), flags=re.DOTALL) for part in parts]
 
 

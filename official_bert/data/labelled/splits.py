@@ -78,21 +78,15 @@ def divide(
 
     Raises ValueError if there are fewer units than parts.
     """
-    first: dict[Hashable, int] = {}  # the first row of each unit
-    for row, key in enumerate(units):
-        first.setdefault(key, row)
-    number_of = {key: number for number, key in enumerate(first)}
-    numbers = np.array([number_of[key] for key in units], np.int64)
-    order = stratified_order([strata[row] for row in first.values()], options.split_seed)
+    numbers = _numbered(units)
+    first_rows = np.unique(numbers, return_index=True)[1]
+    order = stratified_order([strata[row] for row in first_rows], options.split_seed)
     count = len(order)
     if options.folds > count:
         raise ValueError(
             f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}"
         )
-    if options.folds:
-        low, high = (count * number // options.folds for number in (options.fold, options.fold + 1))
-    else:
-        low, high = count - (round(options.dev_share * count) if hold_out else 0), count
+    low, high = _held_out_places(options, count, hold_out)
     held_out, pool = order[low:high], np.concatenate([order[:low], order[high:]])
     training = pool[: round(options.train_share * len(pool))]
     if not len(training):
@@ -102,30 +96,34 @@ def divide(
         raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
     train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (training, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
+    held = f"{len(out)} of its {len(units)} {rows}{of_unit} are held out"
     notes = []
     if options.folds:
-        notes.append(
-            f"{where}: fold {options.fold + 1} of {options.folds}: {len(out)} of its {len(units)} {rows}{of_unit} are "
-            f"held out"
-        )
+        notes.append(f"fold {options.fold + 1} of {options.folds}: {held}")
     elif len(held_out):
-        notes.append(
-            f"{where}: no evaluation data given, so {len(out)} of its {len(units)} {rows}{of_unit} are held out "
-            f"(options.dev_share={options.dev_share:g})"
-        )
+        notes.append(f"no evaluation data given, so {held} (options.dev_share={options.dev_share:g})")
     elif hold_out and options.dev_share:
-        notes.append(
-            f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing "
-            f"is evaluated"
-        )
+        too_few = f"{count} {unit or 'texts'} are too few to hold some out"
+        notes.append(f"no evaluation data given, and {too_few}; nothing is evaluated")
     if len(training) < len(pool):
-        notes.append(
-            f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} "
-            f"(options.train_share={options.train_share:g})"
-        )
+        of_others = f"{len(train)} of {len(units) - len(out)} {rows}"
+        notes.append(f"trains on {of_others} (options.train_share={options.train_share:g})")
     if notes and not unit and count < len(units):
-        notes.append(f"{where}: {len(units) - count} {rows} have the text of an earlier one; equal texts stay together")
-    return Parts(train, out, tuple(notes))
+        notes.append(f"{len(units) - count} {rows} have the text of an earlier one; equal texts stay together")
+    return Parts(train, out, tuple(f"{where}: {note}" for note in notes))
+
+
+def _held_out_places(options: SplitOptions, count: int, hold_out: bool) -> tuple[int, int]:
+    """Where the units that are held out begin and end in the order of all."""
+    if not options.folds:
+        return count - (round(options.dev_share * count) if hold_out else 0), count
+    return count * options.fold // options.folds, count * (options.fold + 1) // options.folds
+
+
+def _numbered(keys: Sequence[Hashable]) -> np.ndarray:
+    """The number of each key [N]; new ones are numbered as they come."""
+    number_of: dict[Hashable, int] = {}
+    return np.array([number_of.setdefault(key, len(number_of)) for key in keys], np.int64)
 
 
 def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
@@ -134,12 +132,11 @@ def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
     A unit's place is (rank + offset) / size in its stratum: its rank is random, the offset is one random number for the
     stratum. So a longer beginning contains a shorter one.
     """
-    number_of: dict[Hashable, int] = {}
-    numbers = np.array([number_of.setdefault(key, len(number_of)) for key in strata], np.int64)
+    numbers = _numbered(strata)
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(len(numbers))
     grouped = shuffled[np.argsort(numbers[shuffled], kind="stable")]  # stratum after stratum
-    sizes = np.bincount(numbers, minlength=len(number_of))
+    sizes = np.bincount(numbers)
     ranks = np.arange(len(numbers)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     places = (ranks + np.repeat(rng.random(len(sizes)), sizes)) / np.repeat(sizes, sizes)
     return grouped[np.argsort(places, kind="stable")]

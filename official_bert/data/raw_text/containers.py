@@ -8,14 +8,13 @@ import dataclasses
 import functools
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, get_args
 
 from official_bert.data.pretraining.yield_report import YieldReport
-from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_INPUT, Opened, check_bounds, open_bytes
+from official_bert.data.raw_text.packed_files import DAMAGE, OPENERS, STANDARD_INPUT, Opened, bounded_lines, open_bytes
 from official_bert.data.raw_text.packed_files import kind_of as kind_of
 from official_bert.data.raw_text.packed_files import read_head as read_head
-from official_bert.limits import LONGEST_LINE
 from official_bert.storage.files import folder_of, size_of
 from official_bert.storage.files import open_bytes as open_unpacked
 
@@ -73,50 +72,34 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     number, offset, encoding = 0, 0, bad.encoding or "utf-8"
     with open_bytes(path, bad) as file:
         is_bounded = not bad.allow_large_lines and (path == STANDARD_INPUT or kind_of(path) in OPENERS)
-        lines: BinaryIO | _Transcoded = file
+        remedy = "--allow_large_lines reads it, if memory suffices" if is_bounded else ""
+        readline: Callable[[int], bytes] = file.readline
         if "\n".encode(encoding) != b"\n":
-            lines, encoding = _Transcoded(file, encoding, bad.policy), "utf-8"
-        while True:
-            try:
-                line = lines.readline(LONGEST_LINE + 1 if is_bounded else -1)
-            except UnicodeError as error:  # of `_Transcoded`
-                raise ValueError(f"{path}:{number + 1}: not valid {bad.encoding} near this line: {error}") from None
-            except DAMAGE as error:
-                bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
-                return
-            if not line:
-                return
-            number += 1
-            if is_bounded:
-                check_bounds(
-                    f"{path}:{number}",
-                    len(line),
-                    offset + len(line),
-                    bad.bytes_read(),
-                    "--allow_large_lines reads it, if memory suffices",
-                )
-            data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data), encoding).rstrip("\r\n")
-            offset += len(line)
+            readline, encoding = _transcoded(file, encoding, bad.policy), "utf-8"
+        try:
+            for number, line in enumerate(bounded_lines(readline, path, bad, remedy), 1):
+                data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data), encoding).rstrip("\r\n")
+                offset += len(line)
+        except UnicodeError as error:  # of `_transcoded`
+            raise ValueError(f"{path}:{number + 1}: not valid {bad.encoding} near this line: {error}") from None
+        except DAMAGE as error:
+            bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
 
 
-class _Transcoded:
-    """The lines of a file in an encoding whose line feeds are not one byte, such as UTF-16, in UTF-8.
+def _transcoded(file: BinaryIO, encoding: str, policy: OnBadText) -> Callable[[int], bytes]:
+    """Returns a function that reads the next line, of at most so many characters, of a file in an encoding whose line
+    feeds are not one byte, such as UTF-16, in UTF-8.
 
     Nobody can say where the line of a bad byte ends: unless it is an error, it becomes U+FFFD.
     """
-
-    def __init__(self, file: BinaryIO, encoding: str, policy: OnBadText):
-        self._lines = io.TextIOWrapper(
-            io.BufferedReader(file),  # type: ignore[type-var]
-            encoding,
-            newline="\n",
-            errors="strict" if policy == "error" else "replace",
-        )
-
-    def readline(self, size: int) -> bytes:
-        """Returns the next line, of at most `size` characters."""
-        return self._lines.readline(size).encode("utf-8", "surrogatepass")
+    lines = io.TextIOWrapper(
+        io.BufferedReader(file),  # type: ignore[type-var]
+        encoding,
+        newline="\n",
+        errors="strict" if policy == "error" else "replace",
+    )
+    return lambda size: lines.readline(size).encode("utf-8", "surrogatepass")
 
 
 def _decoded(data: bytes, bad: BadText, place: str, offset: int, encoding: str = "utf-8") -> str:

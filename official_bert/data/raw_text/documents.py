@@ -174,10 +174,9 @@ def _read(path: str, form: Format, text_key: str, bad: containers.BadText) -> It
         yield from map(Document, _read_json_lines(lines, path, text_key, bad))
     else:
         text = without_licence(lines, bad.report)
-        blocks = _read_blocks(text) if form in ("documents", "book") else ()
-        yield from map(
-            Document, blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text)
-        )
+        if form == "book":
+            text = map(" ".join, _read_blocks(text))
+        yield from map(Document, _read_blocks(text) if form == "documents" else _in_pieces(text))
 
 
 def _lines_of(text: str, bad: containers.BadText) -> list[str]:
@@ -269,7 +268,7 @@ def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
         if mark:
             inside, left_of_mark = mark[1].upper() == "START", _LINES_OF_A_MARK
         if mark or left_of_mark or not inside:
-            report.drop(LICENCE, "" if mark else line, expected=True, characters=len("".join(line.split())))
+            report.drop(LICENCE, "" if mark else line, expected=True, characters=_count_characters(line))
             ended = not line.strip() or line.rstrip().endswith("***")
             left_of_mark = 0 if ended else max(0, left_of_mark - 1)
         else:

@@ -5,11 +5,12 @@ import contextlib
 import dataclasses
 import gzip
 import io
+import itertools
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, AnyStr, BinaryIO
 
 from official_bert.limits import LONGEST_LINE, MOST_PACKED
 from official_bert.storage.files import open_bytes as store_bytes
@@ -97,16 +98,25 @@ def check_encoding(encoding: str) -> None:
         ) from None
 
 
-def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
-    """Raises ValueError for a line of too many bytes, or too high a ratio of unpacked to packed bytes (0: not
-    known).
+def bounded_lines(readline: Callable[[int], AnyStr], path: str, opened: Opened, remedy: str) -> Iterator[AnyStr]:
+    """Yields the lines of a packed file; without a `remedy`, of one whose size needs no bounds.
+
+    Raises ValueError, naming line and remedy, for a line of too many bytes, or too high a ratio of unpacked to packed
+    bytes.
     """
-    if line > LONGEST_LINE:
-        raise ValueError(
-            f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}"
-        )
-    if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
-        raise ValueError(
-            f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
-            f"{remedy}"
-        )
+    unpacked = 0
+    for number in itertools.count(1):
+        if not (line := readline(LONGEST_LINE + 1 if remedy else -1)):
+            return
+        unpacked, packed = unpacked + len(line), opened.bytes_read() if remedy else 0  # 0: not known
+        if remedy and len(line) > LONGEST_LINE:
+            raise ValueError(
+                f"{path}:{number}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer "
+                f"one; {remedy}"
+            )
+        if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
+            raise ValueError(
+                f"{path}:{number}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of "
+                f"{packed:,}; {remedy}"
+            )
+        yield line

@@ -13,14 +13,18 @@ TEXT, ANNOTATIONS = ".txt", ".ann"  # of brat's documents
 
 def labels_beside(path: str) -> str:
     """Returns the file of labels beside a file of texts, "" if there is none."""
-    labels = path.removesuffix(TEXTS) + LABELS
-    return labels if path.endswith(TEXTS) and is_file(labels) else ""
+    return _beside(path, TEXTS, LABELS)
 
 
 def labels_in_lines(path: str) -> str:
     """Returns the file of labels, one a line, beside JSON lines; "" if there is none."""
-    labels = path.removesuffix(JSON_LINES) + LABELS_IN_LINES
-    return labels if path.endswith(JSON_LINES) and is_file(labels) else ""
+    return _beside(path, JSON_LINES, LABELS_IN_LINES)
+
+
+def _beside(path: str, end: str, other_end: str) -> str:
+    """The path with another end; "" if it has not this end, or there is no such file."""
+    other = path.removesuffix(end) + other_end
+    return other if path.endswith(end) and is_file(other) else ""
 
 
 def annotations_of(path: str) -> list[str]:
@@ -31,8 +35,7 @@ def annotations_of(path: str) -> list[str]:
         return [path]
     if is_folder(path):
         return [os.path.join(path, name) for name in list_names(path) if name.endswith(ANNOTATIONS)]
-    beside = path.removesuffix(TEXT) + ANNOTATIONS
-    return [beside] if path.endswith(TEXT) and is_file(beside) else []
+    return [beside] if (beside := _beside(path, TEXT, ANNOTATIONS)) else []
 
 
 def text_of(annotations: str) -> str:

@@ -1,10 +1,9 @@
 """Detects the delimiter of a text table, and whether its cells are quoted, from its first lines."""
 
-import csv
 import re
 from collections.abc import Collection, Sequence
 
-from official_bert.data.tabular.formats import LARGEST_CELL, escapes_quotes
+from official_bert.data.tabular.formats import escapes_quotes, first_cells
 
 COMMON = (",", ";", "\t", "|", "^", "~")
 QUOTED = re.compile('"([^"]|"")*"')
@@ -45,15 +44,10 @@ def _first_rows(lines: Sequence[str], form: str, delimiter: str) -> tuple[Sequen
     """Returns the rows of the first lines of a table that have anything in them, and whether none of them is broken."""
     if form == "tsv":
         return [row for line in lines if any(row := line.rstrip("\r\n").split(delimiter))], True
-    csv.field_size_limit(LARGEST_CELL)
     if escapes_quotes(lines, delimiter):
         lines = [line.replace('\\"', '""') for line in lines]
-    rows: list[list[str]] = []
-    try:
-        rows.extend(row for row in csv.reader(lines, delimiter=delimiter, strict=True) if any(row))
-    except csv.Error as error:
-        return rows, "unexpected end" in str(error)  # of the first lines
-    return rows, True
+    rows, whole = first_cells(lines, delimiter)
+    return list(filter(any, rows)), whole
 
 
 def _measured(lines: Sequence[str], form: str) -> str:

@@ -10,7 +10,7 @@ from absl import logging
 
 from official_bert.data.raw_text import packed_files
 from official_bert.fields import OptionsNeededError
-from official_bert.limits import LONGEST_LINE, MOST_SAMPLE
+from official_bert.limits import MOST_SAMPLE
 from official_bert.storage.files import is_file, modified, open_bytes, read_lines, size_of
 
 BYTE_ORDER_MARKS = {
@@ -19,7 +19,7 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-BINARY = (b"PAR1", b"PK\x03\x04")  # Parquet, workbooks
+BINARY = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}  # formats of tables by the first bytes
 # The encodings of texts that people have, beside UTF-8; of Latin alphabets, the likeliest first; of others.
 LATIN = ("cp1252", "cp1250", "iso8859-2", "cp1254", "cp1257", "mac-roman", "cp850")
 OTHERS = ("cp1251", "koi8-r", "cp866", "cp1253", "cp1255", "cp1256", "gb18030", "big5", "cp932", "euc-jp", "cp949")
@@ -45,7 +45,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
 
     Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the
     encoding, by default that of `encoding_of`. A packed file has the bounds of a packed corpus
-    (`packed_files.check_bounds`).
+    (`packed_files.bounded_lines`).
     """
     if not encoding and is_file(path) and (encoding := encoding_of(path)):
         _warn_once("%s: read with --encoding=%s", path, encoding)
@@ -57,7 +57,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
             raise ValueError(f"{error}{OTHER if 'UTF-8' in str(error) else ''}") from None
         return
     packed_files.check_encoding(encoding)
-    opened, number, unpacked = packed_files.Opened(), 0, 0
+    opened, number, remedy = packed_files.Opened(), 0, "unpack it first" if packed else ""
     try:
         with (
             packed_files.open_bytes(path, opened) as file,
@@ -67,12 +67,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
                 newline="\n",
             ) as lines,
         ):
-            while line := lines.readline(LONGEST_LINE + 1 if packed else -1):
-                number, unpacked = number + 1, unpacked + len(line)
-                if packed:
-                    packed_files.check_bounds(
-                        f"{path}:{number}", len(line), unpacked, opened.bytes_read(), "unpack it first"
-                    )
+            for number, line in enumerate(packed_files.bounded_lines(lines.readline, path, opened, remedy), 1):
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
@@ -84,7 +79,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
 
 def is_packed_inside(path: str) -> bool:
     """Returns whether a file begins as compressed files do."""
-    return packed_files.kind_of(path) in ("gzip", "bzip2", "xz", "zstd")
+    return packed_files.kind_of(path) in packed_files.OPENERS
 
 
 def head_of(path: str) -> bytes:
@@ -119,7 +114,7 @@ def encoding_of(path: str) -> str:
 @functools.lru_cache(maxsize=64)  # a table is opened several times, and each time all of it would be read
 def _encoding_of(path: str, size: int, stamp: int) -> str:
     start = head_of(path)
-    if start.startswith(BINARY):
+    if start.startswith(tuple(BINARY)):
         return ""
     for mark, name in BYTE_ORDER_MARKS.items():
         if start.startswith(mark):

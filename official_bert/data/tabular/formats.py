@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.data.tabular.companions import labels_beside
-from official_bert.data.tabular.encodings import START, head_of, text_lines
+from official_bert.data.tabular.encodings import BINARY, START, head_of, text_lines
 from official_bert.data.tabular.stored_names import class_names
 from official_bert.limits import (
     MOST_COLUMNS,
@@ -32,7 +32,6 @@ from official_bert.limits import (
 from official_bert.storage.archives import opened_zip
 from official_bert.storage.files import folder_of, is_folder, list_names, open_bytes
 
-MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
 FIRST_LINES = 500
 FOR_EXCEL = re.compile('"?sep=."?')
@@ -43,7 +42,7 @@ JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r"
 def kind_by_content(path: str, encoding: str = "") -> str:
     """Returns `parquet` or `xlsx` for files that begin as such, `json` for text that begins as JSON does, else ""."""
     start = head_of(path)
-    for magic, kind in MAGIC.items():
+    for magic, kind in BINARY.items():
         if start.startswith(magic):
             return kind
     if encoding:
@@ -68,7 +67,9 @@ def cells_of(
     if form == "xlsx":
         return sheet_cells(path, sheet)
     if form == "two_files":
-        return texts_and_labels(path, labels_beside(path), encoding)
+        labels = labels_beside(path)
+        both = lines_together(without_end(path, encoding), without_end(labels, encoding), path, labels)
+        return ((number, list(row)) for number, row in enumerate(both, 1))
     lines = table_lines(path, encoding)
     if form == "fasttext":
         return fasttext_rows(enumerate(lines, 1), path)
@@ -100,17 +101,20 @@ def escapes_quotes(lines: Sequence[str], delimiter: str) -> bool:
     """Returns whether the first lines are valid CSV only if backslashes escape quotation marks."""
     return (
         any('\\"' in line for line in lines)
-        and not _is_csv(lines, delimiter)
-        and _is_csv([line.replace('\\"', '""') for line in lines], delimiter)
+        and not first_cells(lines, delimiter)[1]
+        and first_cells([line.replace('\\"', '""') for line in lines], delimiter)[1]
     )
 
 
-def _is_csv(lines: Sequence[str], delimiter: str) -> bool:
+def first_cells(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], bool]:
+    """Returns the rows of the first lines of CSV, up to a broken one, and whether there is none."""
     csv.field_size_limit(LARGEST_CELL)
+    rows: list[list[str]] = []
     try:
-        return all(True for _ in csv.reader(lines, delimiter=delimiter, strict=True))
+        rows.extend(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error as error:
-        return "unexpected end" in str(error)  # of the first lines
+        return rows, "unexpected end" in str(error)  # the last line may go on
+    return rows, True
 
 
 def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
@@ -239,12 +243,6 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Yields (line, [text, label]) of two files. Raises ValueError if they have different numbers of lines."""
-    both = lines_together(without_end(path, encoding), without_end(labels, encoding), path, labels)
-    return ((number, list(row)) for number, row in enumerate(both, 1))
 
 
 def lines_together(first: Iterable[Any], second: Iterable[Any], path: str, other: str) -> Iterator[tuple[Any, Any]]:

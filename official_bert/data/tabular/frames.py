@@ -8,6 +8,7 @@ import numpy as np
 
 from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.formats import check_names_once
+from official_bert.data.tabular.stored_names import names_for_numbers
 
 
 def is_frame(data: Any) -> bool:
@@ -68,22 +69,11 @@ def _with_lists(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_datasets(data: Any, name: str) -> list[dict]:
-    """Returns the rows of a split of the `datasets` library; class numbers become names, -1 (no label) becomes None."""
+    """Returns the rows of a split of the `datasets` library; class numbers become names."""
     if isinstance(data.column_names, Mapping):
         raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
     features = data.features or {}  # a stream may not know them
-    names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
-    names_within = {
-        key: feature.feature.names
-        for key, feature in features.items()
-        if hasattr(getattr(feature, "feature", None), "names")
-    }
-
-    def readable(key: str, value: Any) -> Any:
-        if key in names and isinstance(value, int):
-            return names[key][value] if value >= 0 else None
-        if key in names_within and value is not None:
-            return [None if number is None or number < 0 else names_within[key][number] for number in value]
-        return value
-
-    return [{key: readable(key, value) for key, value in row.items()} for row in data]
+    kinds = {key: getattr(feature, "feature", feature) for key, feature in features.items()}  # those within lists
+    return list(
+        map(names_for_numbers({key: kind.names for key, kind in kinds.items() if hasattr(kind, "names")}), data)
+    )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from official_bert.data.rows import Rows, Source
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.stored_names import rows_of_pandas
 from official_bert.json_values import parse as parse_json
@@ -13,16 +14,16 @@ from official_bert.limits import MOST_COLUMNS, require_at_most
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 
 
-def values_of(path: str, encoding: str = "") -> tuple[list[Any] | None, Iterator[tuple[int, Any]]]:
-    """Returns the list that a JSON file holds, None if it holds none, and (line, value) of each row, not yet checked.
+def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
+    """Returns the source of a JSON file, as messages name it, and (line, value) of each row, not yet checked.
 
-    The rows of a list are counted from 0. JSON lines are parsed one at a time. The only value in a file is a row,
-    unless it is a list, or has one under `data`.
+    The source of a list is `Rows`, whose rows are counted from 0. JSON lines are parsed one at a time. The only value
+    in a file is a row, unless it is a list, or has one under `data`.
     """
     lines = enumerate(text_lines(path, encoding), 1)
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if not first:
-        return None, iter(())
+        return path, iter(())
     value, goes_on = _begun(first, f"{path}:{number}")
     if goes_on:
         value = _parsed_whole(path, number, first, "".join(line for _, line in lines))
@@ -30,11 +31,11 @@ def values_of(path: str, encoding: str = "") -> tuple[list[Any] | None, Iterator
         more = ((line, text) for line, text in lines if text.strip())
         if (second := next(more, None)) is not None:
             later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
-            return None, itertools.chain([(number, value)], later)
+            return path, itertools.chain([(number, value)], later)
     listed = rows_of_pandas(value) or (value.get("data") if isinstance(value, dict) else value)
     if isinstance(listed, list):
-        return listed, iter(enumerate(listed))
-    return None, iter([(number, value)])
+        return Rows(path, listed), iter(enumerate(listed))
+    return path, iter([(number, value)])
 
 
 def _begun(line: str, where: str) -> tuple[Any, bool]:

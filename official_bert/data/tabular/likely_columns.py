@@ -196,29 +196,37 @@ class Column:
 
     def as_label(self, kind: str, is_given: bool) -> list[Reading]:
         """Returns the readings as labels or scores; `kind` is known unless it is "", and so may be the column."""
-        name: dict[str, Any] = {"label_column": self.name}
-        numbers, mark = self.numbers
-        hint = self.hint - 0.001 * len(self.kinds)
         if len(self.kinds) < 2 or (not is_given and self.is_other and not self.is_named(SURE_LABEL_NAMES)):
             return []
-        if numbers:
-            score = name | ({"kind": "regression"} if not kind else {}) | ({"decimal": mark} if mark != "." else {})
-            if kind == "regression" or (kind == "" and not self.are_classes(is_given or self.hint > 2)):
-                both = [Reading(hint - 0.5, name | {"kind": "classifier"})] * (
-                    not kind and self.repeats and len(self.kinds) < 11
-                )
-                return [Reading(hint, score), *both] if self.are_scores or is_given else []
-            return [Reading(hint, name)] if self.are_classes(self.hint > 2) or is_given else []
+        return (self._numbers_as_label if self.numbers[0] else self._words_as_label)(kind, is_given)
+
+    def _numbers_as_label(self, kind: str, is_given: bool) -> list[Reading]:
+        if kind != "regression" and (kind or self.are_classes(is_given or self.hint > 2)):
+            return [self._reading()] if is_given or self.are_classes(self.hint > 2) else []
+        if not (is_given or self.are_scores):
+            return []
+        scores: dict[str, Any] = {} if kind else {"kind": "regression"}
+        if (mark := self.numbers[1]) != ".":
+            scores["decimal"] = mark
+        may_be_classes = not kind and self.repeats and len(self.kinds) < 11
+        classes = [self._reading(-0.5, kind="classifier")] if may_be_classes else []
+        return [self._reading(**scores), *classes]
+
+    def _words_as_label(self, kind: str, is_given: bool) -> list[Reading]:
         if kind == "regression":
             return []
-        if kind != "classifier" and (separator := self.separator()) is not None:
-            several = (
-                name | ({"label_separator": separator} if separator else {}) | ({} if kind else {"kind": "multi_label"})
-            )
-            one = [Reading(hint, name | {"kind": "classifier"})] * (not kind and bool(separator))
-            return [Reading(hint + 1, several), *one]
+        if kind != "classifier" and (mark := self.separator()) is not None:
+            several = {"label_separator": mark} if mark else {}
+            if kind:
+                return [self._reading(1, **several)]
+            one = [self._reading(kind="classifier")] if mark else []
+            return [self._reading(1, **several, kind="multi_label"), *one]
         is_label = self.repeats and not (len(self.kinds) > FEW and self.length >= 4)
-        return [Reading(hint, name)] if is_given or is_label or self.hint > 2 else []
+        return [self._reading()] if is_given or is_label or self.hint > 2 else []
+
+    def _reading(self, more: float = 0, **values: Any) -> Reading:
+        """The column as the label, with options; the evidence is in its name, and in how few labels it has."""
+        return Reading(self.hint - 0.001 * len(self.kinds) + more, {"label_column": self.name, **values})
 
 
 def label_readings(columns: Sequence[Column], known: str, kind: str) -> list[Reading]:
@@ -254,26 +262,39 @@ def text_readings(
     others = [column for column in columns if column.name not in labels and column.values]
     found = [column for column in others if column.is_text]
     found = [column for column in found if column.length >= 4 or not column.is_named(OTHER_NAMES)] or found
-    if text or not found:
-        words = [column for column in others if not (column.numbers[0] or column.is_other or column.is_list)]
-        of_longest = max(words, key=lambda column: sum(map(len, column.values)), default=None)
-        too_few = len(words) > 1 and len(words[0].cells) < 3  # rows, to tell one from the others
-        if alone := text or (of_longest.name if of_longest and not too_few else ""):
-            yield Reading(0 if text else -MARGIN, {"text_column": alone})  # not known, it does not look like a text
+    if text:
+        yield Reading(0, {"text_column": text})
+        return
+    if not found:
+        if name := _of_longest_words(others):
+            yield Reading(-MARGIN, {"text_column": name})  # it does not look like a text
         return
     found.sort(key=lambda column: (column.is_named(TEXT_NAMES), sum(map(len, column.values))), reverse=True)
     for number, column in enumerate(found):
         yield Reading(-0.5 * number, {"text_column": column.name})
     if pair is None:
         of_pairs = any(column.tells_pairs for column in columns if column.name in labels)
-        pairs = [*itertools.combinations([column.name for column in others if column in found], 2)]
-        for one, other in pairs:
-            turned = _are_pair(other, one)
-            named = turned or _are_pair(one, other)
-            yield Reading(
-                2.5 * named + 1.5 * of_pairs - 0.3 * (len(pairs) > 1),
-                dict(zip(("text_column", "text_pair_column"), (other, one) if turned else (one, other))),
-            )
+        yield from _pair_readings([column.name for column in others if column in found], of_pairs)
+
+
+def _of_longest_words(columns: Sequence[Column]) -> str:
+    """The name of the column with most text; "" if there is none, or rows are too few to tell it from others."""
+    words = [column for column in columns if not (column.numbers[0] or column.is_other or column.is_list)]
+    if not words or (len(words) > 1 and len(words[0].cells) < 3):
+        return ""
+    return max(words, key=lambda column: sum(map(len, column.values))).name
+
+
+def _pair_readings(names: Sequence[str], of_pairs: bool) -> Iterator[Reading]:
+    """Yields the readings of each two of these columns as texts that belong together; labels may be `of_pairs`."""
+    pairs = [*itertools.combinations(names, 2)]
+    for one, other in pairs:
+        turned = _are_pair(other, one)
+        named = turned or _are_pair(one, other)
+        yield Reading(
+            2.5 * named + 1.5 * of_pairs - 0.3 * (len(pairs) > 1),
+            dict(zip(("text_column", "text_pair_column"), (other, one) if turned else (one, other))),
+        )
 
 
 def _are_pair(first: str, second: str) -> bool:
@@ -285,13 +306,15 @@ def _are_pair(first: str, second: str) -> bool:
     return any(names[0].startswith(begin) and any(end in names[1] for end in ends.split()) for begin, ends in PAIRS)
 
 
-def header_signs(first: Sequence[str], columns: Sequence[Column]) -> int:
-    """Returns a score of whether a table's first line is a header: 2 or more if it is, -2 or less if it is a row.
+def header_signs(columns: Sequence[Sequence[str]]) -> int:
+    """Returns a score of whether the first cells of columns are a header: 2 or more if so, -2 or less if they are a
+    row.
 
     A header is not a number above numbers, not a label that is repeated, and is short above long texts.
     """
     signs: list[int] = []
-    for cell, column in zip(map(str.strip, first), columns):
+    for cells in columns:
+        cell, column = cells[0].strip(), Column("", cells[1:])
         if not cell or not column.values:
             continue
         here = Column("", [cell])

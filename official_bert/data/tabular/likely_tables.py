@@ -56,23 +56,7 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
         return how
     if not {*wanted} <= {*how.open_rows(source, wanted, skip_broken=True).names}:
         how = options.dialect_of(source)
-    keys = [key for key in ("text_column", "text_pair_column", "label_column") if key in given]
-    chosen = {*filter(None, (getattr(options, key) for key in keys)), *options.label_columns}
-    readings: list[Reading] = []
-    rows: list[Sequence[str]] = []
-    for layout in _layouts(how, source):
-        form = layout.format_of(source) if isinstance(source, str) else None
-        for header, signs, names, cells in _with_header(
-            layout, source, "header" in given, chosen, options.label_column
-        ):
-            if form in MAY_LACK_NAMES and not chosen <= {*names}:
-                continue
-            columns = [Column(*column) for column in zip(names, cells) if names.count(column[0]) == 1]
-            fixed = changed_fields(how, layout) | ({} if header is None else {"header": header})
-            found = _of_columns(options, columns, given)
-            readings += [Reading(reading.score + signs, {**fixed, **reading.values}) for reading in found]
-            rows = rows or [names, *itertools.islice(zip(*cells), SHOWN_ROWS)] if found else rows
-    readings.sort(key=lambda reading: -reading.score)
+    readings, rows = _readings(options, how, source, given)
     plausible = [reading for reading in readings if reading.score > readings[0].score - MARGIN]
     if not plausible:
         return how
@@ -86,8 +70,29 @@ def likely_options(options: Any, source: Source, given: Container[str]) -> Any:
     raise OptionsNeededError(
         f"{source}: {problem}",
         [changed_fields(options, how) | dict(reading.values) for reading in plausible[:MOST]],
-        _shown(rows),
+        rows,
     )
+
+
+def _readings(options: Any, how: Any, source: Source, given: Container[str]) -> tuple[list[Reading], Sequence[str]]:
+    """The likely readings of a table, the likeliest first, and its first rows for a message."""
+    keys = [key for key in ("text_column", "text_pair_column", "label_column") if key in given]
+    chosen = {*filter(None, (getattr(options, key) for key in keys)), *options.label_columns}
+    readings: list[Reading] = []
+    rows: Sequence[str] = ()
+    for layout in _layouts(how, source):
+        form = layout.format_of(source) if isinstance(source, str) else None
+        for header, signs, names, cells in _with_header(
+            layout, source, "header" in given, chosen, options.label_column
+        ):
+            if form in MAY_LACK_NAMES and not chosen <= {*names}:
+                continue
+            columns = [Column(*column) for column in zip(names, cells) if names.count(column[0]) == 1]
+            fixed = changed_fields(how, layout) | ({} if header is None else {"header": header})
+            found = _of_columns(options, columns, given)
+            readings += [Reading(reading.score + signs, {**fixed, **reading.values}) for reading in found]
+            rows = rows or _shown(names, cells) if found else rows
+    return sorted(readings, key=lambda reading: -reading.score), rows
 
 
 def _of_columns(options: Any, columns: Sequence[Column], given: Container[str]) -> list[Reading]:
@@ -141,37 +146,47 @@ def sample_of(options: TableOptions, source: Source, label: str = "") -> Sample:
     later rows with other values.
     """
     reader = options.open_rows(source, skip_broken=True)
-    rows, characters = [], 0
-    for _, row in reader.rows:
-        rows.append(row)
-        characters += sum(len(cell) for cell in row.values() if isinstance(cell, str))
-        if len(rows) >= ROWS or characters >= CHARACTERS:
-            break
-    later = rows[1:]  # the first one may be names
-    single = (
-        {name: value for name, value in rows[-1].items() if all(row.get(name) == value for row in later)}
-        if later
-        else {}
-    )
+    unread = (row for _, row in reader.rows)
+    rows = _first_rows(unread)
+    single = _single_values(rows[1:])  # the first one may be names
     named = next((name for name, value in rows[0].items() if value == label), label) if rows else ""
-    for _, row in reader.rows if named in single or (single and named not in rows[0]) else ():
-        if changed := [name for name in single if row.get(name, "") != single[name]]:
-            rows.append(row)
-            single = {name: value for name, value in single.items() if name not in changed}
-            if not single:
-                break
+    if named in single or (single and named not in rows[0]):
+        rows += _rows_with_others(unread, single)
     in_all = reader.form in MAY_LACK_NAMES
     names = [name for name in reader.names if in_all or all(name in row for row in rows)]
     cells = [[_as_text(row.get(name)) for row in rows] for name in names]
     return Sample(names, cells, reader.form)
 
 
+def _first_rows(unread: Iterator[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    rows, characters = [], 0
+    for row in unread:
+        rows.append(row)
+        characters += sum(len(cell) for cell in row.values() if isinstance(cell, str))
+        if len(rows) >= ROWS or characters >= CHARACTERS:
+            break
+    return rows
+
+
+def _single_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns that have the same value in all rows, with this value."""
+    last = rows[-1] if rows else {}
+    return {name: value for name, value in last.items() if all(row.get(name) == value for row in rows)}
+
+
+def _rows_with_others(unread: Iterator[Mapping[str, Any]], single: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields rows with another value than the single one of a column, until each of these columns has one."""
+    while single and (row := next(unread, None)) is not None:
+        if changed := [name for name in single if row.get(name, "") != single[name]]:
+            yield row
+            single = {name: value for name, value in single.items() if name not in changed}
+
+
 def check_no_header(options: Any, source: str) -> None:
     """Raises OptionsNeededError if a file read without a header has one in its first line."""
     sample = sample_of(options, source)
     first = {name: cells[0] for name, cells in zip(sample.names, sample.columns)}
-    signs = header_signs(list(first.values()), [Column("", cells[1:]) for cells in sample.columns])
-    if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and signs > 2:
+    if sample.form in MAY_LACK_NAMES and len(sample.columns[0]) > 1 and header_signs(sample.columns) > 2:
         chosen = {key: getattr(options, key, "") for key in ("text_column", "text_pair_column")}
         names = {key: first[name] for key, name in chosen.items() if name in first}
         raise OptionsNeededError(f"{source}:1: expected a row, got names of columns", [{"header": True, **names}])
@@ -194,7 +209,7 @@ def _with_header(
         return
     sample = sample_of(dataclasses.replace(options, header=False), source, label)
     first = [column[0] for column in sample.columns]
-    signs = header_signs(first, [Column("", column[1:]) for column in sample.columns])
+    signs = header_signs(sample.columns)
     if chosen:
         signs = 2 if chosen <= {*first} else -2
     if signs > -2:
@@ -212,22 +227,28 @@ def check_grades(options: Any, source: Source, given: Container[str]) -> None:
     sample = sample_of(options.dialect_of(source, named[:2]), source)
     columns = [Column(name, cells) for name, cells in zip(sample.names, sample.columns) if name not in named]
     texts: list[Mapping[str, Any]] = [{}]
-    if not_there := sorted({*named[:2]} - {*sample.names}):
+    grades = [column.name for column in columns if column.may_be_grades]
+    if not {*named[:2]} <= {*sample.names}:
         found = sorted(text_readings(columns, {}, "", None), key=lambda reading: -reading.score)
         texts = [reading.values for reading in found if "text_pair_column" in reading.values][: MOST // 2]
-    grades = [column.name for column in columns if column.may_be_grades]
+    elif not grades:
+        _check_no_words(source, columns)
+    labels = [{"label_column": name} for name in [*grades[: MOST // max(len(texts), 1) - 1], ""]] if grades else [{}]
+    if readings := [reading for text in texts for label in labels if (reading := {**text, **label})]:
+        problem = f"column {grades[0]!r} may say which texts belong together" if grades else "which are the texts?"
+        raise OptionsNeededError(f"{source}: {problem}", readings, _shown(sample.names, sample.columns))
+
+
+def _check_no_words(source: Source, columns: Sequence[Column]) -> None:
+    """Raises ValueError for a column of words that seem to be the labels of pairs."""
     words = [column for column in columns if column.repeats and (column.hint > 2 or column.tells_pairs)]
-    if words and not grades and not not_there:
+    if words:
         raise ValueError(
             f"{source}: column {words[0].name!r}: expected 0 and 1, or grades, of pairs of texts, got "
             f'{min(words[0].kinds)!r:.40}; options.label_column="" trains all pairs as texts that belong together'
         )
-    labels = [{"label_column": name} for name in [*grades[: MOST // max(len(texts), 1) - 1], ""]] if grades else [{}]
-    if readings := [reading for text in texts for label in labels if (reading := {**text, **label})]:
-        problem = f"column {grades[0]!r} may say which texts belong together" if grades else "which are the texts?"
-        rows = [sample.names, *itertools.islice(zip(*sample.columns), SHOWN_ROWS)]
-        raise OptionsNeededError(f"{source}: {problem}", readings, _shown(rows))
 
 
-def _shown(rows: Sequence[Sequence[str]]) -> list[str]:
+def _shown(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
+    rows = [names, *itertools.islice(zip(*columns), SHOWN_ROWS)]
     return [" | ".join(str(cell)[:SHOWN] for cell in row) for row in rows]

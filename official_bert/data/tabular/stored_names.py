@@ -1,6 +1,6 @@
 """Reads what other libraries store: pandas' column-oriented JSON, and class names in Parquet metadata."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_bert.json_values import parse
@@ -21,16 +21,21 @@ def rows_of_pandas(value: Any) -> list[dict[str, Any]] | None:
     return [dict(zip(value, row)) for row in zip(*(part.values() for part in inner))] if is_columns else None
 
 
-def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[dict], dict]:
-    """Returns a function that replaces a row's class numbers by names, as `datasets` stores both in Parquet; -1 becomes
-    None.
-    """
+def class_names(metadata: Mapping[bytes, bytes] | None) -> Callable[[Mapping], dict]:
+    """Returns the function of `names_for_numbers` with the names that `datasets` stores in Parquet."""
     try:
         features = parse((metadata or {})[b"huggingface"])["info"]["features"]
         inner = {key: feature.get("feature", feature) for key, feature in features.items() if isinstance(feature, dict)}
         names = {key: [*map(str, part["names"])] for key, part in inner.items() if part.get("_type") == "ClassLabel"}
     except (KeyError, TypeError, ValueError, AttributeError):
         names = {}
+    return names_for_numbers(names)
+
+
+def names_for_numbers(names: Mapping[str, Sequence[str]]) -> Callable[[Mapping], dict]:
+    """Returns a function that replaces the numbers of classes in a row, or in its lists, by their `names`; -1 (no
+    label) becomes None.
+    """
 
     def named(value: Any, key: str) -> Any:
         if isinstance(value, list):

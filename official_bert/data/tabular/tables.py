@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, Self
 from absl import logging
 
 from official_bert.data.rows import Rows, Source, place
-from official_bert.data.tabular import json_rows
 from official_bert.data.tabular.companions import labels_beside, labels_in_lines
 from official_bert.data.tabular.dialects import USUAL, likely_dialect
 from official_bert.data.tabular.encodings import encoding_of, text_lines
@@ -34,6 +33,7 @@ from official_bert.data.tabular.formats import (
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
 from official_bert.data.tabular.json_rows import begins_json, checked_object
+from official_bert.data.tabular.json_rows import json_values as json_values
 from official_bert.fields import Constraint, Count, as_flags, changed_fields
 from official_bert.limits import MOST_COLUMNS, require_at_most
 from official_bert.storage.files import is_file, is_folder
@@ -83,13 +83,8 @@ class Table:
     def rows(self, keep: Iterable[int]) -> "Table":
         """Returns a table of only these rows."""
         numbers = list(keep)
-        return Table(
-            self.path,
-            {name: [values[row] for row in numbers] for name, values in self.columns.items()},
-            [self.lines[row] for row in numbers],
-            self.broken,
-            self.unaccepted,
-        )
+        columns = {name: [values[row] for row in numbers] for name, values in self.columns.items()}
+        return dataclasses.replace(self, columns=columns, lines=[self.lines[row] for row in numbers])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -414,12 +409,3 @@ def collected(path: str, source: Source, numbered_rows: Iterable[tuple[int, Any]
     """Returns a file's rows in memory; messages name their lines, unless `source` counts rows from 0."""
     numbers, values = [*zip(*numbered_rows)] or [(), ()]
     return Rows(path, values, () if isinstance(source, Rows) else numbers)
-
-
-def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
-    """Returns the source of a JSON file, as messages name it, and (line, value) of each row, not yet checked.
-
-    The source of a list is `Rows`, whose rows are counted from 0.
-    """
-    listed, values = json_rows.values_of(path, encoding)
-    return path if listed is None else Rows(path, listed), values

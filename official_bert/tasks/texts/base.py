@@ -6,7 +6,7 @@ A task reads the rows (`read_file`) and writes the answers (`write_set`).
 import abc
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -28,7 +28,7 @@ from official_bert.objectives.objective import Objective
 from official_bert.reports.comparable import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.storage.files import written_whole
-from official_bert.tasks.answers import Examination
+from official_bert.tasks.answers import Examination, write_answers
 from official_bert.tasks.calibration import CalibratedAnswers, CalibrationOptions
 from official_bert.tasks.data import DataFiles, Steps, row_spec
 from official_bert.tasks.file_data import FileData, TaskRows
@@ -84,19 +84,15 @@ class TextData(FileData):
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns the shapes of a batch at full length."""
-        target = {
-            "classifier": tf.TensorSpec((batch_size,), tf.int32),
-            "regression": tf.TensorSpec((batch_size,), tf.float32),
-            "multi_label": tf.TensorSpec((batch_size, self.task.num_outputs), tf.float32),
-        }[self.task.head]
-        rows = row_spec(batch_size, self.options.max_seq_length)
-        weighted = (
-            {"loss_weights": target if self.task.head == "multi_label" else rows["example_weights"]}
-            if self._weights_given
-            else {}
+        per_row = tf.TensorSpec((batch_size,), tf.float32)
+        per_label = tf.TensorSpec((batch_size, self.task.num_outputs), tf.float32)
+        target = {"classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": per_row, "multi_label": per_label}
+        weights = (
+            {"loss_weights": per_label if self.task.head == "multi_label" else per_row} if self._weights_given else {}
         )
-        shares = tf.TensorSpec((batch_size, self.task.num_outputs), tf.float32)
-        return rows | weighted | {self._target_key: target} | ({"label_shares": shares} if self.learns_shares else {})
+        shares = {"label_shares": per_label} if self.learns_shares else {}
+        rows = row_spec(batch_size, self.options.max_seq_length)
+        return rows | weights | {self._target_key: target[self.task.head]} | shares
 
     @property
     def _target_key(self) -> str:
@@ -139,15 +135,11 @@ class TextData(FileData):
         """Returns training batches, in which rows or labels may have weights in the loss."""
         features = self._features_of(train, files)
         notes = casing_warnings(self.tokenizer, train.text)
-        if not self._weights_given:
-            return self.make_batches(features, training=True), notes
-        weights = self._weights(features.extra[self._target_key])
-        features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
-        weighted = "positive rows" if self.task.head == "multi_label" else "labels"
-        return self.make_batches(features, training=True), [
-            *notes,
-            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}",
-        ]
+        if self._weights_given:
+            weights, features.extra["loss_weights"] = self._weights(features.extra[self._target_key])
+            weighted = "positive rows" if self.task.head == "multi_label" else "labels"
+            notes.append(f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}")
+        return self.make_batches(features, training=True), notes
 
     def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
         """Returns the batches of all sets, one after another."""
@@ -171,23 +163,21 @@ class TextData(FileData):
         """Whether rows or labels have weights in the loss of training."""
         return bool(getattr(self.options, "class_weights", "") or getattr(self.options, "positive_weights", ""))
 
-    def _weights(self, targets: np.ndarray) -> np.ndarray:
-        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each
-        window of a text.
+    def _weights(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The weight of each label, or of its positive rows, float32 [K], and that of each row [N], or of each of its
+        labels [N,K]; `targets` [N] or [N,K] has all rows, each window of a text.
         """
         labels = self.options.labels
         if self.task.head == "multi_label":
-            return label_weights.positive_weights(
+            weights = label_weights.positive_weights(
                 self.options.positive_weights, labels, targets, "config.options.positive_weights"
             )
+            return weights, np.where(targets == 1.0, weights, 1.0).astype(np.float32)
         counts = np.bincount(targets, minlength=len(labels))
-        return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
-
-    def _weigh(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The weight of each row, float32 [N], or of each of its labels [N,K]."""
-        if self.task.head == "multi_label":
-            return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
-        return weights[targets]
+        weights = label_weights.class_weights(
+            self.options.class_weights, labels, counts, "config.options.class_weights"
+        )
+        return weights, weights[targets]
 
     def make_features(
         self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = ""
@@ -216,6 +206,27 @@ class TextAnswers(CalibratedAnswers, abc.ABC):
     @abc.abstractmethod
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes the answers for one of the sets of `read_tests` from its logits [N,K]; returns the path."""
+
+    def write_table(
+        self,
+        path: str,
+        logits: np.ndarray,
+        shown: Callable[[Mapping[str, Any]], object],
+        labels: Iterable[object],
+        delimiter: str = "\t",
+    ) -> str:
+        """Writes what is `shown` of each answer, and the probability of each label; returns the path."""
+        more = self.calibration.abstention(0.0)
+        rows = [
+            [
+                index,
+                shown(answer),
+                *(f"{probability:.6f}" for probability in answer.get("probabilities", ())),
+                *(answer[name] for name in more),
+            ]
+            for index, answer in enumerate(map(self.answer, logits))
+        ]
+        return write_answers(path, rows, [*(f"probability:{label}" for label in labels), *more], delimiter)
 
     def best_metric(self) -> str:
         """Returns the first metric, with `-` in front of errors."""

@@ -29,7 +29,6 @@ from official_bert.fields import (
     only_with,
 )
 from official_bert.models.interchange import classes
-from official_bert.tasks.answers import write_answers
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.file_data import TaskRows, Use
 from official_bert.tasks.task import Head, TaskBase
@@ -184,17 +183,15 @@ class TableData(TextData):
             raise ValueError(
                 f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on"
             )
-        for text_set in rows.held_out or () if rows.train and labels else ():
+        if not rows.train:
+            return data, rows
+        notes = [*filter(None, [rows.train.note]), *rows.notes]
+        for text_set in rows.held_out or () if labels else ():
             counts = label_counts(text_set.data.targets, len(labels))
             if lacking := [label for label, count in zip(labels, counts) if not count]:
-                note = (
-                    f"{text_set.data.path}: no row to evaluate on has the labels "
-                    f"{labelled_texts.described_names(lacking)}; {MORE_ROWS}"
-                )
-                rows = dataclasses.replace(rows, notes=(*rows.notes, note))
-        if rows.train and rows.train.note:
-            rows = dataclasses.replace(rows, notes=(rows.train.note, *rows.notes))
-        return data, rows
+                named = labelled_texts.described_names(lacking)
+                notes.append(f"{text_set.data.path}: no row to evaluate on has the labels {named}; {MORE_ROWS}")
+        return data, dataclasses.replace(rows, notes=tuple(notes))
 
     def _table(self, path: Source, use: Use) -> Table:
         options, labelled = self.options, use != "test"
@@ -211,7 +208,7 @@ class TableData(TextData):
         )
         if labelled and options.label_column == labelled_texts.GOLD:
             table = labelled_texts.without_agreement(table, options.labels, logging.warning)
-        if labelled and (several or (options.kind == "classifier" and not options.label_columns)):
+        if labelled and options.kind != "regression" and not options.label_columns:
             labelled_texts.check_cells(table, options.label_column, several)
         table = labelled_texts.without_missing(
             table,
@@ -242,14 +239,12 @@ class TableData(TextData):
         where = f"{table.path}: column {options.label_column!r}"
         if not labels:
             raise ValueError(f"{where}: expected labels, got none in any of {len(table)} rows")
-        if len(labels) < 2 and options.kind == "classifier" and table.unaccepted:
-            raise OptionsNeededError(
-                f"{where}: expected at least two different labels, got {list(labels)}: in Prodigy's binary rows the "
-                "answer is the label",
-                [{"label_column": ANSWER}],
-            )
         if len(labels) < 2 and options.kind == "classifier":
-            raise ValueError(f"{where}: expected at least two different labels, got {list(labels)}")
+            problem = f"{where}: expected at least two different labels, got {list(labels)}"
+            if table.unaccepted:
+                problem += ": in Prodigy's binary rows the answer is the label"
+                raise OptionsNeededError(problem, [{"label_column": ANSWER}])
+            raise ValueError(problem)
         if len(labels) > len(table) / 2 and len(labels) > 20:
             raise ValueError(
                 f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
@@ -380,19 +375,13 @@ class TableAnswers(TextAnswers):
 
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
-        rows, more = [], self.calibration.abstention(0.0)
-        for index, answer in enumerate(map(self.answer, logits)):
-            labels = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
-            rows.append(
-                [
-                    index,
-                    f"{answer['score']:.6g}" if "score" in answer else labels,
-                    *(f"{probability:.6f}" for probability in answer.get("probabilities", ())),
-                    *(answer[name] for name in more),
-                ]
-            )
-        columns = [*(f"probability:{label}" for label in self.options.labels), *more]
-        return write_answers(os.path.join(output_dir, f"{name}.tsv"), rows, columns)
+
+        def shown(answer: Mapping[str, Any]) -> str:
+            if "score" in answer:
+                return f"{answer['score']:.6g}"
+            return answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
+
+        return self.write_table(os.path.join(output_dir, f"{name}.tsv"), logits, shown, self.options.labels)
 
 
 class Task(TextClassification):

@@ -59,15 +59,7 @@ def comparable(task: Any, text_set: TextSet, rows: Sequence[int] | np.ndarray, l
     targets, head = text_set.data.targets[rows], task.head
     labels = () if head in ("regression", "choice") else task.answers.classes.labels
     answered = [task.answers.answer(row) for row in logits]
-    if head == "multi_label":
-        answers = [_several(row["labels"]) for row in answered]
-        gold = [_several([label for label, has in zip(labels, row) if has]) for row in targets]
-    elif head == "regression":
-        answers, gold = [f"{row['score']:.4f}" for row in answered], [f"{score:g}" for score in targets]
-    elif head == "choice":
-        answers, gold = [str(row["choice"]) for row in answered], [str(choice) for choice in targets]
-    else:
-        answers, gold = [row["label"] for row in answered], [labels[number] for number in targets]
+    answers, gold = _as_texts(head, labels, answered, targets)
 
     def measure(numbers: np.ndarray) -> dict[str, float]:
         measured = task.answers.measure(targets[numbers], logits[numbers])
@@ -87,9 +79,18 @@ def comparable(task: Any, text_set: TextSet, rows: Sequence[int] | np.ndarray, l
     )
 
 
-def _several(labels: Sequence[str]) -> str:
-    """Several labels in one text, in an order that does not depend on the probabilities."""
-    return _named(sorted(labels))
+def _as_texts(
+    head: str, labels: Sequence[str], answered: Sequence[Mapping[str, Any]], targets: np.ndarray
+) -> tuple[list[str], list[str]]:
+    """Returns answers and right answers as texts, several labels in an order that does not depend on probabilities."""
+    if head == "multi_label":
+        right = ([label for label, has in zip(labels, row) if has] for row in targets)
+        return [_named(sorted(row["labels"])) for row in answered], [_named(sorted(row)) for row in right]
+    if head == "regression":
+        return [f"{row['score']:.4f}" for row in answered], [f"{score:g}" for score in targets]
+    if head == "choice":
+        return [str(row["choice"]) for row in answered], [str(choice) for choice in targets]
+    return [row["label"] for row in answered], [labels[number] for number in targets]
 
 
 def _named(labels: Iterable[str]) -> str:

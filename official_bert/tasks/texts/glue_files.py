@@ -133,15 +133,7 @@ class Reader:
 
     def train(self, path: Source = "") -> LabelledTexts:
         """Reads the training data: the published file, or another with its columns."""
-        path = path or self._find(self.dataset.train.format(language=self.train_language))
-        return self._read(
-            path,
-            self.dataset.train_texts or self.dataset.texts,
-            self.dataset.train_label or self.dataset.label,
-            language="",
-            labelled=True,
-            names=self.dataset.columns,
-        )
+        return self._read(path or self._find(self.dataset.train.format(language=self.train_language)), "train")
 
     def data(self, train: Source, held_out: Source) -> dict[str, list[Source]]:
         """Returns the existing files that `train` and `held_out` read."""
@@ -157,20 +149,7 @@ class Reader:
         files: dict[str, Source] = (
             {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
         )
-        return [
-            TextSet(
-                end,
-                self._read(
-                    file,
-                    self.dataset.texts,
-                    self.dataset.label,
-                    self.language,
-                    labelled=True,
-                    names=self.dataset.columns,
-                ),
-            )
-            for end, file in files.items()
-        ]
+        return [TextSet(end, self._read(file, "dev")) for end, file in files.items()]
 
     def tests(self, path: Source = "") -> list[TextSet]:
         """Reads the sets to answer, named as their submissions; with MNLI also the diagnostic set, if it is beside it.
@@ -180,10 +159,7 @@ class Reader:
         files: dict[str, Source] = {self._submission(path): path} if path else self._find_all(self.dataset.tests)
         if not path and self.dataset is DATASETS["mnli"] and (diagnostic := self._diagnostic()):
             files["AX"] = diagnostic
-        return [
-            TextSet(name, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=False))
-            for name, file in files.items()
-        ]
+        return [TextSet(name, self._read(file, "test")) for name, file in files.items()]
 
     def _submission(self, path: Source) -> str:
         """The name of the submission of a file to answer."""
@@ -219,14 +195,15 @@ class Reader:
             return path
         raise ValueError(f"{self.dataset.folder}: no file {file}; looked in {', '.join(self._folders())}")
 
-    def _read(
-        self, path: Source, texts: Sequence[str], label: str, language: str, labelled: bool, names: Sequence[str] = ()
-    ) -> LabelledTexts:
-        language = language if self.dataset.language else ""
-        filtered = [self.dataset.language] if language else []
-        table = TableOptions(file_format="tsv").read_table(
-            path, [*texts, *([label] if labelled else []), *filtered], names, self.dataset.broken_rows
-        )
+    def _read(self, path: Source, use: str) -> LabelledTexts:
+        """Reads a file of a use: train, dev, or test, which has no labels."""
+        data, labelled = self.dataset, use != "test"
+        texts, label, language = data.texts, data.label, self.language if data.language else ""
+        if use == "train":
+            texts, label, language = data.train_texts or texts, data.train_label or label, ""
+        names = data.columns if labelled else ()
+        columns = [*texts, *([label] if labelled else []), *([data.language] if language else [])]
+        table = TableOptions(file_format="tsv").read_table(path, columns, names, data.broken_rows)
         if table.broken and not labelled:
             raise ValueError(
                 f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
@@ -235,15 +212,13 @@ class Reader:
         if table.broken:
             self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")
         if language:
-            table = _only(
-                table, self.dataset.language, lambda value: value == language, f"in the language {language!r}"
-            )
-        if labelled and self.dataset.unlabelled is not None:
-            table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
+            table = _only(table, data.language, lambda value: value == language, f"in the language {language!r}")
+        if labelled and data.unlabelled is not None:
+            table = _only(table, label, lambda value: value != data.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
-        columns = [labelled_texts.texts(table, name) for name in texts]
+        first, *second = (labelled_texts.texts(table, name) for name in texts)
         targets = self._targets(table, label, bool(names)) if labelled else None
-        return LabelledTexts(str(path), columns[0], columns[1] if len(columns) > 1 else None, targets)
+        return LabelledTexts(str(path), first, second[0] if second else None, targets)
 
     def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray:
         """Returns numbers of labels, or scores."""

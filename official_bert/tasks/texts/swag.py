@@ -5,6 +5,7 @@ The score of a choice is a vector's product with [CLS].
 """
 
 import dataclasses
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,6 @@ from official_bert.data.rows import Source
 from official_bert.data.tabular.tables import Table, TableOptions, first_object, has_key
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
-from official_bert.tasks.answers import write_answers
 from official_bert.tasks.data import DataFiles, row_spec
 from official_bert.tasks.file_data import Use
 from official_bert.tasks.texts.base import TextAnswers, TextClassification, TextData, TextOptions
@@ -194,18 +194,8 @@ class ChoiceAnswers(TextAnswers):
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.csv`: the number of the choice, and the probability of each."""
         choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
-        more = self.calibration.abstention(0.0)
-        rows = (
-            [
-                index,
-                answer["choice"],
-                *(f"{value:.6f}" for value in answer["probabilities"]),
-                *(answer[name] for name in more),
-            ]
-            for index, answer in enumerate(map(self.answer, logits))
-        )
-        columns = [*(f"probability:{choice}" for choice in choices), *more]
-        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows, columns, ",")
+        path = os.path.join(output_dir, f"{name}.csv")
+        return self.write_table(path, logits, operator.itemgetter("choice"), choices, ",")
 
 
 class Task(TextClassification):

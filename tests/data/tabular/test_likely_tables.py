@@ -154,7 +154,7 @@ LONG = ["a long text about it all", "another one that is as long", "and this is 
     ],
 )
 def test_a_header_stands_out_from_its_columns(first, columns, sign):
-    signs = header_signs(first, [Column("", column) for column in columns])
+    signs = header_signs([[cell, *column] for cell, column in zip(first, columns)])
     assert (signs >= 2) - (signs <= -2) == sign
 
 
