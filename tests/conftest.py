@@ -99,6 +99,31 @@ def pytest_runtest_protocol(item):
         sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": plain})
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """Fails a test that leaves settings behind which would change the numbers of those after it."""
+    result = yield
+    if left := left_settings():
+        pytest.fail(f"left behind, and restored now: {', '.join(left)}", pytrace=False)
+    return result
+
+
+def left_settings() -> list[str]:
+    """Restores what Keras and TensorFlow have in a new process, and returns what was different."""
+    tf, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
+    left = []
+    if keras and (policy := keras.config.dtype_policy().name) != "float32":
+        keras.config.set_dtype_policy("float32")
+        left.append(f"Keras' policy {policy} (distribution.own_precision restores it)")
+    if tf and tf.config.functions_run_eagerly():
+        tf.config.run_functions_eagerly(False)
+        left.append("functions that run eagerly")
+    if tf and not tf.config.experimental.tensor_float_32_execution_enabled():
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+        left.append("products without TF32")
+    return left
+
+
 @pytest.fixture(scope="session")
 def golden() -> pathlib.Path:
     """Returns the folder of results of the 2018 code; its README describes them."""
