@@ -1,6 +1,6 @@
 """Fixtures for all tests: the repository, the golden results, small models. TensorFlow is made quiet first."""
 
-import functools
+import copy
 import gc
 import os
 import pathlib
@@ -190,21 +190,25 @@ def span_model(small_config):
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tokenizers():
-    """Has served models of one vocabulary share its tokenizer, which is traced once, for eager calls too."""
+    """Has served models of equal vocabularies share a tokenizer, which is traced once, for eager calls too."""
     from eager_models import trace_eager_calls
 
     from official_bert.text import graph_loading
 
-    new = graph_loading.GraphTokenizer
-
-    @functools.lru_cache(8)
-    def made_once(vocab_file, do_lower_case, _):
-        return trace_eager_calls(new(vocab_file, do_lower_case))
+    new, made = graph_loading.GraphTokenizer, {}
 
     def shared(vocab_file, do_lower_case=True, vocab=None):
         if vocab or not os.path.isfile(vocab_file):
             return new(vocab_file, do_lower_case, vocab)
-        return made_once(vocab_file, do_lower_case, pathlib.Path(vocab_file).read_bytes())
+        key = pathlib.Path(vocab_file).read_bytes(), do_lower_case
+        if key not in made:
+            tokenizer = trace_eager_calls(new(vocab_file, do_lower_case))
+            made.pop(next(iter(made)) if len(made) == 8 else None, None)
+            made[key] = tokenizer
+        tokenizer = copy.copy(made[key])
+        tokenizer.host = copy.copy(tokenizer.host)
+        tokenizer.vocab_file = tokenizer.host.vocab_file = vocab_file
+        return tokenizer
 
     with mock.patch.object(graph_loading, "GraphTokenizer", shared):
         yield
