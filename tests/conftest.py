@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pathlib
+import re
 import sys
 import types
 from unittest import mock
@@ -21,52 +22,57 @@ ROOT = pathlib.Path(__file__).parent.parent
 # cores, the third works while others wait for servers and commands); a long one at the end would leave the others
 # without work.
 LONGEST_FIRST = (
-    "journeys/test_from_text.py",
-    "tasks/test_served_models.py",
-    "training/test_step.py",
     "models/interchange/members/test_fixtures.py",
-    "serving/test_bounds.py",
-    "training/test_loop.py",
-    "tasks/tagging/test_tagging_task.py",
+    "tasks/test_served_models.py",
+    "serving/test_explanations.py",
     "training/test_distribution.py",
-    "runs/test_runs.py",
-    "serving/test_loading.py",
-    "test_fine_tune.py",
-    "serving/test_export.py",
+    "journeys/test_from_text.py",
+    "training/test_step.py",
+    "test_facade.py",
+    "models/test_keras_methods.py",
     "models/test_graph_histograms.py",
+    "models/test_encoder_decoder.py",
+    "serving/test_export.py",
+    "server/test_server.py",
+    "serving/test_served_layers.py",
+    "training/test_optimization.py",
     "tools/test_convert_checkpoint.py",
+    "serving/test_bounds.py",
+    "text/test_graph.py",
+    "tools/test_prepare_corpus.py",
+    "test_run_pretraining.py",
+    "models/interchange/test_sentence_transformers.py",
+    "tasks/test_hostile_options.py",
+    "server/test_bad_clients.py",
     "test_earlier_runs.py",
-    "training/test_best_checkpoint.py",
+    "test_json_types.py",
+    "data/tabular/test_table_readings.py",
+    "training/test_loop.py",
     "test_run_squad.py",
-    "serving/test_served_vectors.py",
-    "server/test_rest.py",
-    "test_other_stores.py",
+    "test_run_finetuning.py",
+    "models/test_first_weights.py",
+    "layers/test_fused.py",
+    "models/test_encoder.py",
+    "models/interchange/test_formats.py",
+    "training/test_adapters.py",
     "tasks/tagging/test_served_tagger.py",
     "data/pretraining/test_dynamic_masking.py",
-    "test_run_finetuning.py",
-    "test_facade.py",
+    "tasks/tagging/test_tagging_task.py",
+    "text/test_fast_tokenization.py",
     "data/pretraining/test_packed_rows.py",
-    "tools/test_create_pretraining_data.py",
-    "test_run_pretraining.py",
-    "serving/test_dense_formats.py",
-    "tasks/texts/test_weights_and_thresholds.py",
-    "server/test_server.py",
-    "layers/test_fused.py",
-    "models/interchange/test_formats.py",
-    "models/test_encoder.py",
-    "training/test_background_saves.py",
-    "server/test_bad_clients.py",
-    "training/test_parts_in_training.py",
-    "tasks/squad/test_served_squad.py",
-    "layers/test_crf.py",
-    "server/test_fuzz.py",
-    "training/test_skipped_padding.py",
-    "journeys/test_from_published_checkpoints.py",
 )
 
 # In these TensorFlow optimises graphs, as it does for users, and in tests that are slow or marked. It takes longer than
 # what most of the others compute.
 OPTIMIZED_GRAPHS = ("serving/", "journeys/", "server/", "tasks/test_served_models.py")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out files of slow tests alone if none is asked for: each process would import what they need."""
+    slow_alone = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return bool(slow_alone.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
 
 
 def pytest_collection_modifyitems(items):

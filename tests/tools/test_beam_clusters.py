@@ -13,9 +13,10 @@ from concurrent.futures import CancelledError
 
 import pytest
 from local_ports import free_ports
-from needed_tools import ROOT, need, why_not
+from needed_tools import ROOT, lazily_imported, need
 
-beam_runner = pytest.importorskip("official_bert.tools.generation.beam_runner", reason=why_not("apache_beam"))
+need("apache_beam")
+beam_runner = lazily_imported("official_bert.tools.generation.beam_runner")
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 SPARK = "--runner=beam_pyspark_runner.pyspark_runner.PySparkRunner"
 UMASKS = (0o022, 0o077)  # of the workers: the mode of a file tells who wrote it

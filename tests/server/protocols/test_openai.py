@@ -4,10 +4,11 @@ import base64
 import json
 
 import numpy as np
-import openai
 import pytest
 from made_serving import unit
+from needed_tools import lazily_imported
 
+openai = lazily_imported("openai")
 PATH = "/v1/embeddings"
 
 
