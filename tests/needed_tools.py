@@ -5,8 +5,6 @@ installs it.
 import importlib.util
 import pathlib
 import shutil
-import sys
-import types
 
 import pytest
 
@@ -54,16 +52,6 @@ def need(*tools: str) -> None:
     """Skips the test, or the module, that calls this if one of the tools is missing."""
     if reason := why_not(*tools):
         pytest.skip(reason, allow_module_level=True)
-
-
-def lazily_imported(name: str) -> types.ModuleType:
-    """Returns a module that is imported at its first use; at the top of a test file, each process would import it."""
-    spec = importlib.util.find_spec(name)
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))
-    if module.__spec__ is spec:
-        spec.loader.exec_module(module)
-    return module
 
 
 needs_torch = pytest.mark.skipif(bool(why_not(TORCH)), reason=why_not(TORCH))

@@ -6,7 +6,7 @@ import made_tokenizers
 import numpy as np
 import pytest
 from commands import run_here
-from needed_tools import lazily_imported, need
+from needed_tools import need
 
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator
@@ -17,7 +17,15 @@ from official_bert.data.pretraining.scratch import Scratch
 from official_bert.text import loading
 
 need("apache_beam")
-beam_generation = lazily_imported("official_bert.tools.generation.beam_generation")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beam():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global beam_generation
+    from official_bert.tools.generation import beam_generation
+
+
 IN_PROCESS = ["--runner=DirectRunner", "--direct_num_workers=1"]
 TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
 

@@ -6,10 +6,15 @@ import json
 import numpy as np
 import pytest
 from made_serving import unit
-from needed_tools import lazily_imported
 
-openai = lazily_imported("openai")
 PATH = "/v1/embeddings"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_library():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global openai
+    import openai
 
 
 @pytest.fixture(scope="module")
