@@ -58,7 +58,6 @@ from official_bert.tasks.loading import (
 )
 from official_bert.tasks.task import TaskBase
 from official_bert.training.machines.cluster import Placement
-from official_bert.training.machines.distribution import own_precision
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
@@ -373,8 +372,7 @@ def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | 
     if options:
         task = _with_reading_options(task, options)
     weights = trained_weights(run, best=task.config.training.answer_with == "best") if run.has_begun else path
-    with own_precision():
-        return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
+    return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
 
 
 def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBase:
