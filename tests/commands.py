@@ -251,7 +251,7 @@ class ByProcesses(Person):
 
 
 class InThisProcess(Person):
-    """Every command runs here; flags, arguments, folder, streams, warnings, signals and logging are restored
+    """Every command runs here; flags, arguments, folder, streams, warnings, signals, logging and precision are restored
     afterwards.
     """
 
@@ -260,6 +260,7 @@ class InThisProcess(Person):
         errors = io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(own_signals())
+            stack.callback(restore_precision)
             stack.enter_context(contextlib.chdir(self.folder))
             stack.enter_context(contextlib.redirect_stdout(output))
             stack.enter_context(contextlib.redirect_stderr(errors))
@@ -349,6 +350,12 @@ def _own_input(typed: str):
         yield
     finally:
         sys.stdin = before
+
+
+def restore_precision() -> None:
+    """Gives the models of later tests float32, whatever a command has set for those of its process."""
+    if distribution := sys.modules.get("official_bert.training.machines.distribution"):
+        distribution.set_precision("float32")
 
 
 @contextlib.contextmanager

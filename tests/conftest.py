@@ -1,9 +1,10 @@
 """Fixtures for all tests: the repository, the golden results, small models. TensorFlow is made quiet first."""
 
-import functools
+import copy
 import gc
 import os
 import pathlib
+import re
 import sys
 import types
 from unittest import mock
@@ -21,52 +22,57 @@ ROOT = pathlib.Path(__file__).parent.parent
 # cores, the third works while others wait for servers and commands); a long one at the end would leave the others
 # without work.
 LONGEST_FIRST = (
-    "journeys/test_from_text.py",
-    "tasks/test_served_models.py",
-    "training/test_step.py",
     "models/interchange/members/test_fixtures.py",
-    "serving/test_bounds.py",
-    "training/test_loop.py",
-    "tasks/tagging/test_tagging_task.py",
+    "tasks/test_served_models.py",
+    "serving/test_explanations.py",
     "training/test_distribution.py",
-    "runs/test_runs.py",
-    "serving/test_loading.py",
-    "test_fine_tune.py",
-    "serving/test_export.py",
+    "journeys/test_from_text.py",
+    "training/test_step.py",
+    "test_facade.py",
+    "models/test_keras_methods.py",
     "models/test_graph_histograms.py",
+    "models/test_encoder_decoder.py",
+    "serving/test_export.py",
+    "server/test_server.py",
+    "serving/test_served_layers.py",
+    "training/test_optimization.py",
     "tools/test_convert_checkpoint.py",
+    "serving/test_bounds.py",
+    "text/test_graph.py",
+    "tools/test_prepare_corpus.py",
+    "test_run_pretraining.py",
+    "models/interchange/test_sentence_transformers.py",
+    "tasks/test_hostile_options.py",
+    "server/test_bad_clients.py",
     "test_earlier_runs.py",
-    "training/test_best_checkpoint.py",
+    "test_json_types.py",
+    "data/tabular/test_table_readings.py",
+    "training/test_loop.py",
     "test_run_squad.py",
-    "serving/test_served_vectors.py",
-    "server/test_rest.py",
-    "test_other_stores.py",
+    "test_run_finetuning.py",
+    "models/test_first_weights.py",
+    "layers/test_fused.py",
+    "models/test_encoder.py",
+    "models/interchange/test_formats.py",
+    "training/test_adapters.py",
     "tasks/tagging/test_served_tagger.py",
     "data/pretraining/test_dynamic_masking.py",
-    "test_run_finetuning.py",
-    "test_facade.py",
+    "tasks/tagging/test_tagging_task.py",
+    "text/test_fast_tokenization.py",
     "data/pretraining/test_packed_rows.py",
-    "tools/test_create_pretraining_data.py",
-    "test_run_pretraining.py",
-    "serving/test_dense_formats.py",
-    "tasks/texts/test_weights_and_thresholds.py",
-    "server/test_server.py",
-    "layers/test_fused.py",
-    "models/interchange/test_formats.py",
-    "models/test_encoder.py",
-    "training/test_background_saves.py",
-    "server/test_bad_clients.py",
-    "training/test_parts_in_training.py",
-    "tasks/squad/test_served_squad.py",
-    "layers/test_crf.py",
-    "server/test_fuzz.py",
-    "training/test_skipped_padding.py",
-    "journeys/test_from_published_checkpoints.py",
 )
 
 # In these TensorFlow optimises graphs, as it does for users, and in tests that are slow or marked. It takes longer than
 # what most of the others compute.
 OPTIMIZED_GRAPHS = ("serving/", "journeys/", "server/", "tasks/test_served_models.py")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out files of slow tests alone if none is asked for: each process would import what they need."""
+    slow_alone = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return bool(slow_alone.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
 
 
 def pytest_collection_modifyitems(items):
@@ -97,6 +103,31 @@ def pytest_runtest_protocol(item):
             or item.get_closest_marker("optimized_graphs")
         )
         sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": plain})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """Fails a test that leaves settings behind which would change the numbers of those after it."""
+    result = yield
+    if left := left_settings():
+        pytest.fail(f"left behind, and restored now: {', '.join(left)}", pytrace=False)
+    return result
+
+
+def left_settings() -> list[str]:
+    """Restores what Keras and TensorFlow have in a new process, and returns what was different."""
+    tf, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
+    left = []
+    if keras and (policy := keras.config.dtype_policy().name) != "float32":
+        keras.config.set_dtype_policy("float32")
+        left.append(f"Keras' policy {policy} (distribution.own_precision restores it)")
+    if tf and tf.config.functions_run_eagerly():
+        tf.config.run_functions_eagerly(False)
+        left.append("functions that run eagerly")
+    if tf and not tf.config.experimental.tensor_float_32_execution_enabled():
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+        left.append("products without TF32")
+    return left
 
 
 @pytest.fixture(scope="session")
@@ -165,21 +196,25 @@ def span_model(small_config):
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tokenizers():
-    """Has served models of one vocabulary share its tokenizer, which is traced once, for eager calls too."""
+    """Has served models of equal vocabularies share a tokenizer, which is traced once, for eager calls too."""
     from eager_models import trace_eager_calls
 
     from official_bert.text import graph_loading
 
-    new = graph_loading.GraphTokenizer
-
-    @functools.lru_cache(8)
-    def made_once(vocab_file, do_lower_case, _):
-        return trace_eager_calls(new(vocab_file, do_lower_case))
+    new, made = graph_loading.GraphTokenizer, {}
 
     def shared(vocab_file, do_lower_case=True, vocab=None):
         if vocab or not os.path.isfile(vocab_file):
             return new(vocab_file, do_lower_case, vocab)
-        return made_once(vocab_file, do_lower_case, pathlib.Path(vocab_file).read_bytes())
+        key = pathlib.Path(vocab_file).read_bytes(), do_lower_case
+        if key not in made:
+            tokenizer = trace_eager_calls(new(vocab_file, do_lower_case))
+            made.pop(next(iter(made)) if len(made) == 8 else None, None)
+            made[key] = tokenizer
+        tokenizer = copy.copy(made[key])
+        tokenizer.host = copy.copy(tokenizer.host)
+        tokenizer.vocab_file = tokenizer.host.vocab_file = vocab_file
+        return tokenizer
 
     with mock.patch.object(graph_loading, "GraphTokenizer", shared):
         yield

@@ -54,25 +54,30 @@ def exported(written, tmp_path_factory):
     return folder
 
 
-def test_a_predictor_says_what_it_is_and_completes_to_what_people_use(written, exported):
+@pytest.fixture(scope="module")
+def loaded(exported):
+    """This model, loaded."""
+    return official_bert.Predictor(exported)
+
+
+def test_a_predictor_says_what_it_is_and_completes_to_what_people_use(written, exported, loaded):
     published = official_bert.Predictor(written("ours", "pretraining"))
-    assert repr(official_bert.Predictor(exported)) == (
-        f"<Predictor of {exported}: pretraining; text -> {', '.join(published.outputs)}>"
-    )
-    assert repr(published) == repr(official_bert.Predictor(exported)).replace(exported, published.path)
+    assert repr(loaded) == f"<Predictor of {exported}: pretraining; text -> {', '.join(published.outputs)}>"
+    assert repr(published) == repr(loaded).replace(exported, published.path)
     classifier = official_bert.Predictor(written("hugging_face", "classifier"))
     assert f"labels {', '.join(classifier.labels)}; text -> label" in repr(classifier) and classifier.labels
     assert {"config", "embed", "evaluate", "labels", "rank"} <= {*dir(published)}
     assert all(hasattr(published, name) and not name.startswith("_") for name in dir(published))
 
 
-def test_a_published_folder_and_exports_of_known_and_unknown_tasks_answer_alike(written, exported, tmp_path):
+def test_a_published_folder_and_exports_of_known_and_unknown_tasks_answer_alike(written, exported, loaded, tmp_path):
     stranger = tmp_path / "stranger"
     shutil.copytree(exported, stranger)
     for config in stranger.glob("*/1/assets/config.yaml"):
         config.write_text(config.read_text().replace("task: pretraining", "task: my_project.blanks"))
     texts = ["a [MASK] c", "[MASK] b [MASK]", "c"]
-    answers = [official_bert.Predictor(path)(texts) for path in (written("ours", "pretraining"), exported, stranger)]
+    published, strangers = (official_bert.Predictor(path) for path in (written("ours", "pretraining"), stranger))
+    answers = [predictor(texts) for predictor in (published, loaded, strangers)]
     for answer, *others in zip(*answers):
         for other in others:
             assert other.keys() == answer.keys() and other["tokens"] == answer["tokens"]
@@ -401,9 +406,8 @@ def test_answers_hold_no_padding_of_the_batch(written, caplog):
         assert [text[start:end] for start, end in zip(answer["starts"], answer["ends"])] == answer["entities"]
 
 
-def test_what_is_no_text_is_named(exported):
-    predictor = official_bert.Predictor(exported)
-    assert predictor([]) == []
+def test_what_is_no_text_is_named(exported, loaded):
+    assert loaded([]) == []
     for wrong, message in (
         (["a", None], "row 2: expected text, got None"),
         ([3.5], "row 1: expected text, got 3.5"),
@@ -414,9 +418,9 @@ def test_what_is_no_text_is_named(exported):
         (["a", "b\ud800"], "row 2: column 'text': expected text, got .*, with half a character .* at place 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            predictor(wrong)
+            loaded(wrong)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, got -1"):
-        predictor(["a"], batch_size=-1)
+        loaded(["a"], batch_size=-1)
     with pytest.raises(ValueError, match="is an exported model, which has its own"):
         official_bert.Predictor(exported, vocab_file="vocab.txt")
 

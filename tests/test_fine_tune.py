@@ -89,6 +89,14 @@ def test_a_training_leaves_no_weights_in_memory():
     assert graphs_alive() <= before
 
 
+@pytest.mark.slow  # runs/test_announcement.py restores a precision without a training
+def test_the_precision_of_a_training_is_not_that_of_later_models(eager_steps):
+    settings = SETTINGS | {"epochs": 0.0, "steps": 1, "precision": "bfloat16"}
+    tuned = official_bert.fine_tune("classification", train=ROWS, output_dir="half", **settings)
+    assert keras.config.dtype_policy().name == "float32"
+    assert tuned.evaluate(HELD_OUT)["loss"] > 0 and keras.config.dtype_policy().name == "float32"
+
+
 @pytest.mark.slow
 def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
     with open("train.csv", "w", encoding="utf-8", newline="") as file:

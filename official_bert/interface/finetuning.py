@@ -32,7 +32,7 @@ from official_bert.storage.files import exists, read_text
 from official_bert.tasks.data import DataFiles, Steps
 from official_bert.tasks.loading import dataset_name, load_task, task_class
 from official_bert.training.machines.cluster import Placement
-from official_bert.training.machines.distribution import check_backend
+from official_bert.training.machines.distribution import check_backend, own_precision
 from official_bert.typed_values import did_you_mean, removed_keys
 
 # of `fine_tune`
@@ -207,7 +207,8 @@ def fine_tune(
         asked_keys=flags,
         command=call,
     )
-    return FineTuned(tuning.carry_out(), run.path, files)
+    with own_precision():
+        return FineTuned(tuning.carry_out(), run.path, files)
 
 
 def _call(task: str, arguments: Mapping[str, Source], options: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "o
 MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")
 
 
+@distribution.own_precision()
 def measure(
     task: TaskBase,
     files: DataFiles,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import keras
 import pytest
 import tensorflow as tf
 from made_finetuning import make_config as make_finetuning
@@ -109,6 +110,15 @@ def test_evaluations_without_data_are_told():
     first = Resolved(task=task, model=task.build_model())
     assert announcement.unmeasured(first) == ["no evaluation data: training.eval_every = 250 has no effect"]
     assert announcement.unmeasured(dataclasses.replace(first, task=load_task(make_config()))) == []
+
+
+def test_the_precision_of_before_comes_back():
+    with pytest.raises(KeyError, match="half"), distribution.own_precision():
+        distribution.set_precision("bfloat16", tf32=False)
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+        distribution.set_precision("half")
+    assert keras.config.dtype_policy().name == "float32"
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 @pytest.mark.parametrize("tf32", [True, False])

@@ -144,7 +144,7 @@ def test_only_models_with_gradients_and_logits_are_explained(folders, tmp_path):
         ("reranking", {}, "text_pair"),
     ],
 )
-def test_answers_to_pairs_scores_and_one_of_several_labels_are_explained(task, options, second):
+def test_answers_to_pairs_scores_and_one_of_several_labels_are_explained(eager_steps, task, options, second):
     task = load_task(make_config(task, options=options))
     served = make_served_model(task, task.build_model(), ServingOptions())
     row = {"text": "the old song", second: "a boat on the river"} if second else {"text": "the old song"}

@@ -168,7 +168,8 @@ def check(served_models, exported, heads, form):
 QUICK = ["classifier"]  # tasks/test_served_models.py loads a CRF
 
 
-@pytest.mark.parametrize("form", ["text", pytest.param("ids", marks=pytest.mark.slow)])
+@pytest.mark.slow  # a process and four sessions; test_facade.py and the journeys load exports in their own process
+@pytest.mark.parametrize("form", ["text", "ids"])
 def test_saved_models_answer_without_us_as_the_models_do(served_models, exported, form):
     check(served_models, exported, QUICK, form)
 

@@ -145,13 +145,23 @@ def files(tmp_path_factory):
 
 
 def base_of(task, options):
-    return to_dict(
-        make_config(
-            task,
-            options={"max_seq_length": 32, **options},
-            training={"batch_size": 4, "eval_batch_size": 4, "steps": 1, "epochs": 0.0},
-        )
+    """Returns the values of a configuration without those that are the defaults, which would be read each time."""
+    config = make_config(
+        task,
+        options={"max_seq_length": 32, **options},
+        training={"batch_size": 4, "eval_batch_size": 4, "steps": 1, "epochs": 0.0},
     )
+    base = changed(to_dict(config), to_dict(Config()))
+    assert build(Config, base) == config
+    return base
+
+
+def changed(values, defaults):
+    return {
+        key: changed(value, defaults[key]) if isinstance(value, dict) and isinstance(defaults.get(key), dict) else value
+        for key, value in values.items()
+        if key not in defaults or value != defaults[key]
+    }
 
 
 def is_taken(base, files, task, field, value):

@@ -13,9 +13,9 @@ from concurrent.futures import CancelledError
 
 import pytest
 from local_ports import free_ports
-from needed_tools import ROOT, need, why_not
+from needed_tools import ROOT, need
 
-beam_runner = pytest.importorskip("official_bert.tools.generation.beam_runner", reason=why_not("apache_beam"))
+need("apache_beam")
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 SPARK = "--runner=beam_pyspark_runner.pyspark_runner.PySparkRunner"
 UMASKS = (0o022, 0o077)  # of the workers: the mode of a file tells who wrote it
@@ -23,6 +23,13 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     "PYSPARK_PYTHON": sys.executable,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beam():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global beam_runner
+    from official_bert.tools.generation import beam_runner
 
 
 def write_text(folder, golden, files, size):

@@ -6,7 +6,7 @@ import made_tokenizers
 import numpy as np
 import pytest
 from commands import run_here
-from needed_tools import why_not
+from needed_tools import need
 
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator
@@ -16,7 +16,16 @@ from official_bert.data.pretraining.poor_corpora import poor_shards
 from official_bert.data.pretraining.scratch import Scratch
 from official_bert.text import loading
 
-beam_generation = pytest.importorskip("official_bert.tools.generation.beam_generation", reason=why_not("apache_beam"))
+need("apache_beam")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beam():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global beam_generation
+    from official_bert.tools.generation import beam_generation
+
+
 IN_PROCESS = ["--runner=DirectRunner", "--direct_num_workers=1"]
 TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
 

@@ -84,7 +84,7 @@ def test_any_number_of_workers_writes_the_same_files_and_counts_them(root, tmp_p
     assert texts[0][0].replace("\n", " ") == first
 
 
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(tmp_path):
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text("\n".join(corpus_rows(50)))
     bad.write_text("{oops\n")
@@ -93,7 +93,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(root, tmp_path):
         ((f"--input_file={tmp_path}/none*",), "no input file matches"),
         ((f"--input_file={good}", "--shortest_document=99"), "50 dropped"),
     ):
-        done = prepare(root, f"--output_file={tmp_path}/out/c.txt", "--num_workers=1", *arguments)
+        done = run_here("tools/prepare_corpus.py", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1", *arguments)
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert told in next(line for line in done.stderr.splitlines() if line.startswith("error: "))
         assert list((tmp_path / "out").glob("*") if (tmp_path / "out").exists() else []) == []
@@ -237,11 +237,12 @@ def test_a_killed_worker_is_told_in_one_line(root, tmp_path, long_source):
         ("b,b", "expected different names"),
     ],
 )
-def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, told):
+def test_outputs_that_cannot_be_are_told_before_work(tmp_path, output, told):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("Some text.")
     names = ",".join(f"{tmp_path}/{name}" for name in output.split(","))
-    done = prepare(root, f"--input_file=en:{tmp_path}/text", f"--output_file={names}", "--num_workers=1")
+    given = f"--input_file=en:{tmp_path}/text", f"--output_file={names}", "--num_workers=1"
+    done = run_here("tools/prepare_corpus.py", *given)
     assert done.returncode == 1 and told in done.stderr and done.stderr.startswith("error: ")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.txt", "text"]
 
@@ -391,9 +392,10 @@ def test_duplicates_go_the_same_for_any_number_of_workers_and_stand_in_the_repor
     assert [document.replace("\n", " ") for document in documents[:300]] == rows
 
 
-def test_an_unknown_language_is_an_error_before_work(root, tmp_path):
+def test_an_unknown_language_is_an_error_before_work(tmp_path):
     (tmp_path / "a.txt").write_text("Some text.")
-    done = prepare(root, f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/c", "--language=english")
+    given = f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/c", "--language=english"
+    done = run_here("tools/prepare_corpus.py", *given)
     assert done.returncode == 1 and "error: --language: expected the code of a Wikipedia" in done.stderr
 
 

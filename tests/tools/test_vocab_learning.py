@@ -6,6 +6,7 @@ import sys
 import unicodedata
 
 import pytest
+from commands import run_here
 
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -148,16 +149,17 @@ def test_the_command_writes_the_same_file_in_every_process(root, golden, tmp_pat
     assert made[0] == made[1] and made[0].count(b"\n") == 500
 
 
-def test_the_command_tells_a_mistake_in_one_line(root, golden, tmp_path):
-    done = build(root, f"--input_file={golden}/text_a.txt", "--vocab_size=110", f"--output_file={tmp_path}/v.txt")
+def test_the_command_tells_a_mistake_in_one_line(golden, tmp_path):
+    given = f"--input_file={golden}/text_a.txt", "--vocab_size=110", f"--output_file={tmp_path}/v.txt"
+    done = run_here("tools/build_vocab.py", *given)
     assert done.returncode == 1 and "error: a vocabulary of 6 pieces cannot hold" in done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_path):
+def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(tmp_path):
     (tmp_path / "th.txt").write_text("ที่นี่ เมืองนี้ตั้งอยู่ทางฝั่งเหนือ\n" * 50 + "ฬ\n")
-    done = build(
-        root,
+    done = run_here(
+        "tools/build_vocab.py",
         f"--input_file={tmp_path}/th.txt",
         "--vocab_size=200",
         f"--output_file={tmp_path}/v.txt",

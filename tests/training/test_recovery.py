@@ -12,6 +12,7 @@ from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.machines.cluster import Placement
+from official_bert.training.machines.distribution import own_precision
 from official_bert.training.stops.clock import NoClock
 from official_bert.training.stops.recovery import Recovery
 from official_bert.training.trainer import Trainer
@@ -21,7 +22,8 @@ def train(path, folder, phases=(), **training):
     config = make_config(
         training={"steps": 36, "log_every": 1, "save_every": 6, "keep_checkpoints": 9} | training, phases=list(phases)
     )
-    whole_run.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
+    with own_precision():
+        whole_run.train(load_task(config), data_files(path), str(folder), Placement(), report=lambda _: None)
 
 
 def test_the_host_looks_at_the_clock_after_the_steps_of_ten_seconds():

@@ -124,6 +124,17 @@ def set_precision(name: str, tf32: bool = True) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
+@contextlib.contextmanager
+def own_precision() -> Iterator[None]:
+    """Restores the precision of before at its end: that of a run would also be that of later models of the process."""
+    policy, tf32 = keras.config.dtype_policy(), tf.config.experimental.tensor_float_32_execution_enabled()
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+
+
 def reporting_lost_workers(
     strategy: tf.distribute.Strategy, when: Callable[[], str]
 ) -> contextlib.AbstractContextManager:

@@ -18,6 +18,7 @@ from official_bert.data.record_files import records
 from official_bert.runs import whole_run
 from official_bert.tasks.loading import load_task
 from official_bert.training.machines.cluster import Placement
+from official_bert.training.machines.distribution import own_precision
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -275,5 +276,6 @@ def test_packed_rows_are_learned_from(path, tmp_path, precision):
         optimizer={"learning_rate": 1e-2},
         training={"steps": 100, "save_every": 50, "precision": precision},
     )
-    trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
+    with own_precision():
+        trained = whole_run.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
     assert trained.metrics["mlm_accuracy"] > 0.7

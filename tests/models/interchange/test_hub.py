@@ -11,7 +11,6 @@ import sys
 import zipfile
 
 import hub_server
-import keras_hub
 import numpy as np
 import pytest
 from commands import ROOT
@@ -225,6 +224,8 @@ def test_a_zip_file_of_2018_is_read_as_it_is(tmp_path, golden):
 
 
 def test_a_preset_of_keras_hub_goes_through_its_own_loader(tmp_path, monkeypatch):
+    import keras_hub
+
     monkeypatch.chdir(tmp_path)
     stored = stored_small("", hidden_act="gelu")
     formats.write(stored, "keras_hub", "saved")

@@ -14,7 +14,12 @@ from test_formats import assert_same_tf1
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects.tf1 import read as read_tf1
 
-keras_hub = pytest.importorskip("official_bert.models.interchange.projects.keras_hub")
+
+@pytest.fixture(scope="module", autouse=True)
+def project():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global keras_hub
+    keras_hub = pytest.importorskip("official_bert.models.interchange.projects.keras_hub")
 
 
 @pytest.fixture(scope="module")

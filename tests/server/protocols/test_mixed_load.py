@@ -25,6 +25,7 @@ from official_bert.models.encoder import make_encoder
 from official_bert.serving import export
 from official_bert.serving.served_embeddings import ServedEmbeddings
 
+pytestmark = pytest.mark.slow
 MINUTES = float(os.environ.get("PROTOCOLS_LOAD_MINUTES", "10"))
 WARM_UP = 0.15  # of the time
 MOST_GROWTH = 0.02
@@ -124,7 +125,6 @@ class Loads:
                 yield
 
 
-@pytest.mark.slow
 @pytest.mark.speed
 def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_config, golden, tmp_path):
     served = ServedEmbeddings(make_encoder(small_config), graph_tokenizer, 32)

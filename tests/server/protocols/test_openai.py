@@ -4,11 +4,17 @@ import base64
 import json
 
 import numpy as np
-import openai
 import pytest
 from made_serving import unit
 
 PATH = "/v1/embeddings"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_library():
+    """Imported here, because each process collects all files, and one of them runs this one."""
+    global openai
+    import openai
 
 
 @pytest.fixture(scope="module")
