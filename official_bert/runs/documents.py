@@ -9,7 +9,6 @@ from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
 from official_bert.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
 from official_bert.runs.beginning.announcement import cut_rows, few_held_out
-from official_bert.runs.explained_mistakes import explained_sections
 from official_bert.tasks.answers import Examined, Measured
 from official_bert.tasks.data import DataFiles, Resolved
 from official_bert.typed_values import defaults_of
@@ -60,12 +59,11 @@ def write_page(
     )
     curves = run_sections.curves_section(run.file(LOG_FILE), None if begun_with is None else step_of(weights))
     task_sections: list[Section] = held_out.examine(measured.predictions) if isinstance(held_out, Examined) else []
-    if config.training.explain_mistakes:
+    if count := config.training.explain_mistakes:
+        from official_bert.runs.explained_mistakes import explained_sections  # loads the exporter's graphs
+
         try:
-            task_sections = [
-                *task_sections,
-                *explained_sections(weights, task_sections, config.training.explain_mistakes),
-            ]
+            task_sections = [*task_sections, *explained_sections(weights, task_sections, count)]
         except ValueError as error:  # the run itself is finished
             report(f"config.training.explain_mistakes: {error}")
     settings = settings_section(config, defaults_of(resolved.task.Options))
