@@ -330,6 +330,7 @@ def test_two_checkpoints_or_one_give_the_first_weights(tmp_path):
             "decoder: expected the configuration of a model with add_cross_attention and is_decoder, got {",
         ),
         ({"model_type": "t5"}, "decoder: expected a BERT model or one of its family"),
+        ({"model_type": ["t5"]}, "decoder: model_type: expected a name, got"),
     ],
 )
 def test_a_folder_whose_decoder_does_not_see_the_encoder_is_refused_in_one_line(tmp_path, change, message):

@@ -41,7 +41,7 @@ class Change:
             down, up, factor = self._pair(module, parts, own.shape[::-1], scale)
             first = self._first_product(own.T, len(down), factor)
             self._replace(name, own - first.T + factor * (up @ down))
-        elif module in self.modules:
+        elif all(f"{ours}/kernel" in self.weights for ours in self.modules.get(module, [""])):
             self._add_to_products(module, parts, scale)
         else:
             raise ValueError(f"{self.folder}: {module}.lora_A: the base has no such product")

@@ -128,7 +128,7 @@ def _read_part(part: str, values: Any, tensors: Weights, folder: str, where: str
         more = f" with {' and '.join(OF_DECODERS)}" if front else ""
         raise ValueError(f"{where}: expected the configuration of a model{more}, got {values!r:.80}")
     values = {key: value for key, value in values.items() if not front or key not in OF_DECODERS}
-    of_generation = values.get("model_type") in BERT_GENERATION.stems
+    of_generation = str(values.get("model_type")) in BERT_GENERATION.stems
     member = BERT_GENERATION if of_generation else family.member_of(values, where)[0]
     config = build(ModelConfig, member.read_config(values, where), where)
     own = {name.removeprefix(f"{part}."): tensor for name, tensor in with_prefix(tensors, f"{part}.").items()}
